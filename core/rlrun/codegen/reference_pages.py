@@ -197,7 +197,7 @@ def _equivalent(key: DialectKey) -> str:
 
 
 def dialect_remark(key: DialectKey) -> str:
-    """Return the remark with the accepted values."""
+    """Return the key's remark, preceded by the values that are accepted."""
     if key.values:
         pairs = (
             there if there == here else f"{there} becomes {json.dumps(here)}" for there, here in key.values.items()

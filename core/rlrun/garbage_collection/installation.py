@@ -28,7 +28,7 @@ class InstallationMismatch(StoreError):
 
 
 class InstallationMark(Schema):
-    """Content of the mark."""
+    """Content of the mark: the cluster that may delete files."""
 
     cluster: Text
     """UID of the cluster's namespace kube-system."""

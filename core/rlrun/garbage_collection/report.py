@@ -60,7 +60,7 @@ def document(
 
 
 def line(item: GarbageItem, now: datetime) -> str:
-    """Return one line of the log."""
+    """Describe the item in one line of the log."""
     hours = max(0.0, (now - item.newest).total_seconds() / 3600)
     size = "" if item.size is None else f", {item.size} bytes"
     place = item.name if item.name.startswith("s3://") else f"{item.namespace}/{item.name}"

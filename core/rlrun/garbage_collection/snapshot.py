@@ -175,7 +175,7 @@ def locate_tombstone(root: S3Uri, item: StoredObject) -> Tombstone | None:
 
 
 def parse_checkpoint_name(name: str) -> tuple[str, str] | None:
-    """Return the begin of the UID of a checkpoint's run and the checkpoint's `StoredFolder.path`, or None.
+    """Return the first characters of the run's UID, and the checkpoint's `StoredFolder.path`, or None for other names.
 
     Names of checkpoints are `{run}-step-000040-{first 8 characters of the UID}`.
     """

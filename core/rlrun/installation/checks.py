@@ -70,7 +70,7 @@ def run_check(name: str, check: Check) -> Finding:
 
 
 def run_checks(checks: Mapping[str, Check], seconds: float) -> list[Finding]:
-    """Run the checks concurrently and return their findings in order. Exceeding `seconds` is a problem."""
+    """Run the checks concurrently and return their findings in order. A check that takes longer than `seconds` fails."""
     results: dict[str, queue.SimpleQueue[Finding]] = {name: queue.SimpleQueue() for name in checks}
 
     def run(name: str) -> None:
@@ -143,7 +143,7 @@ def check_s3() -> str:
     try:
         store.put_bytes(folder / "object", data)
         if store.get_bytes(folder / "object") != data:
-            raise CheckFailed(f"{folder}: S3 returned other data than was written", hint)
+            raise CheckFailed(f"{folder}: S3 returned different data than was written", hint)
         store.delete_prefix(folder)
     except StoreError as problem:
         raise CheckFailed(f"{folder}: {problem}", hint) from None

@@ -246,7 +246,7 @@ class AsyncKubeClient:
         return await self._write(requests.patch(kind, namespace, name, changes, FIELD_MANAGER))
 
     async def patch_status(self, kind: ResourceKind, namespace: str | None, name: str, changes: Obj) -> Obj:
-        """Change the object's status by a JSON merge patch. Raises ApiError, 409 for another resourceVersion."""
+        """Change the object's status by a JSON merge patch. Raises ApiError, 409 if the resourceVersion is outdated."""
         return await self._write(requests.patch(kind, namespace, name, changes, FIELD_MANAGER, "status"))
 
     async def delete(
@@ -258,7 +258,7 @@ class AsyncKubeClient:
         resource_version: str | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Delete the object if uid and version match, where given. Returns False if there is no such object.
+        """Delete the object. If uid or version are given, they must match. Returns False if there is no such object.
 
         If `grace_seconds` is None, the object's own grace period is used. Raises ApiError.
         """

@@ -129,7 +129,7 @@ class AsyncApiTransport(AsyncTransport):
 
 
 async def read_authorization(configuration: client.Configuration) -> dict[str, str]:
-    """Return the Authorization header, whose token the configuration renews. Empty with a client certificate."""
+    """Return the Authorization header with the current token, or no header if a client certificate is used."""
     token = (await configuration.auth_settings()).get("BearerToken")
     return {str(token["key"]): str(token["value"])} if token and token["value"] else {}
 
@@ -145,7 +145,7 @@ async def _read(content: aiohttp.StreamReader, limit: int) -> tuple[bytes, bool]
 
 
 def too_large(request: KubeRequest, limit: int) -> ApiError:
-    """Return the error of a response of more than `limit` bytes."""
+    """Return the error for a response that is larger than `limit` bytes."""
     message = f"the response has more than {limit / 2**20:.2g} MiB"
     if selector := request.query.get("labelSelector"):
         message += f". Delete {request.kind.plural} with the label {selector} that users have created"

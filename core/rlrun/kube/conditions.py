@@ -15,7 +15,7 @@ def find_condition(status: RLRunStatus, kind: str) -> Condition | None:
 
 
 def shorten(message: str, limit: int = MESSAGE_LIMIT) -> str:
-    """Truncate the message to `limit` characters. Its beginning says what happened."""
+    """Truncate the message to `limit` characters, keeping the beginning."""
     return message if len(message) <= limit else message[: limit - 1] + "…"
 
 

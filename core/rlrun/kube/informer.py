@@ -73,7 +73,7 @@ class CachedObject:
     """Labels that are available without decoding the object."""
 
     def read(self) -> Obj:
-        """Decode the object. Raises ValueError if it must be loaded first."""
+        """Decode the object. Raises ValueError if `data` is None."""
         if self.data is None:
             raise ValueError(f"{self.namespace}/{self.name} is not stored completely: load it before reading")
         return self.decode(self.data)
@@ -209,7 +209,7 @@ class Informer(Generic[T]):
         return sorted(self._by_label.get((namespace, label, value), ()), key=lambda cached: cached.name)
 
     async def load(self, cached: T) -> T | None:
-        """Return the complete object, which can be read, or None if it was deleted. Raises ApiError."""
+        """Return the object with its complete data, or None if it was deleted. Raises ApiError."""
         if cached.data is not None:
             return cached
         obj = await self._source.read_listed(self.kind, cached.namespace or None, cached.name)
@@ -359,8 +359,7 @@ class Informer(Generic[T]):
 
     @contextmanager
     def writing(self, namespace: str, name: str) -> Iterator[Callable[[Obj], None]]:
-        """Return the context of a write of this process, which yields a function to call with the API server's
-        response.
+        """Announce a write of this process. The context yields a function to call with the API server's response.
 
         The event of a write often arrives before the response. Until then, events of the object are stored but not
         reported.
@@ -507,5 +506,5 @@ def version_number(version: str) -> int:
 
 
 async def sleep(seconds: float) -> None:
-    """Sleep for half to all of this time, so that processes do not send their requests together."""
+    """Sleep for a random part of `seconds`, at least half, so that processes do not send requests together."""
     await asyncio.sleep(seconds * random.uniform(0.5, 1.0))

@@ -11,7 +11,7 @@ from rlrun.kube.errors import ApiError
 
 @dataclass(frozen=True)
 class ResourceKind:
-    """Kind of objects. The core group is the empty string."""
+    """Kind of Kubernetes objects. An empty `group` is the core group."""
 
     group: str
     version: str
@@ -27,7 +27,7 @@ class ResourceKind:
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
         """Return the URL path of an object, or of the collection if `name` is None.
 
-        Names and namespaces are quoted. Raises ApiError for `.` and `..`, which quoting does not protect.
+        Names and namespaces are quoted. Raises ApiError for `.` and `..`, which remain path segments when quoted.
         """
         parts = ["/apis" if self.group else "/api", self.api_version]
         if self.namespaced and namespace:

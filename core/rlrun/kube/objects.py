@@ -36,7 +36,7 @@ class ObjectRef:
 def precondition_of(obj: Mapping[str, Any]) -> Obj:
     """Return the metadata with which the API server rejects a write (409) if the object has changed or was recreated.
 
-    A request for the status needs the version for both: the API server ignores the uid there.
+    The version serves both purposes, because the API server ignores the uid in a request for the status.
     """
     return {key: obj["metadata"][key] for key in ("name", "namespace", "resourceVersion") if key in obj["metadata"]}
 

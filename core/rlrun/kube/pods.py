@@ -31,7 +31,7 @@ DISK_LIMIT_MESSAGES = (
 
 @dataclass(frozen=True)
 class Termination:
-    """Termination of a container."""
+    """Exit code, reason and times of a terminated container."""
 
     container: str
     exit_code: int
@@ -42,7 +42,7 @@ class Termination:
 
 
 def role_of(obj: Obj) -> str:
-    """Return the role of a pod's process, or of an object's pods: trainer, inference, environment or orchestrator."""
+    """Return the role in the object's labels: trainer, inference, environment or orchestrator."""
     return label(obj, ROLE_LABEL)
 
 
@@ -222,7 +222,7 @@ class Pod:
 
     @cached_property
     def closed_gate(self) -> str | None:
-        """Kubelet's message about a readiness gate that keeps a pod with ready containers unready. None without one."""
+        """Kubelet's message about the readiness gate that keeps a pod with ready containers unready, or None."""
         ready = self.condition("Ready")
         return str(ready.get("message") or "") if ready.get("reason") == CLOSED_GATE else None
 
@@ -323,7 +323,7 @@ class Pod:
 
 
 def relevant_pods(pods: Sequence[Pod]) -> list[Pod]:
-    """Return every pod that has not ended, and the newest ended pod of each component without such a pod."""
+    """Return every pod that has not ended and, for each component whose pods have all ended, the newest of its pods."""
     alive = [pod for pod in pods if pod.is_alive]
     covered = {pod.component for pod in alive}
     dead = sorted((pod for pod in pods if not pod.is_alive), key=lambda pod: pod.created)

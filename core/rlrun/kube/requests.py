@@ -48,7 +48,7 @@ CONTENT_TYPES = {Verb.APPLY: "application/apply-patch+yaml", Verb.PATCH: "applic
 
 @dataclass(frozen=True)
 class KubeRequest:
-    """Request to the API server. `name` is None for a collection, `namespace` for all namespaces and cluster scope."""
+    """Request to the API server: for a collection if `name` is None, for all namespaces if `namespace` is None."""
 
     verb: Verb
     kind: ResourceKind
@@ -296,7 +296,7 @@ def delete(
     resource_version: str | None = None,
     grace_seconds: int | None = None,
 ) -> KubeRequest:
-    """Return the deletion of an object. If uid or version are given, they must match.
+    """Return the request that deletes the object. If uid or version are given, they must match.
 
     Dependents are deleted in the background. Otherwise the pods of a Job would be orphaned.
     """

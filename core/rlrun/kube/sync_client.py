@@ -23,7 +23,7 @@ LOG_CHUNK = 8192
 
 
 class SyncTransport(ABC):
-    """Sends requests to an API server. `send` and `stream` differ by the server, and everything else uses them."""
+    """Base class of clients of an API server. Subclasses implement `send` and `stream`, which all methods use."""
 
     @abstractmethod
     def send(self, request: KubeRequest) -> Obj:

@@ -25,7 +25,7 @@ CONFIG_VARIABLE = "RLRUN_CONFIG"
 
 
 class EnvironmentUse(StrEnum):
-    """Use of an environment pod."""
+    """Purpose of an environment pod: training or evaluation."""
 
     train = "train"
     eval = "eval"
@@ -72,7 +72,7 @@ class ArtifactPlaces(Schema):
 
 
 class ArtifactRef(NamedTuple):
-    """Checkpoint to read."""
+    """Checkpoint to start from."""
 
     uri: str
     digest: str | None = None

@@ -183,7 +183,7 @@ class StepResult(Schema):
 
 
 class CheckpointRequest(Schema):
-    """Request to save a checkpoint of the current step, which the path names."""
+    """Request to save a checkpoint of the current step. The URL path contains the step."""
 
     wire_limits = STATE_LIMITS
 

@@ -27,7 +27,7 @@ SPREAD_SECONDS = 60.0
 
 
 class AuthorityFiles:
-    """Files with certificates in PEM, and their content at the start."""
+    """PEM files with certificates, and their content when this process started."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         """Missing files are ignored."""

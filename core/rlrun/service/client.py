@@ -44,8 +44,8 @@ class HttpClient:
     ) -> M:
         """Send `body` as JSON and return the response as `model`. Raises RequestError.
 
-        The error contains text of the server only from a `Problem`: users could point a Service to another server,
-        whose responses they must not read.
+        The error quotes the server's response only if that is a `Problem`. A user could point a Service to a different
+        server, and must not read its responses in errors.
         """
         return parse(model, await self.fetch(method, url, limits_of(model).size, body, headers), f"{method} {url}")
 
@@ -129,7 +129,7 @@ async def read_body(response: aiohttp.ClientResponse, url: str, limit: int) -> b
 
 
 def parse(model: type[M], data: bytes, source: str) -> M:
-    """Parse a response as `model`. Raises RequestRejected if it does not match, such as one of another version."""
+    """Parse a response as `model`. Raises RequestRejected if it does not match, as with a different server version."""
     try:
         return received.parse(model, data)
     except InputInvalid as error:

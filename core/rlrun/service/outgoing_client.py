@@ -56,7 +56,7 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return the allowed addresses of the host. Raises AddressRefused if none is allowed, and OSError."""
+        """Return the host's allowed addresses. Raises AddressRefused if none is allowed, OSError if there are none."""
         checked = await self._check(host, port, family)
         allowed = [entry for entry, refusal in checked if refusal is None]
         if not allowed:
@@ -64,7 +64,7 @@ class CheckedResolver(AbstractResolver):
         return allowed
 
     async def require_all(self, host: str, port: int) -> None:
-        """Raise AddressRefused if an address of the host is not allowed, and OSError if it has none."""
+        """Raise AddressRefused if an address of the host is not allowed, OSError if the host has no address."""
         for _, refusal in await self._check(host, port, socket.AF_UNSPEC):
             if refusal is not None:
                 raise AddressRefused(refusal)

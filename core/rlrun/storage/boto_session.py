@@ -69,7 +69,7 @@ def proxies_of(connection: S3Connection, environment: Mapping[str, str] = os.env
 
 
 def authorities(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the file with certificate authorities that other clients use, for `verify` of a botocore client.
+    """Return the `verify` argument of a botocore client: the file with the certificate authorities of other clients.
 
     If None, botocore uses AWS_CA_BUNDLE or its own authorities.
     """

@@ -11,9 +11,9 @@ from rlrun.storage.errors import StoreError
 
 
 def refuse_other_styles(client: Any, connection: S3Connection) -> None:
-    """Make requests for a bucket that cannot be addressed in this style raise StoreError.
+    """Make the client raise StoreError for a bucket that cannot be addressed in the connection's style.
 
-    boto3 would address it by path instead.
+    boto3 would address such a bucket by path instead.
     """
 
     def check(params: dict[str, Any], **_: object) -> None:
@@ -28,7 +28,7 @@ class _Written(Exception):
 
 
 class BucketUrls:
-    """Builder of the URLs of buckets at one endpoint, with a client that sends nothing."""
+    """Builds the URLs of buckets at one endpoint, using a botocore client that sends no requests."""
 
     def __init__(self, session: boto3.session.Session, connection: S3Connection) -> None:
         self._s3: Any = s3_client(session, connection, signature_version=UNSIGNED)

@@ -60,7 +60,7 @@ class DirectRequests:
     def describe(
         self, method: str, uri: S3Uri, digest: str = NO_BODY, query: str = "", *, once: bool = False
     ) -> RequestToSign | None:
-        """Return the request for an object to be signed, or None if its URL is too long for signing.
+        """Return the unsigned request for an object, or None if its URL is too long to be signed.
 
         With `once`, S3 stores the object only if it does not exist.
         """
@@ -69,7 +69,7 @@ class DirectRequests:
         return None if len(url) > MAX_URL else RequestToSign(method=method, url=url, headers=headers)
 
     def describe_part(self, uri: S3Uri, upload_id: str, number: int, data: bytes | None = None) -> RequestToSign | None:
-        """Return the request for a part of an object to be signed.
+        """Return the unsigned request for a part of an object.
 
         Returns None if the URL is too long, or if `data` is None but the signature must cover it.
         """
@@ -79,7 +79,7 @@ class DirectRequests:
         return None if data is None else self.describe("PUT", uri, hashlib.sha256(data).hexdigest(), query)
 
     def get(self, uri: S3Uri, limit: int) -> bytes | None:
-        """Return the bytes of the object, or None if S3 did not send them.
+        """Return the bytes of the object, or None if the direct request did not succeed.
 
         Raises ClientError if the object does not exist, ObjectTooLarge if it has more than `limit` bytes.
         """

@@ -18,7 +18,7 @@ from rlrun.storage.package_versions import admits
 
 
 class Generation(StrEnum):
-    """Generation of verifiers, with an interpreter and packages of its own in the image."""
+    """Generation of verifiers. The image has a separate interpreter with packages for each generation."""
 
     v0 = "v0"
     """`load_environment`, and environments without verifiers."""
@@ -96,7 +96,7 @@ PLATFORM = (
 
 @dataclass(frozen=True)
 class ImagePackage:
-    """Package of the image."""
+    """Python package that is installed in the image."""
 
     name: str
     """Normalized name."""
@@ -106,7 +106,7 @@ class ImagePackage:
 
 
 class UnsupportedPythonError(ValueError):
-    """`requires-python` allows no Python of the image."""
+    """Raised if `requires-python` allows no Python of the image."""
 
 
 def choose_python(requires_python: str | None) -> ImagePython:

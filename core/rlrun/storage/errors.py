@@ -42,7 +42,7 @@ MESSAGE_CHARACTERS = 300
 
 
 class Repeat(StrEnum):
-    """Prospect of success of a retry."""
+    """Advice on retries after an error."""
 
     later = "later"
     """The store may recover: retry for as long as the work may wait."""
@@ -110,7 +110,7 @@ class StoreFull(Unreachable):
 
 
 class AlreadyExists(StoreError):
-    """The object exists, but was to be written only if it did not."""
+    """The object already exists, and the request must not replace it."""
 
     repeat = Repeat.never
 
@@ -146,7 +146,7 @@ class ObjectTooLarge(Corrupt):
     """The object has more than `limit` bytes, the maximum for objects of its kind."""
 
     def __init__(self, place: object, limit: int) -> None:
-        super().__init__(f"{place} has more than the {limit:,} bytes that are read of it: delete it or upload it again")
+        super().__init__(f"{place} is larger than the {limit:,} bytes that rlrun reads: delete it or upload it again")
 
 
 class NotAnAnswer(Exception):
@@ -155,7 +155,7 @@ class NotAnAnswer(Exception):
 
 @dataclass(frozen=True)
 class AnswerMeaning:
-    """Meaning of an S3 response."""
+    """Error and advice for an S3 response."""
 
     error: type[StoreError]
     advice: str
@@ -332,7 +332,7 @@ def classify(error: Exception, place: str, endpoint: str) -> StoreError:
         )
     if isinstance(error, NO_RESPONSE_ERRORS):
         return Unreachable(
-            f"the S3 endpoint {endpoint} does not respond for {place} ({type(error).__name__}): check "
+            f"the S3 endpoint {endpoint} does not respond to the request for {place} ({type(error).__name__}): check "
             f"AWS_ENDPOINT_URL_S3, the endpoint's DNS name, and that NetworkPolicies allow this pod to reach it"
         )
     if not isinstance(error, BotoCoreError):

@@ -38,7 +38,7 @@ WEIGHTS = {PolicyKind.adapter: ADAPTER_WEIGHTS, PolicyKind.weights: MODEL_WEIGHT
 
 @dataclass(frozen=True)
 class S3Uri:
-    """`s3://bucket/key` with path arithmetic."""
+    """URI `s3://bucket/key`, to which `/` appends path segments."""
 
     bucket: str
     key: str
@@ -103,8 +103,8 @@ class RunLayout:
         return self.root / f"metrics/{part}.jsonl"
 
     def rollouts(self, step: int, use: str = "") -> S3Uri:
-        """Return the URI of a step's rollouts: those trained on, or with `use` those of `filtered`, `val-...` or
-        `eval-...`, where `...` is the environment's `file_name`.
+        """Return the URI of a step's rollouts. `use` is empty for rollouts that were trained on, or else `filtered`,
+        `val-NAME` or `eval-NAME`, where NAME is the environment's `file_name`.
         """
         return self.root / f"rollouts/{rollouts_name(step, use)}"
 

@@ -108,8 +108,8 @@ def ready_facts(manifest: Manifest, digest: str) -> dict[str, Any]:
 
 
 def changed_message(place: object, digest: str, found: str) -> str:
-    """Return the message about an artifact whose manifest has the digest `found` in place of `digest`."""
+    """Return the message for an artifact whose manifest has the digest `found` although its object records `digest`."""
     return (
-        f"{place} was changed after it became Ready: its manifest has SHA-256 {found}, but its RLCheckpoint or "
-        f"RLAdapter {digest}. Use another artifact, and find out who wrote to its folder"
+        f"{place} was changed after it became Ready: the SHA-256 of its manifest is {found}, but its RLCheckpoint or "
+        f"RLAdapter records {digest}. Use a different artifact, and find out who wrote to its folder"
     )

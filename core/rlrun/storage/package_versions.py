@@ -16,7 +16,7 @@ def version_of(text: str) -> Version | None:
 
 
 def admits(specifier: str, version: str) -> bool:
-    """Return whether a version meets the specifier, a pre-release too. What cannot be read admits all."""
+    """Return whether the specifier allows the version, or one of them is invalid. Pre-releases are allowed."""
     parsed = version_of(version)
     try:
         return parsed is None or SpecifierSet(specifier).contains(parsed, prereleases=True)

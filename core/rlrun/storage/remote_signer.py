@@ -62,9 +62,9 @@ Answer = TypeVar("Answer", bound=Schema)
 
 
 class SignatureCache:
-    """Cache of signatures of reads and of signatures requested in advance, for REUSE_SECONDS.
+    """Cache that keeps signatures of reads, and signatures requested in advance, for REUSE_SECONDS.
 
-    Threads that need the same read share a request, and its failure.
+    Threads that need the same signature share one request and its result, including a failure.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -92,7 +92,7 @@ class SignatureCache:
         return signature.result()[0]
 
     def add(self, key: Hashable, signed: SignedHeaders, generation: int) -> None:
-        """Add a signature that will be needed soon, unless the cache was cleared since that generation."""
+        """Add a signature that will be needed soon, unless the cache has been cleared since `generation`."""
         signature: Future[tuple[SignedHeaders, float]] = Future()
         signature.set_result((signed, self._clock() + REUSE_SECONDS))
         with self._lock:

@@ -323,7 +323,7 @@ class Store:
     def upload(
         self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest, *, once: bool = False
     ) -> Manifest:
-        """Upload like `upload_artifact`, with the details in `manifest`. A list of files in it is trusted."""
+        """Upload like `upload_artifact`, with the details in `manifest`. Files that it lists must be those of `source`."""
         files = _outgoing(source)
         if not files:
             raise ValueError(f"nothing to upload to {uri}: the source has no files")
@@ -656,8 +656,8 @@ def _path_of(entry: FileEntry, folder: Path, uri: S3Uri) -> Path:
 def _check(entry: FileEntry, actual: FileEntry, uri: S3Uri) -> None:
     if actual != entry:
         raise Corrupt(
-            f"{uri / entry.name} has {actual.size} bytes with SHA-256 {actual.sha256[:12]}, but its manifest has "
-            f"{entry.size} and {entry.sha256[:12]}: delete the artifact and use an older one"
+            f"{uri / entry.name} has {actual.size} bytes with SHA-256 {actual.sha256[:12]}, but its manifest "
+            f"records {entry.size} bytes and {entry.sha256[:12]}: delete the artifact and use an older one"
         )
 
 

@@ -337,7 +337,7 @@ class Transfer:
                     raise
                 # The object is too short; the digest will not match.
                 return b""
-        raise AssertionError("every attempt returns or raises")
+        raise AssertionError("unreachable: the last attempt neither returned nor raised")
 
 
 def condition(once: bool) -> dict[str, str]:

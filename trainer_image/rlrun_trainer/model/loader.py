@@ -107,7 +107,7 @@ def cuda_problem(gpus: int, local_rank: int) -> str | None:
     try:
         torch.ones(1, device=torch.device("cuda", local_rank)).add_(1).item()
     except (AssertionError, RuntimeError) as error:
-        return gpu_check.unusable(error, "trainer", node)
+        return gpu_check.gpu_failure_message(error, "trainer", node)
     return None
 
 

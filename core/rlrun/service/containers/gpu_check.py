@@ -127,14 +127,14 @@ def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None
         )
     if facts.visible < gpus:
         return (
-            f"{begin}CUDA shows {facts.visible} on {where}. {ERROR_REMEDIES[100]}. Of several MIG devices a process "
-            "can use one only."
+            f"{begin}CUDA shows {facts.visible} on {where}. {ERROR_REMEDIES[100]}. A process can use only one MIG "
+            "device."
         )
     return None
 
 
 def needs_change(message: str) -> bool:
-    """Return whether the problem persists until image or driver are changed.
+    """Return whether only a change of image or driver solves the problem.
 
     Other problems may disappear with time or on another node: on a new node, the driver or NVIDIA's fabric manager may
     start late.
@@ -142,7 +142,7 @@ def needs_change(message: str) -> bool:
     return NO_CUDA in message or OLD_DRIVER in message
 
 
-def unusable(error: object, role: str, node: str = "") -> str:
+def gpu_failure_message(error: object, role: str, node: str = "") -> str:
     """Return the problem of a visible GPU on which a first computation failed."""
     first = str(error).strip().partition("\n")[0].rstrip(".")
     return (

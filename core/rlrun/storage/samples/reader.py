@@ -46,7 +46,7 @@ class OpenSamples:
 
     @property
     def scanned_bytes(self) -> int:
-        """Memory of the records of an object that was read completely, in bytes."""
+        """Size in bytes of the records that are in memory because the whole object was read."""
         return sum(len(line) for group in self._scanned.values() for line in group.lines)
 
     def has_texts(self, group: SampleGroup) -> bool:

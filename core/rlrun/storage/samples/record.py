@@ -26,7 +26,7 @@ Message = dict[str, Any]
 
 
 class SampleSplit(StrEnum):
-    """Use of the rollouts of an object in S3."""
+    """Purpose of the rollouts in an S3 object."""
 
     train = "train"
     val = "val"
@@ -84,7 +84,7 @@ class Timings(Schema):
 
 
 class Cut(Schema):
-    """Shortened field of a record."""
+    """Field of a record that was shortened, and by how much."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -12,7 +12,7 @@ Pair = tuple[SampleGroup, SampleRow]
 
 @dataclass(frozen=True)
 class SampleFilter:
-    """Conditions that a rollout in a list satisfies. None matches everything."""
+    """Conditions for the rollouts in a list. A condition that is None matches every rollout."""
 
     environment: str | None = None
     status: SampleStatus | None = None

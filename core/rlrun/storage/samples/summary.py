@@ -37,7 +37,7 @@ class RewardSummary(Schema):
 
 
 class StepSamples(Schema):
-    """Summary of a stored object."""
+    """Summary of one S3 object with rollouts."""
 
     model_config = ConfigDict(extra="ignore")
     wire_limits = InputLimits(size=256 * 1024, values=6 * MAX_GROUPS)

@@ -43,7 +43,7 @@ def choose_generation(
     Args:
         requires: Requirements of the package, as in its metadata.
         form: What its module defines.
-        pushed: Version of verifiers that comes with the package. Its generation is that of the version.
+        pushed: Version of verifiers that is bundled with the package. It determines the generation.
         python: Python that the package is run with, for the markers of its requirements.
 
     Raises:
@@ -57,7 +57,7 @@ def choose_generation(
         ranges = " or ".join(str(supported) for supported in SUPPORTED.values())
         raise UnsupportedVerifiersError(
             f"the package bundles verifiers {pushed}, but runs support {ranges}: push a wheel of a supported version, "
-            f"or none to use {in_image()}"
+            f"or no wheel of verifiers to use {in_image()}"
         )
     if form is PackageForm.taskset:
         return Generation.v1
@@ -74,7 +74,7 @@ def in_image() -> str:
 def instead_of(specifier: SpecifierSet, version: str) -> str:
     """Describe which version of the image is used instead of the versions that a package requires.
 
-    `version` is the one that the package runs with. For tasksets it may not satisfy the requirement.
+    `version` is the version that the package runs with. For tasksets it may not satisfy `specifier`.
     """
     versions = image_versions().values()
     admitted = {found for found in versions if specifier.contains(found, prereleases=True)}
