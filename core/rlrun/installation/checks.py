@@ -70,7 +70,7 @@ def run_check(name: str, check: Check) -> Finding:
 
 
 def run_checks(checks: Mapping[str, Check], seconds: float) -> list[Finding]:
-    """Run the checks concurrently and return their findings in order. A check that takes longer than `seconds` fails."""
+    """Run the checks concurrently and return their findings in order. A check fails after `seconds`."""
     results: dict[str, queue.SimpleQueue[Finding]] = {name: queue.SimpleQueue() for name in checks}
 
     def run(name: str) -> None:

@@ -323,7 +323,7 @@ class Store:
     def upload(
         self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest, *, once: bool = False
     ) -> Manifest:
-        """Upload like `upload_artifact`, with the details in `manifest`. Files that it lists must be those of `source`."""
+        """Upload like `upload_artifact`, with the details in `manifest`. Listed files must be those of `source`."""
         files = _outgoing(source)
         if not files:
             raise ValueError(f"nothing to upload to {uri}: the source has no files")
