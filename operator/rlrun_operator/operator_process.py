@@ -39,7 +39,7 @@ from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
 from rlrun_operator.controller.models.model_status import write_model_statuses
 from rlrun_operator.controller.models.weights_caches import sweep_caches
 from rlrun_operator.controller.observer import Observer
-from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
+from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.controller.progress_writer import ProgressWriter
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.controller.terminating_pod_logs import TerminatingPodLogs
@@ -67,7 +67,7 @@ from rlrun_operator.runtime.server_certificate import ensure_authority, follow_a
 from rlrun_operator.runtime.work_queue import Priority, WorkQueue, namespace_limit, work
 from rlrun_operator.serving.pool_usage import PoolUsage
 from rlrun_operator.serving.reconciler import ServingController
-from rlrun_operator.storage.artifact_store import Installation, S3ArtifactStore
+from rlrun_operator.storage.artifact_store import ArtifactStore, Installation
 from rlrun_operator.storage.usage_log import UsageLog
 
 log = logging.getLogger(__name__)
@@ -146,11 +146,9 @@ class Operator:
         check = functools.partial(check_request, lease.is_held)
         transport = AsyncApiTransport(await self._configure(), on_request=check, clock=self._clock)
         objects = RunObjects(RateLimitedTransport(transport, limit), informers)
-        poller = HttpOrchestratorClient(
-            self._settings.status_url_template, self._queue.add, self._settings.poll_seconds
-        )
+        poller = OrchestratorClient(self._settings.status_url_template, self._queue.add, self._settings.poll_seconds)
         runner = LimitedRunner(web_app(self._heartbeat.is_alive, self.not_ready, REGISTRY))
-        artifacts = S3ArtifactStore(self._settings.s3_threads, lease.is_held)
+        artifacts = ArtifactStore(self._settings.s3_threads, lease.is_held)
         phases = RunPhaseCollector(
             lambda: (run.phase for run in informers.runs()), lambda: len(self._queue), lambda: self._queue.delayed
         )
@@ -180,8 +178,8 @@ class Operator:
         lease: LeaderElection,
         objects: RunObjects,
         informers: Informers,
-        artifacts: S3ArtifactStore,
-        poller: HttpOrchestratorClient,
+        artifacts: ArtifactStore,
+        poller: OrchestratorClient,
     ) -> None:
         stopped = tasks.start(self._stop.wait())
         acquired = tasks.start(lease.acquire())
@@ -248,9 +246,7 @@ class Operator:
         for task in done:
             task.result()
 
-    async def _mark_installation(
-        self, cluster: AsyncKubeClient, artifacts: S3ArtifactStore, observer: Observer
-    ) -> None:
+    async def _mark_installation(self, cluster: AsyncKubeClient, artifacts: ArtifactStore, observer: Observer) -> None:
         """Write this cluster's mark into the bucket, unless the bucket has a mark."""
         while True:
             try:

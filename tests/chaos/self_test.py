@@ -174,7 +174,7 @@ def _files_stay() -> AbstractContextManager[Any]:
     async def delete(*_: object) -> None:
         return None
 
-    return patch.object(artifact_store.S3ArtifactStore, "delete", delete)
+    return patch.object(artifact_store.ArtifactStore, "delete", delete)
 
 
 # --- deletion of a run ------------------------------------------------------------------------------------------------

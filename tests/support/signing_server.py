@@ -16,6 +16,7 @@ from typing import Any
 from fastapi import FastAPI
 from kubernetes import client
 from rlrun.kube import requests
+from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ResourceKind, ref_of
 from rlrun.kube.objects import Obj
@@ -38,7 +39,7 @@ from rlrun.storage.user_signer import Send, open_user_store, read_location
 from rlrun_cli.remote.server import DirectServer
 from rlrun_server.app import server_app
 from rlrun_server.authentication.api_key_management import ApiKeyManagement
-from rlrun_server.authentication.api_key_store import ApiKeyStore, KeyCluster
+from rlrun_server.authentication.api_key_store import ApiKeyStore
 from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.token_reviews import CreateReview, TokenReviews
 from rlrun_server.authentication.users import Users
@@ -183,20 +184,20 @@ def reviews_of(api: client.ApiClient) -> CreateReview:
     return create
 
 
-class ObjectsOf(KeyCluster):
+class ObjectsOf(AsyncKubeClient):
     """Secrets and ServiceAccounts of a real API server."""
 
     def __init__(self, api: client.ApiClient) -> None:
-        self._transport = SyncApiTransport(api)
+        self._blocking = SyncApiTransport(api)
 
     @override
     async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        return await asyncio.to_thread(self._transport.find, requests.get(kind, namespace, name))
+        return await asyncio.to_thread(self._blocking.find, requests.get(kind, namespace, name))
 
     @override
     async def replace(self, obj: Obj) -> Obj:
         kind, namespace, name = ref_of(obj)
-        return await asyncio.to_thread(self._transport.send, KubeRequest(Verb.REPLACE, kind, namespace, name, obj))
+        return await asyncio.to_thread(self._blocking.send, KubeRequest(Verb.REPLACE, kind, namespace, name, obj))
 
 
 @dataclass
@@ -268,7 +269,7 @@ def signing_server(
     settings: ServerSettings | None = None,
     create: CreateReview | None = None,
     host: str = "127.0.0.1",
-    cluster: KeyCluster | None = None,
+    cluster: AsyncKubeClient | None = None,
     platform_namespace: str = PLATFORM_NAMESPACE,
     certificate: Mapping[str, bytes] | None = None,
 ) -> Iterator[SigningServer]:

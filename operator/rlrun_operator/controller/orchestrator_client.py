@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import thread_time
-from typing import Protocol
 
 from rlrun.api.base.received import limits_of
 from rlrun.constants import Reason
@@ -22,7 +21,6 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.client import HttpClient, parse
 from rlrun.service.errors import RequestError, ServiceUnavailable
 from rlrun.service.tenant_quota import QuotaResult, TenantQuota
-from typing_extensions import override
 
 from rlrun_operator.planning.observation import RunKey
 from rlrun_operator.planning.readiness import SILENT_SECONDS, moves_progress_only
@@ -55,29 +53,6 @@ time in the API server. A step causes one update; its policy is shown with the n
 BURST_OF_CHANGES = 50
 WHOLE_FIRST = (Priority.EVENT, Priority.ROUTINE, Priority.PROGRESS)
 """Priorities of pending changes of a run, highest first. The first one present applies to all of them."""
-
-
-class OrchestratorClient(Protocol):
-    """Client that reads the status of a run from its orchestrator."""
-
-    async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
-        """Return the status of the run, which requires its token. Raises RequestError, also before the first response.
-
-        `is_fresh` requests the current status. Otherwise the status may be as old as the pause between two changes, or
-        SILENT_SECONDS if the orchestrator does not respond.
-        """
-
-    def is_watched(self, key: RunKey) -> bool:
-        """Return whether changes of this run's status, including the first status, cause a reconcile by themselves."""
-
-    def silent_seconds(self, key: RunKey) -> float:
-        """Return for how many seconds the run's orchestrator has not responded, 0 if the last request succeeded."""
-
-    def known_report(self, key: RunKey) -> RunStatus | None:
-        """Return the last status from the run's orchestrator, or None if it does not respond or is not watched."""
-
-    def forget(self, key: RunKey) -> None:
-        """Stop watching a run that has no orchestrator."""
 
 
 @dataclass
@@ -171,8 +146,8 @@ async def _fetch(http: HttpClient, url: str, watch: _Watch) -> RunStatus:
         watch.parse_seconds += thread_time() - began
 
 
-class HttpOrchestratorClient(OrchestratorClient):
-    """`OrchestratorClient` over HTTP.
+class OrchestratorClient:
+    """Client that reads the status of a run from its orchestrator.
 
     Calls `changed` with a run and the priority at which to queue it when the run's status changes, has been unknown for
     SILENT_SECONDS, or is known again.
@@ -202,8 +177,12 @@ class HttpOrchestratorClient(OrchestratorClient):
         self._quota = TenantQuota(watches, watches)
         """Quota of watches per namespace."""
 
-    @override
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
+        """Return the status of the run, which requires its token. Raises RequestError, also before the first response.
+
+        `is_fresh` requests the current status. Otherwise the status may be as old as the pause between two changes, or
+        SILENT_SECONDS if the orchestrator does not respond.
+        """
         watch = self._watches.get(key)
         if watch is not None and watch.token == token:
             if is_fresh:
@@ -239,22 +218,22 @@ class HttpOrchestratorClient(OrchestratorClient):
             if watch.report is before:
                 raise
 
-    @override
     def is_watched(self, key: RunKey) -> bool:
+        """Return whether changes of this run's status, including the first status, cause a reconcile by themselves."""
         return key in self._watches
 
-    @override
     def silent_seconds(self, key: RunKey) -> float:
+        """Return for how many seconds the run's orchestrator has not responded, 0 if the last request succeeded."""
         watch = self._watches.get(key)
         return 0.0 if watch is None else watch.silent_seconds(self._clock())
 
-    @override
     def known_report(self, key: RunKey) -> RunStatus | None:
+        """Return the last status from the run's orchestrator, or None if it does not respond or is not watched."""
         watch = self._watches.get(key)
         return None if watch is None or watch.error is not None else watch.report
 
-    @override
     def forget(self, key: RunKey) -> None:
+        """Stop watching a run that has no orchestrator."""
         watch = self._watches.get(key)
         if watch is not None:
             self._drop(key)

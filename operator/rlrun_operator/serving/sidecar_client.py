@@ -1,41 +1,28 @@
 """Client of the sidecars of serving pools."""
 
-from typing import Protocol
-
 from rlrun.constants import SERVING_LABEL
 from rlrun.kube.objects import Obj, label
 from rlrun.protocol.access import bearer
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
 from rlrun.service.client import HttpClient
-from typing_extensions import override
 
 from rlrun_operator.resources.access.run_tokens import pool_token
 
 
-class Sidecars(Protocol):
-    """Client of the sidecars of serving pools. Both methods raise RequestError."""
-
-    async def fetch_report(self, pod: Obj) -> ServingReport:
-        """Return the report of the pod's sidecar."""
-
-    async def push_desired(self, pod: Obj, desired: DesiredAdapters) -> ServingReport:
-        """Send the desired adapters to the pod's sidecar and return its report."""
-
-
-class HttpSidecars(Sidecars):
-    """`Sidecars` over HTTP, with the token of the pod's pool."""
+class SidecarClient:
+    """Client of the sidecars of serving pools, with the token of the pod's pool. Methods raise RequestError."""
 
     def __init__(self, url_template: str, token_key: bytes) -> None:
         self._template = url_template
         self._token_key = token_key
         self._http = HttpClient()
 
-    @override
     async def fetch_report(self, pod: Obj) -> ServingReport:
+        """Return the report of the pod's sidecar."""
         return await self._http.call("GET", self._url(pod), ServingReport, headers=self._headers(pod))
 
-    @override
     async def push_desired(self, pod: Obj, desired: DesiredAdapters) -> ServingReport:
+        """Send the desired adapters to the pod's sidecar and return its report."""
         url, body = self._url(pod), desired.to_json_dict()
         return await self._http.call("PUT", url, ServingReport, body, headers=self._headers(pod))
 

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rlrun.api.base.s3_connection import S3Connection
 from rlrun.api.usage import MAX_FILE_BYTES, UsageRecord, with_records
@@ -36,7 +36,6 @@ from rlrun.storage.store import (
     StoreError,
     Unreachable,
 )
-from typing_extensions import override
 
 from rlrun_operator.planning.actions import RunFilesDeletion
 from rlrun_operator.planning.artifact_catalog import ArtifactObjectKind, ObservedArtifact
@@ -115,45 +114,12 @@ class Installation:
     """UID of the cluster."""
 
 
-class ArtifactStore(Protocol):
-    """S3 operations of the operator. Methods raise StoreError, and LeaseLost for a write without the Lease."""
+class ArtifactStore:
+    """S3 operations of the operator. `may_write` returns whether this process holds the Lease, and is called from
+    threads.
 
-    async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
-        """Return the reason why the bucket cannot be used with these AWS_* variables, or None."""
-
-    async def list(
-        self, variables: Mapping[str, str], layout: RunLayout, ready: ReadyArtifacts
-    ) -> list[ObservedArtifact]:
-        """Return the run's checkpoints and adapters, verified against their manifests.
-
-        A manifest is read again if S3 received it after the verification recorded in `ready`, or if the size of the
-        files differs.
-        """
-
-    async def verify(self, variables: Mapping[str, str], uri: str, digest: str = "") -> str | Problem:
-        """Return the digest of an artifact's manifest, or why the artifact is incomplete or its digest is not `digest`.
-
-        Raises ValueError for an invalid URI.
-        """
-
-    async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
-        """Write one file."""
-
-    async def bury(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
-        """Write a tombstone, which allows the deletion of files, so the bucket's mark must name this cluster."""
-
-    async def add_usage(self, variables: Mapping[str, str], uri: str, records: Sequence[UsageRecord]) -> None:
-        """Add missing records to a file of the usage log. The file must not be written concurrently."""
-
-    async def delete(self, variables: Mapping[str, str], uri: str) -> None:
-        """Delete a folder if it exists."""
-
-    async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
-        """Delete all files of a run except the folders to keep."""
-
-
-class S3ArtifactStore(ArtifactStore):
-    """`ArtifactStore` on S3. `may_write` returns whether this process holds the Lease, and is called from threads."""
+    Methods raise StoreError, and LeaseLost for a write without the Lease.
+    """
 
     def __init__(
         self,
@@ -182,8 +148,8 @@ class S3ArtifactStore(ArtifactStore):
         for store in self._stores.values():
             store.close()
 
-    @override
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
+        """Return the reason why the bucket cannot be used with these AWS_* variables, or None."""
         key = (tuple(sorted(variables.items())), bucket)
         known = self._checks.get(key)
         if known is not None and time.monotonic() - known[0] < CHECK_SECONDS:
@@ -199,43 +165,52 @@ class S3ArtifactStore(ArtifactStore):
         self._checks = {key: (time.monotonic(), problem)}
         return problem
 
-    @override
     async def list(
         self, variables: Mapping[str, str], layout: RunLayout, ready: ReadyArtifacts
     ) -> list[ObservedArtifact]:
+        """Return the run's checkpoints and adapters, verified against their manifests.
+
+        A manifest is read again if S3 received it after the verification recorded in `ready`, or if the size of the
+        files differs.
+        """
         return await self._call(variables, lambda store: _list(store, layout, ready))
 
-    @override
     async def verify(self, variables: Mapping[str, str], uri: str, digest: str = "") -> str | Problem:
+        """Return the digest of an artifact's manifest, or why the artifact is incomplete or its digest is not `digest`.
+
+        Raises ValueError for an invalid URI.
+        """
         return await self._call(variables, lambda store: _verify(store, S3Uri.parse(uri), digest))
 
-    @override
     async def put(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        """Write one file."""
         silence = self._limits.silence_of_upload(len(data))
         await self._call(variables, lambda store: store.put_bytes(S3Uri.parse(uri), data), silence)
 
-    @override
     async def bury(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        """Write a tombstone, which allows the deletion of files, so the bucket's mark must name this cluster."""
+
         def work(store: Store) -> None:
             self._require_mark(store)
             store.put_bytes(S3Uri.parse(uri), data)
 
         await self._call(variables, work)
 
-    @override
     async def add_usage(self, variables: Mapping[str, str], uri: str, records: Sequence[UsageRecord]) -> None:
+        """Add missing records to a file of the usage log. The file must not be written concurrently."""
         await self._call(variables, lambda store: _add_usage(store, S3Uri.parse(uri), records))
 
-    @override
     async def delete(self, variables: Mapping[str, str], uri: str) -> None:
+        """Delete a folder if it exists."""
+
         def work(store: Store) -> None:
             self._require_mark(store)
             store.delete_prefix(S3Uri.parse(uri))
 
         await self._call(variables, work)
 
-    @override
     async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
+        """Delete all files of a run except the folders to keep."""
         root, keep = S3Uri.parse(purge.root), [S3Uri.parse(uri) for uri in purge.keep]
 
         def work(store: Store) -> None:

@@ -6,10 +6,10 @@ tokens of its ServiceAccounts, including the operator's.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
+from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import SECRET, SERVICE_ACCOUNT, ResourceKind
+from rlrun.kube.kinds import SECRET, SERVICE_ACCOUNT
 from rlrun.kube.objects import Obj
 from rlrun.protocol.api_keys import ACCOUNT
 
@@ -30,22 +30,10 @@ class StoreMissing(Exception):
     """Raised if the Secret for API keys does not exist."""
 
 
-class KeyCluster(Protocol):
-    """The part of `AsyncKubeClient` that is used."""
-
-    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        """Return the object, or None if it does not exist. Raises ApiError."""
-        ...
-
-    async def replace(self, obj: Obj) -> Obj:
-        """Replace the object. Raises ApiError 409 if its resourceVersion is outdated."""
-        ...
-
-
 class ApiKeyStore:
     """Keys of all namespaces. Methods raise ApiError and StoreMissing."""
 
-    def __init__(self, cluster: KeyCluster, namespace: str, name: str, clock: Callable[[], float]) -> None:
+    def __init__(self, cluster: AsyncKubeClient, namespace: str, name: str, clock: Callable[[], float]) -> None:
         """`namespace` and `name` identify the Secret."""
         self._cluster = cluster
         self._namespace = namespace

@@ -7,11 +7,10 @@ another uid, and may neither push nor delete there.
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
+from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
-from rlrun.kube.kinds import NAMESPACE, ResourceKind
-from rlrun.kube.objects import Obj
+from rlrun.kube.kinds import NAMESPACE
 from rlrun.storage.errors import AlreadyExists, NotFound, Unreachable
 from rlrun.storage.layout import S3Uri, package_owner_record
 from rlrun.storage.store import Store
@@ -31,20 +30,12 @@ THREADS = 4
 UID_BYTES = 64
 
 
-class NamespaceReader(Protocol):
-    """The part of `AsyncKubeClient` that PackageOwners uses."""
-
-    async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        """Return the object, or None if it does not exist. Raises ApiError."""
-        ...
-
-
 class PackageOwners:
     """Records of owners in S3."""
 
     def __init__(
         self,
-        cluster: NamespaceReader,
+        cluster: AsyncKubeClient,
         store: Store,
         renew: Callable[[], Awaitable[None]],
         root: S3Uri,

@@ -17,7 +17,7 @@ from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.observation import RunKey
-from rlrun_operator.storage.artifact_store import Installation, S3ArtifactStore
+from rlrun_operator.storage.artifact_store import ArtifactStore, Installation
 
 from tests.chaos.apiserver.life import Life, new_site
 from tests.chaos.apiserver.place import Place
@@ -105,7 +105,7 @@ async def live(place: Place, rule: Rule) -> Gate:
     site, connection = await new_site(place)
     poller = FakePoller()
     settings = place.parsed(site.namespace)
-    artifacts = S3ArtifactStore(2, lambda: True)
+    artifacts = ArtifactStore(2, lambda: True)
     artifacts.installation = Installation(S3Uri(settings.s3.bucket, site.namespace), "this-cluster")
     gate = Gate(rule)
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from rlrun.storage.layout import MANIFEST, S3Uri
 from rlrun.storage.manifest import Manifest
 from rlrun.storage.store import Store
-from rlrun_operator.storage.artifact_store import Installation, S3ArtifactStore
+from rlrun_operator.storage.artifact_store import ArtifactStore, Installation
 
 from tests.chaos.invariants import Stored
 from tests.chaos.unit.faults import FaultyBucket, Gate
@@ -50,7 +50,7 @@ class MemoryBucket(FakeS3):
         return found
 
 
-class BucketArtifacts(S3ArtifactStore):
+class BucketArtifacts(ArtifactStore):
     """The operator's own S3 code over a bucket in memory: every call in the loop's thread, no verdict remembered."""
 
     def __init__(self, store: Store) -> None:

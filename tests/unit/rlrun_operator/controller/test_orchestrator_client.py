@@ -12,7 +12,7 @@ from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import RequestError, ServiceUnavailable
 from rlrun_operator.controller import orchestrator_client
-from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient, has_only_numbers, pause_after
+from rlrun_operator.controller.orchestrator_client import OrchestratorClient, has_only_numbers, pause_after
 from rlrun_operator.planning.observation import RunKey
 from rlrun_operator.runtime.metrics import POLL_ERRORS
 from rlrun_operator.runtime.rate_limit import RateLimit
@@ -38,7 +38,7 @@ class Orchestrator:
     """A run's orchestrator, and the operator that watches it."""
 
     server: TestServer
-    client: HttpOrchestratorClient
+    client: OrchestratorClient
     changes: Changes = field(default_factory=asyncio.Queue)
     status: RunStatus = field(default_factory=lambda: RunStatus(phase=RunPhase.running, step=3, max_steps=10))
     requests: int = 0
@@ -82,7 +82,7 @@ async def started(monkeypatch: pytest.MonkeyPatch, wait: float = 20.0) -> AsyncI
     app = status_application(lambda: found.build_status(), CollectorRegistry(), TOKEN)
     async with TestServer(app) as server:
         changes: Changes = asyncio.Queue()
-        client = HttpOrchestratorClient(f"http://127.0.0.1:{server.port}/status", told(changes), 0.01)
+        client = OrchestratorClient(f"http://127.0.0.1:{server.port}/status", told(changes), 0.01)
         found = Orchestrator(server, client, changes)
         yield found
         await client.close()
@@ -106,7 +106,7 @@ async def test_changes_beyond_the_limit_wait_and_show_what_the_run_has_done_mean
         changes: Changes = asyncio.Queue()
         limit = RateLimit(2, 1, asyncio.get_running_loop().time)
         url = f"http://127.0.0.1:{server.port}/status"
-        client = HttpOrchestratorClient(url, told(changes), 0.01, limit)
+        client = OrchestratorClient(url, told(changes), 0.01, limit)
         keys = {RunKey("team", "first"), RunKey("team", "second")}
         for key in keys:
             await client.status(key, TOKEN)
@@ -260,7 +260,7 @@ async def test_an_orchestrator_that_has_never_answered_is_watched_too(run: Orche
 class Hanging:
     """Orchestrators that answer no request before `released` is set."""
 
-    client: HttpOrchestratorClient
+    client: OrchestratorClient
     changes: Changes
     released: asyncio.Event = field(default_factory=asyncio.Event)
     version: str = "1"
@@ -304,7 +304,7 @@ async def hanging(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hanging]:
     app = web.Application()
     app.router.add_get("/{name}", answer)
     async with TestServer(app) as server:
-        client = HttpOrchestratorClient(f"http://127.0.0.1:{server.port}/{{name}}", told(changes), 0.01)
+        client = OrchestratorClient(f"http://127.0.0.1:{server.port}/{{name}}", told(changes), 0.01)
         found = Hanging(client, changes)
         yield found
         found.released.set()
@@ -532,7 +532,7 @@ async def test_a_run_without_orchestrator_is_forgotten(run: Orchestrator) -> Non
 async def test_orchestrators_beyond_the_limit_are_asked_each_time(
     run: Orchestrator,
 ) -> None:
-    client = HttpOrchestratorClient(f"http://127.0.0.1:{run.server.port}/status", told(run.changes), 0.01, watches=0)
+    client = OrchestratorClient(f"http://127.0.0.1:{run.server.port}/status", told(run.changes), 0.01, watches=0)
     run.is_broken = True
     with pytest.raises(RequestError):
         await client.status(KEY, TOKEN)
@@ -547,7 +547,7 @@ async def test_orchestrators_beyond_the_limit_are_asked_each_time(
 
 async def test_one_namespace_cannot_take_all_watches(run: Orchestrator) -> None:
     url, changes = f"http://127.0.0.1:{run.server.port}/status", asyncio.Queue[tuple[RunKey, Priority]]()
-    client = HttpOrchestratorClient(url, told(changes), 0.01, watches=4)
+    client = OrchestratorClient(url, told(changes), 0.01, watches=4)
     try:
         for number in range(5):
             await client.status(RunKey("greedy", f"run-{number}"), TOKEN)

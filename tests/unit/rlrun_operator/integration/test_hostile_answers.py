@@ -15,9 +15,9 @@ import pytest
 from rlrun.service.client import HttpClient
 from rlrun.service.errors import RequestError
 from rlrun_operator.controller import orchestrator_client
-from rlrun_operator.controller.orchestrator_client import HttpOrchestratorClient
+from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.planning.observation import RunKey
-from rlrun_operator.serving.sidecar_client import HttpSidecars
+from rlrun_operator.serving.sidecar_client import SidecarClient
 
 Ask = Callable[[int], Awaitable[Any]]
 MIB = 1024**2
@@ -75,12 +75,12 @@ async def answers() -> AsyncIterator[Callable[[bytes, str], Awaitable[str]]]:
         server.close()
 
 
-def client_of(kind: str, url: str) -> tuple[HttpOrchestratorClient | HttpSidecars, Ask]:
+def client_of(kind: str, url: str) -> tuple[OrchestratorClient | SidecarClient, Ask]:
     """Return a client of the operator, and the request of one run or pod."""
     if kind == "status":
-        orchestrators = HttpOrchestratorClient(f"{url}/{{namespace}}/{{name}}", lambda *_: None, 60.0, watches=0)
+        orchestrators = OrchestratorClient(f"{url}/{{namespace}}/{{name}}", lambda *_: None, 60.0, watches=0)
         return orchestrators, lambda number: orchestrators.status(RunKey("evil", f"r{number}"), "t", is_fresh=True)
-    sidecars = HttpSidecars(f"{url}/{{namespace}}/{{name}}", b"k" * 32)
+    sidecars = SidecarClient(f"{url}/{{namespace}}/{{name}}", b"k" * 32)
 
     def fetch(number: int) -> Awaitable[Any]:
         metadata = {"namespace": "evil", "name": f"p{number}", "labels": {}}
@@ -135,7 +135,7 @@ async def test_orchestrators_that_answer_at_once_are_asked_again_after_a_pause_a
         return await fetch(self, method, url, *args, **kwargs)
 
     monkeypatch.setattr(HttpClient, "fetch", count)
-    client = HttpOrchestratorClient(f"{url}/{{namespace}}/{{name}}", lambda *_: None, 0.001)
+    client = OrchestratorClient(f"{url}/{{namespace}}/{{name}}", lambda *_: None, 0.001)
     for number in range(5):
         with contextlib.suppress(RequestError):
             await client.status(RunKey("evil", f"r{number}"), "t")

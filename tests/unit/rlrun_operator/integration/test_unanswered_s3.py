@@ -25,7 +25,7 @@ from rlrun_operator.runtime.circuit_breaker import BreakerLimits, CircuitBreaker
 from rlrun_operator.runtime.leader_election import LeaseLost
 from rlrun_operator.runtime.metrics import REGISTRY
 from rlrun_operator.runtime.work_queue import WorkQueue, work
-from rlrun_operator.storage.artifact_store import CircuitOpen, Installation, S3ArtifactStore
+from rlrun_operator.storage.artifact_store import ArtifactStore, CircuitOpen, Installation
 from rlrun_operator.storage.store_call import CallLimits, StoreTimeout
 
 from tests.support.clocks import Clock
@@ -58,8 +58,8 @@ def operator_s3(
     breaker: BreakerLimits = NO_PROBES,
     may_write: Callable[[], bool] = lambda: True,
     threads: int = WORKERS,
-) -> Iterator[S3ArtifactStore]:
-    artifacts = S3ArtifactStore(threads, may_write, limits=limits, make_breaker=lambda: CircuitBreaker(breaker))
+) -> Iterator[ArtifactStore]:
+    artifacts = ArtifactStore(threads, may_write, limits=limits, make_breaker=lambda: CircuitBreaker(breaker))
     artifacts.installation, artifacts._marked_until = Installation(S3Uri("rlrun", ""), "this-cluster"), math.inf
     # Making a client takes longer than the time limits of these tests.
     artifacts._store(s3.environment)
@@ -255,7 +255,7 @@ def many_files(s3: StubS3) -> int:
     return len(files)
 
 
-async def end_of_threads(artifacts: S3ArtifactStore) -> None:
+async def end_of_threads(artifacts: ArtifactStore) -> None:
     await asyncio.wait_for(asyncio.to_thread(artifacts._pool.shutdown), SECONDS)
 
 
@@ -337,7 +337,7 @@ async def test_threads_that_hang_do_not_hold_up_other_work_of_the_process(s3: St
 class Operator:
     """An operator with its queue and workers, on a cluster in memory and an S3 over HTTP."""
 
-    def __init__(self, s3: StubS3, artifacts: S3ArtifactStore, *objects: Obj) -> None:
+    def __init__(self, s3: StubS3, artifacts: ArtifactStore, *objects: Obj) -> None:
         self.cluster = FakeCluster(*objects, model_object(), source_secret())
         self.clock = Clock()
         self.poller = FakePoller()

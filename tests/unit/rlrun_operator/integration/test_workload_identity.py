@@ -6,7 +6,7 @@ import pytest
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.manifest import ArtifactKind
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.storage.artifact_store import S3ArtifactStore
+from rlrun_operator.storage.artifact_store import ArtifactStore
 
 from tests.support.cluster_objects import model_object, run_object
 from tests.support.fake_cluster import FakeCluster
@@ -41,7 +41,7 @@ async def test_a_run_starts_and_its_artifacts_are_found_without_a_secret(
 ) -> None:
     with pod_identity(s3_server.environment, tmp_path) as identity:
         use(identity, monkeypatch)
-        artifacts = S3ArtifactStore(2, lambda: True)
+        artifacts = ArtifactStore(2, lambda: True)
         world = World(FakeCluster(model_object(), run_object()), artifacts=artifacts, settings=settings_of(s3_server))
         await world.start()
         assert world.condition("Validated")["status"] == "True"
@@ -56,7 +56,7 @@ async def test_a_run_starts_and_its_artifacts_are_found_without_a_secret(
 
 @pytest.mark.usefixtures("identity_of_no_pod")
 async def test_an_identity_without_credentials_is_a_condition(s3_server: S3Server) -> None:
-    artifacts = S3ArtifactStore(2, lambda: True)
+    artifacts = ArtifactStore(2, lambda: True)
     world = World(FakeCluster(model_object(), run_object()), artifacts=artifacts, settings=settings_of(s3_server))
     await world.reconcile(2)
     found = world.condition("Validated")

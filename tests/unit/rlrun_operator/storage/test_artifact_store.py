@@ -13,7 +13,7 @@ from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
 from rlrun_operator.planning.actions import RunFilesDeletion
 from rlrun_operator.planning.artifact_catalog import ObservedArtifact
-from rlrun_operator.storage.artifact_store import Installation, ReadyArtifact, S3ArtifactStore
+from rlrun_operator.storage.artifact_store import ArtifactStore, Installation, ReadyArtifact
 
 from tests.support.seaweedfs import S3Server
 
@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, s3: S3Server, uid: str) -> None:
         self.s3, self.store = s3, s3.store()
-        self.artifacts = S3ArtifactStore(2, lambda: True)
+        self.artifacts = ArtifactStore(2, lambda: True)
         self.artifacts.installation = Installation(S3Uri(s3.bucket, f"marks/{uid}"), "this-cluster")
         self.layout = RunLayout.of(s3.bucket, "", "team", uid)
 
