@@ -13,7 +13,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.serving.reconciler import PoolReconciler
-from rlrun_operator.serving.sidecar_client import SidecarClient
+from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
 from tests.support.clocks import Clock
 from tests.support.cluster_objects import STORAGE_KEY
@@ -48,7 +48,7 @@ def adapter_object(name: str = "one", *, deployed: bool = True, **more: Any) -> 
     }
 
 
-class MemorySidecars(SidecarClient):
+class MemorySidecars(PoolSidecarClient):
     """A sidecar for every pod: it starts from the ConfigMap, and loads at once what is not said to fail."""
 
     def __init__(self, cluster: FakeCluster) -> None:

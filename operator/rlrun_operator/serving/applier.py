@@ -12,12 +12,12 @@ from rlrun.service.errors import RequestError
 from rlrun_operator.cluster.events import write_events
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.serving.observation import PoolPlan
-from rlrun_operator.serving.sidecar_client import SidecarClient
+from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
 log = logging.getLogger(__name__)
 
 
-async def apply_plan(cluster: AsyncKubeClient, sidecars: SidecarClient, key: PoolIdentity, plan: PoolPlan) -> None:
+async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key: PoolIdentity, plan: PoolPlan) -> None:
     """Execute the plan. Raises ObjectRefused or ApiError; earlier actions are not undone."""
     for ref in plan.deletes:
         await cluster.delete(ALL[ref.kind], key.namespace, ref.name, ref.uid)

@@ -43,7 +43,7 @@ from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
 from rlrun_operator.serving.observation import PoolObservation
-from rlrun_operator.serving.sidecar_client import SidecarClient, address
+from rlrun_operator.serving.sidecar_client import PoolSidecarClient, address
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class PoolObserver:
         self,
         objects: RunObjects,
         credentials: Credentials,
-        sidecars: SidecarClient,
+        sidecars: PoolSidecarClient,
         settings: OperatorSettings,
         token_key: bytes,
     ) -> None:

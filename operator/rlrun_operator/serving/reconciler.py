@@ -25,7 +25,7 @@ from rlrun_operator.serving.deployment_state import state_of
 from rlrun_operator.serving.observer import Credentials, PoolObserver
 from rlrun_operator.serving.planner import plan_pool, plan_refusal
 from rlrun_operator.serving.pool_usage import PoolUsage
-from rlrun_operator.serving.sidecar_client import SidecarClient
+from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class PoolReconciler:
         self,
         objects: RunObjects,
         credentials: Credentials,
-        sidecars: SidecarClient,
+        sidecars: PoolSidecarClient,
         settings: OperatorSettings,
         token_key: bytes,
         clock: Callable[[], datetime],
@@ -88,7 +88,7 @@ class ServingController:
         tenancy_problem: TenancyProblem = no_problem,
         usage: PoolUsage | None = None,
     ) -> None:
-        sidecars = SidecarClient(settings.serving_url_template, token_key)
+        sidecars = PoolSidecarClient(settings.serving_url_template, token_key)
         self._cluster = objects.cluster
         self._settings = settings
         self._sidecars = sidecars

@@ -9,7 +9,7 @@ from rlrun.service.client import HttpClient
 from rlrun_operator.resources.access.run_tokens import pool_token
 
 
-class SidecarClient:
+class PoolSidecarClient:
     """Client of the sidecars of serving pools, with the token of the pod's pool. Methods raise RequestError."""
 
     def __init__(self, url_template: str, token_key: bytes) -> None:

@@ -17,7 +17,7 @@ from rlrun.service.errors import RequestError
 from rlrun_operator.controller import orchestrator_client
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.planning.observation import RunKey
-from rlrun_operator.serving.sidecar_client import SidecarClient
+from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
 Ask = Callable[[int], Awaitable[Any]]
 MIB = 1024**2
@@ -75,12 +75,12 @@ async def answers() -> AsyncIterator[Callable[[bytes, str], Awaitable[str]]]:
         server.close()
 
 
-def client_of(kind: str, url: str) -> tuple[OrchestratorClient | SidecarClient, Ask]:
+def client_of(kind: str, url: str) -> tuple[OrchestratorClient | PoolSidecarClient, Ask]:
     """Return a client of the operator, and the request of one run or pod."""
     if kind == "status":
         orchestrators = OrchestratorClient(f"{url}/{{namespace}}/{{name}}", lambda *_: None, 60.0, watches=0)
         return orchestrators, lambda number: orchestrators.status(RunKey("evil", f"r{number}"), "t", is_fresh=True)
-    sidecars = SidecarClient(f"{url}/{{namespace}}/{{name}}", b"k" * 32)
+    sidecars = PoolSidecarClient(f"{url}/{{namespace}}/{{name}}", b"k" * 32)
 
     def fetch(number: int) -> Awaitable[Any]:
         metadata = {"namespace": "evil", "name": f"p{number}", "labels": {}}

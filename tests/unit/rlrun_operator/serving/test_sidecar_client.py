@@ -10,7 +10,7 @@ from rlrun.service.errors import RequestRejected
 from rlrun.service.server import json_response
 from rlrun_operator.resources.access.run_tokens import pool_token, run_token
 from rlrun_operator.resources.serving_pool import PoolIdentity
-from rlrun_operator.serving.sidecar_client import SidecarClient
+from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
 KEY = b"k" * 32
 POOL = PoolIdentity("team", "a/b")
@@ -29,7 +29,7 @@ async def test_the_operator_sends_the_token_of_the_pods_pool() -> None:
     app.add_routes([web.get("/adapters", report), web.put("/adapters", report)])
     server = TestServer(app)
     await server.start_server()
-    sidecars, other = (SidecarClient(f"http://127.0.0.1:{server.port}/adapters", key) for key in (KEY, b"x" * 32))
+    sidecars, other = (PoolSidecarClient(f"http://127.0.0.1:{server.port}/adapters", key) for key in (KEY, b"x" * 32))
     try:
         assert (await sidecars.fetch_report(POD)).order == ORDER
         assert (await sidecars.push_desired(POD, ORDER)).order == ORDER
