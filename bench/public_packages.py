@@ -323,7 +323,7 @@ def _with_endpoint(args: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
 
 
 def _one_line(parts: list[Any]) -> str:
-    text = " ".join(" ".join(map(str, parts)).replace("|", "/").split())
+    text = " ".join(" ".join(map(str, parts)).replace("|", "/").replace(str(Path.home()), "~").split())
     # Causes are at the end of a traceback.
     return text if len(text) <= MAX_CAUSE else f"{text[: MAX_CAUSE // 2]} ... {text[-MAX_CAUSE // 2 :]}"
 
@@ -392,8 +392,14 @@ def main() -> None:
         # Another process may have written results of other environments.
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results[entry["name"]] = found
-        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        RESULTS.write_text(one_a_line(results))
     PAGE.write_text(page(listed, results))
+
+
+def one_a_line(results: Mapping[str, Any]) -> str:
+    """Return JSON with one environment a line."""
+    lines = (f"{json.dumps(name)}: {json.dumps(result, sort_keys=True)}" for name, result in sorted(results.items()))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def page(listed: Mapping[str, Any], results: Mapping[str, Any]) -> str:

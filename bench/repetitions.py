@@ -5,31 +5,17 @@ one repetition ran directly one after another with the same seed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 WANTED = 3
 """Number of repetitions of a row. A row with fewer says so."""
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Smallest, median and largest value of several repetitions."""
-
-    count: int
-    low: float
-    middle: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread | None":
-        """Return the spread of the values, or None without values."""
-        return cls(len(values), min(values), median(values), max(values)) if values else None
-
-    def entry(self) -> dict[str, Any]:
-        """Return the object of a result file."""
-        return {"count": self.count, "min": self.low, "median": self.middle, "max": self.high}
+def spread_of(values: Sequence[float]) -> dict[str, float] | None:
+    """Return the number of values, the smallest, the median and the largest, or None without values."""
+    if not values:
+        return None
+    return {"count": len(values), "min": min(values), "median": median(values), "max": max(values)}
 
 
 def paired_ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:

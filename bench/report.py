@@ -1,4 +1,4 @@
-"""Result files of benchmarks: build/bench/<name>.json, one per benchmark, with everything needed to verify them.
+"""Result files of benchmarks: build/bench/<name>.jsonl, one result a line, with everything needed to verify them.
 
 A result is one number with one target and all samples from which it was computed. Every result records its command,
 time, machine and commit, because each part of a benchmark can run alone: a new result replaces the one with the same
@@ -25,10 +25,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bench.machine_load import CORES, loop_seconds
-from bench.repetitions import Spread
-from bench.validity import Validity
-from bench.validity import validity as validity_of
+from bench.machine_load import CORES, limit, loop_seconds
+from bench.repetitions import spread_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
@@ -36,6 +34,9 @@ NAMES = ("trl", "async", "gateway", "trainer", "scale", "server")
 """Names of the benchmarks, in the order of the table."""
 DIGITS = 6
 """Significant digits of the numbers in a file; few enough for a readable diff."""
+
+Entry = dict[str, Any]
+"""Result as it is stored."""
 
 
 @dataclass(frozen=True)
@@ -75,59 +76,72 @@ class Result:
     aim: Target | None
     """Target of the number, or None if the number is only reported."""
     unit: str = "x"
-    """Unit: `x` for a ratio, otherwise for example `s p50` or `req/s`."""
+    """Unit of the number, such as `s p50`."""
     samples: Sequence[Mapping[str, Any]] = ()
-    """All measurements."""
+    """Every measurement that the number was computed from."""
     notes: Sequence[str] = ()
-    """Remarks for the reader: settings that differ, what was not run, where the time went."""
+    """Comments for the table."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """Further numbers for the text of the documentation."""
+    """Other numbers of the measurement."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of packages, if the measurement ran in another virtual environment or an image."""
+    """Versions of the compared programs."""
     repetitions: Sequence[float] = ()
-    """Value of each repetition."""
+    """The number of each repetition. `ratio` is their median unless its unit says otherwise."""
     with_startup: float | None = None
-    """Number that includes the start-up time of both sides, or None if the measurement has no start-up."""
+    """The same number with the start of both sides counted, or None if they do not start."""
     cores_busy: Sequence[float] = ()
-    """Number of usable cores that were busy before each measurement, from `bench.machine_load`."""
+    """Number of cores busy with other work before each measurement."""
 
 
 def machine(versions: Mapping[str, str] | None = None, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Describe this machine: usable cores, memory, speed of a core, Python, and versions of installed packages."""
-    found = dict(versions or {})
-    for package in packages:
-        try:
-            found.setdefault(package, version(package))
-        except PackageNotFoundError:
-            continue
+    """Return cores, memory, and speed of a core of this machine, with versions of Python and the named packages."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": len(CORES),
         "cpu": _cpu(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "loop_seconds": _loop_seconds(),
+        "memory_gib": round(memory / 2**30, 1),
+        "loop_seconds": _speed(),
+        "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "versions": found,
+        "versions": {**_installed(packages), **(versions or {})},
     }
 
 
 @cache
-def _loop_seconds() -> float:
+def _speed() -> float:
     return loop_seconds()
 
 
-def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
-    """Write the result into `<folder>/<benchmark>.json`, replacing an older one with its name. Returns the file.
+def _installed(packages: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
 
-    Raises ValueError for a benchmark that is not in NAMES.
+
+def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
+    """Write the result into the benchmark's file and print it. Returns the path.
+
+    Raises ValueError for an unknown benchmark.
     """
     if benchmark not in NAMES:
-        raise ValueError(f"benchmark {benchmark!r} is unknown. Use one of {', '.join(NAMES)}, or add it to NAMES")
-    path = folder / f"{benchmark}.json"
-    older: list[dict[str, Any]] = json.loads(path.read_text())["results"] if path.exists() else []
+        raise ValueError(f"the benchmark {benchmark!r} is unknown: one of {', '.join(NAMES)}")
+    path = folder / f"{benchmark}.jsonl"
+    entry = _round(entry_of(result))
+    write_entries(path, merge_entries(read_entries(path), [entry]))
+    print(f"{benchmark} / {result.name}: {line(entry)}  -> {path}", flush=True)
+    return path
+
+
+def entry_of(result: Result) -> Entry:
+    """Return the stored form of a result that was measured by this process."""
     where = machine(result.versions)
-    validity, spread = Validity(result.cores_busy, where["cores"]), Spread.of(result.repetitions)
+    idle = all(reading <= limit(where["cores"]) for reading in result.cores_busy)
     met = result.aim.met_by(result.ratio) if result.aim and result.ratio is not None else None
-    entry = {
+    return {
         "name": result.name,
         "what": result.what,
         "command": command(),
@@ -137,44 +151,54 @@ def record(benchmark: str, result: Result, folder: Path = BUILD) -> Path:
         "ratio": result.ratio,
         "unit": result.unit,
         "aim": f"{result.aim.sign} {result.aim.value:g}" if result.aim else None,
-        "met": None if validity.valid is False else met,
-        "valid": validity.valid,
+        "met": met if idle else None,
+        "valid": idle if result.cores_busy else None,
         "cores_busy_before": list(result.cores_busy),
-        "repetitions": spread.entry() if spread else None,
+        "repetitions": spread_of(result.repetitions),
         "with_startup": result.with_startup,
         "notes": list(result.notes),
         "figures": dict(result.figures),
         "samples": [dict(sample) for sample in result.samples],
     }
-    names = [old["name"] for old in older]
-    results = [_round(entry) if old["name"] == result.name else old for old in older]
-    if result.name not in names:
-        results.append(_round(entry))
-    folder.mkdir(parents=True, exist_ok=True)
-    # Atomic, because another part of the benchmark may read the file.
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Return the results of a file, none if it does not exist."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write_entries(path: Path, entries: Sequence[Entry]) -> None:
+    """Replace a file by these results, atomically, because another part of the benchmark may read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps({"name": benchmark, "results": results}, indent=1) + "\n")
+    draft.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
     draft.replace(path)
-    print(f"{benchmark} / {result.name}: {line(entry)}  -> {_relative_path(path)}", flush=True)
-    return path
 
 
-def measured(benchmark: str, name: str, folder: Path = BUILD) -> bool:
-    """Return True if the file has a number under that name."""
-    path = folder / f"{benchmark}.json"
-    entries: list[dict[str, Any]] = json.loads(path.read_text())["results"] if path.exists() else []
-    return any(entry["name"] == name and entry["ratio"] is not None for entry in entries)
+def merge_entries(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
+    """Return the old rows without those that have new results, with all new rows at the position of the first."""
+    names = {entry["name"] for entry in new}
+    place = next((i for i, entry in enumerate(old) if entry["name"] in names), len(old))
+    return [*old[:place], *new, *(entry for entry in old[place:] if entry["name"] not in names)]
 
 
-def line(entry: Mapping[str, Any]) -> str:
+def line(entry: Entry) -> str:
     """Return a result as text: `3.4 x (target >= 3: met)`."""
     if entry["ratio"] is None:
         return "not measured"
-    if entry.get("valid") is False:
-        return f"{entry['ratio']:.3g} {entry['unit']}, {validity_of(entry).explanation()}"
+    if entry["valid"] is False:
+        return f"{entry['ratio']:.3g} {entry['unit']}, {explanation(entry)}"
     outcome = {True: "met", False: "MISSED", None: "no target"}[entry["met"]]
     aim = f" (target {entry['aim']}: {outcome})" if entry["aim"] else ""
     return f"{entry['ratio']:.3g} {entry['unit']}{aim}"
+
+
+def explanation(entry: Entry) -> str:
+    """Return the reason why a result is invalid, and the next step."""
+    return (
+        f"invalid: {max(entry['cores_busy_before']):.2f} cores were busy with other work before a measurement, and at "
+        f"most {limit(entry['machine']['cores']):g} may be. Measure it again on an idle machine"
+    )
 
 
 def command() -> str:
@@ -188,16 +212,14 @@ def commit() -> str:
     """Return the commit of the checkout, with `-dirty` if files differ; `RLRUN_COMMIT` in an image without git."""
     if os.environ.get("RLRUN_COMMIT"):
         return os.environ["RLRUN_COMMIT"]
-    found = [_git("rev-parse", "HEAD"), "-dirty" if _git("status", "--porcelain") else ""]
-    return "".join(found)
+    return _git("rev-parse", "HEAD") + ("-dirty" if _git("status", "--porcelain") else "")
 
 
 def _git(*args: str) -> str:
     try:
-        done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False)
+        return subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     except FileNotFoundError:
         return ""
-    return done.stdout.strip()
 
 
 def _cpu() -> str:
@@ -213,7 +235,3 @@ def _round(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _round(item) for key, item in value.items()}
     return [_round(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _relative_path(path: Path) -> str:
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

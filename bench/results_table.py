@@ -1,23 +1,19 @@
-"""Summary table of docs/benchmarks.md, written from docs/bench/*.json.
+"""Summary table of docs/benchmarks.md, written from docs/bench/*.jsonl.
 
-python -m bench.results_table            put the rows of build/bench/*.json into docs/bench, write the table
-python -m bench.results_table --check    fail if the table differs from docs/bench/*.json
+python -m bench.results_table            put the rows of build/bench/*.jsonl into docs/bench, write the table
 python -m bench.results_table --show     print the table of build/bench
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.repetitions import WANTED
-from bench.report import BUILD, NAMES, ROOT
-from bench.validity import Entry, lacking, validity
+from bench.report import BUILD, NAMES, ROOT, Entry, explanation, merge_entries, read_entries, write_entries
 
 KEPT = ROOT / "docs" / "bench"
 PAGE = ROOT / "docs" / "benchmarks.md"
-BEGIN = "<!-- table: written by `make bench-table` from docs/bench/*.json -->"
+BEGIN = "<!-- table: written by `make bench-table` from docs/bench/*.jsonl -->"
 END = "<!-- end of table -->"
 HEAD = (
     "benchmark",
@@ -30,17 +26,14 @@ HEAD = (
     "cores busy before",
     "machine",
 )
-NOT_RECORDED = "not recorded"
-NOT_APPLICABLE = "-"
 
 
 def load(folder: Path) -> dict[str, list[Entry]]:
     """Return results by benchmark, in the order of the table. Raises ValueError for any other file."""
-    found = {path.stem: json.loads(path.read_text())["results"] for path in sorted(folder.glob("*.json"))}
-    unknown = sorted(set(found) - set(NAMES))
+    unknown = sorted({path.stem for path in folder.glob("*.jsonl")} - set(NAMES))
     if unknown:
         raise ValueError(f"{folder} holds {unknown}: a benchmark's file is one of {', '.join(NAMES)}")
-    return {name: found[name] for name in NAMES if name in found}
+    return {name: found for name in NAMES if (found := read_entries(folder / f"{name}.jsonl"))}
 
 
 def table(results: Mapping[str, Sequence[Entry]]) -> str:
@@ -50,12 +43,9 @@ def table(results: Mapping[str, Sequence[Entry]]) -> str:
     for benchmark, entries in results.items():
         for entry in entries:
             title = f"{benchmark}: {entry['name']}"
-            lines.append("| " + " | ".join(_cell(text) for text in (title, *_cells(entry, entries))) + " |")
-            verdict = validity(entry, entries)
-            if verdict.valid is False:
-                notes.append(f"- **{title}**: {verdict.explanation()}")
-            if "rollouts drawn" in lacking(benchmark, entry):
-                notes.append(f"- **{title}**: rollouts drawn: {NOT_RECORDED}")
+            lines.append("| " + " | ".join(_cell(text) for text in (title, *_cells(entry))) + " |")
+            if entry["valid"] is False:
+                notes.append(f"- **{title}**: {explanation(entry)}")
             notes += [f"- **{title}**: {note}" for note in entry["notes"]]
     return "\n".join([*lines, "", *notes]).strip() + "\n"
 
@@ -69,89 +59,45 @@ def page(text: str, written: str) -> str:
     return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
 
 
-def keep(new: Path, kept: Path) -> None:
-    """Merge the results of a new file into the kept file. Rows that were not measured again are kept."""
-    document = json.loads(new.read_text())
-    if kept.exists():
-        document["results"] = merge_entries(json.loads(kept.read_text())["results"], document["results"])
-    kept.write_text(json.dumps(document, indent=1) + "\n")
-
-
-def merge_entries(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
-    """Return the old rows without those that have new results, with all new rows at the position of the first."""
-    names = {entry["name"] for entry in new}
-    place = next((i for i, entry in enumerate(old) if entry["name"] in names), len(old))
-    return [*old[:place], *new, *(entry for entry in old[place:] if entry["name"] not in names)]
-
-
-def main() -> int:
-    """Run the command. Returns 1 if --check finds a difference."""
+def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m bench.results_table", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
     parser.add_argument("--show", action="store_true", help="print the table of build/bench and change nothing")
-    args = parser.parse_args()
-    if args.show:
+    if parser.parse_args().show:
         print(table(load(BUILD)))
-        return 0
-    if not args.check:
-        KEPT.mkdir(parents=True, exist_ok=True)
-        for name in NAMES:
-            if (BUILD / f"{name}.json").exists():
-                keep(BUILD / f"{name}.json", KEPT / f"{name}.json")
-    now = PAGE.read_text()
-    wanted = page(now, table(load(KEPT)))
-    if args.check:
-        print("docs/benchmarks.md is up to date" if now == wanted else "docs/benchmarks.md differs: make bench-table")
-        return int(now != wanted)
-    PAGE.write_text(wanted)
-    print(f"wrote {PAGE.relative_to(ROOT)} from {', '.join(sorted(p.name for p in KEPT.glob('*.json'))) or 'nothing'}")
-    return 0
+        return
+    for name, new in load(BUILD).items():
+        kept = KEPT / f"{name}.jsonl"
+        write_entries(kept, merge_entries(read_entries(kept), new))
+    PAGE.write_text(page(PAGE.read_text(), table(load(KEPT))))
+    print(f"wrote {PAGE.relative_to(ROOT)}")
 
 
-def _cells(entry: Entry, others: Sequence[Entry]) -> tuple[str, ...]:
-    verdict = validity(entry, others)
+def _cells(entry: Entry) -> tuple[str, ...]:
     number = "not measured" if entry["ratio"] is None else f"{entry['ratio']:.3g} {entry['unit']}"
-    met = {True: "met", False: "missed", None: ""}[entry["met"]]
-    where = entry["machine"]
+    where, loads, started = entry["machine"], entry["cores_busy_before"], entry["with_startup"]
     loop = f", loop {1000 * where['loop_seconds']:.0f} ms" if "loop_seconds" in where else ""
     gpu = f", {where['versions']['gpu']}" if "gpu" in where["versions"] else ""
+    invalid = entry["valid"] is False
     return (
         entry["what"],
-        f"invalid: {number}" if verdict.valid is False else number,
+        f"invalid: {number}" if invalid else number,
         spread(entry),
-        with_startup(entry),
+        "-" if started is None else f"{started:.3g} {entry['unit']}",
         entry["aim"] or "",
-        "invalid" if verdict.valid is False else met,
-        f"{verdict.busiest:.2f}" if verdict.recorded else NOT_RECORDED,
+        "invalid" if invalid else {True: "met", False: "missed", None: ""}[entry["met"]],
+        f"{max(loads):.2f}" if loads else "not recorded",
         f"{where['cores']} cores, {where['memory_gib']:.0f} GiB{gpu}{loop}; {entry['commit'][:8]}",
     )
 
 
 def spread(entry: Entry) -> str:
     """Return smallest, median and largest value of the repetitions, and their number if there are too few."""
-    if entry["ratio"] is None:
+    found = entry["repetitions"]
+    if entry["ratio"] is None or not found:
         return ""
-    if "repetitions" not in entry:
-        seeds = {sample["seed"] for sample in entry["samples"] if "seed" in sample}
-        return f"{NOT_RECORDED} ({_few(len(seeds))})" if 0 < len(seeds) < WANTED else NOT_RECORDED
-    found = entry["repetitions"] or {"count": 0}
-    count = found["count"]
-    few = _few(count) if count < WANTED else ""
-    values = ", ".join(f"{found[name]:.3g}" for name in ("min", "median", "max")) if count else ""
-    return f"{values} ({few})" if values and few else values or few
-
-
-def _few(count: int) -> str:
-    return f"only {count} repetition{'' if count == 1 else 's'}"
-
-
-def with_startup(entry: Entry) -> str:
-    """Return the number including start-up."""
-    if entry["ratio"] is None:
-        return ""
-    if "with_startup" not in entry:
-        return NOT_RECORDED
-    return NOT_APPLICABLE if entry["with_startup"] is None else f"{entry['with_startup']:.3g} {entry['unit']}"
+    few = f" (only {found['count']} repetition{'s' * (found['count'] > 1)})" if found["count"] < WANTED else ""
+    return ", ".join(f"{found[name]:.3g}" for name in ("min", "median", "max")) + few
 
 
 def _cell(text: str) -> str:
@@ -159,4 +105,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -25,7 +25,7 @@ from typing import Any
 
 from bench import machine_load
 from bench.repetitions import middle, paired_ratios
-from bench.report import BUILD, ROOT, Result, Target, at_least, at_most, machine, measured, record
+from bench.report import BUILD, ROOT, Result, Target, at_least, at_most, machine, record
 
 MARK = "RESULT "
 """Prefix of a line with a result, printed inside the image."""
@@ -95,7 +95,7 @@ def main() -> int:
             record("trainer", result, args.folder)
 
     if args.device == "cuda":
-        return on_gpu(lambda result: keep(out, result, args.folder), args.repeats or 3)
+        return on_gpu(out, args.repeats or 3)
     for name in args.model or list(REPEATS):
         out_all(out, on_cpu(name, args.repeats or REPEATS[name]))
     return 0
@@ -120,12 +120,6 @@ def parse_result(values: dict[str, Any]) -> Result:
     """Return the result that was serialized with `asdict`."""
     sequences = {name: tuple(values.get(name, ())) for name in ("repetitions", "cores_busy")}
     return Result(**(values | sequences | {"aim": Target(**values["aim"]) if values["aim"] else None}))
-
-
-def keep(out: Callable[[Result], None], result: Result, folder: Path) -> None:
-    """Pass on a result, unless it has no number and an earlier run has one."""
-    if result.ratio is not None or not measured("trainer", result.name, folder):
-        out(result)
 
 
 def out_all(out: Callable[[Result], None], results: list[Result]) -> None:
@@ -204,20 +198,21 @@ def cpu_results(
 
 
 def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
-    """Report MFU and peak memory of each load, or that there is no GPU."""
+    """Report MFU and peak memory of each load. Without a GPU, print that and keep the rows as they are."""
     try:
         import torch
-
-        missing = "" if torch.cuda.is_available() else "not run: no GPU"
     except ImportError:
-        missing = "not run: no torch" if Path("/dev/nvidia0").exists() else "not run: no GPU"
-    with tempfile.TemporaryDirectory() as folder:
-        if not missing:
-            from bench.trainer_batches import SHAPES
+        print("not run: no torch")
+        return 0
+    if not torch.cuda.is_available():
+        print("not run: no GPU")
+        return 0
+    from bench.trainer_batches import SHAPES
 
-            SHAPES["0.6b"].save(Path(folder), max(load.tokens for load in LOADS), torch.bfloat16)
+    with tempfile.TemporaryDirectory() as folder:
+        SHAPES["0.6b"].save(Path(folder), max(load.tokens for load in LOADS), torch.bfloat16)
         for load in LOADS:
-            out_all(out, gpu_results(load, {"error": missing} if missing else gpu_steps(load, Path(folder), repeats)))
+            out_all(out, gpu_results(load, gpu_steps(load, Path(folder), repeats)))
     return 0
 
 

@@ -83,12 +83,6 @@ BUILDS = (
         in_cluster=True,
     ),
     Build("kueue", ("sigs.k8s.io/kueue/cmd/kueue",)),
-    Build("jobset", ("sigs.k8s.io/jobset",)),
-    Build(
-        "kubeflow-trainer",
-        ("github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",),
-        links=(("kubeflow-trainer", "trainer-controller-manager"),),
-    ),
     Build("kwok", ("sigs.k8s.io/kwok/cmd/kwok",)),
     Build("kube-router", ("github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",)),
     Build("gvisor", ("gvisor.dev/gvisor/runsc", "./containerd-shim-runsc-v1")),

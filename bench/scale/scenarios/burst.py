@@ -1,43 +1,81 @@
-"""Scenario `burst`: 1,000 runs at once, compared with other workloads with as many pods on the same API server."""
+"""Scenario `burst`: 1,000 runs at once, compared with as many pods of bare Jobs on the same API server."""
 
-from kubernetes import client
-
-from bench.scale.results.burst import BurstRepetition
-from bench.scale.results.rows import MIB
+from bench.repetitions import percentile
+from bench.report import at_least, at_most
 from bench.scale.scenarios import events, steps
-from bench.scale.scenarios.options import ScenarioOptions
+from bench.scale.scenarios.scenario import HIGHER, MIB, Figures, Options, Row, Scenario
 from bench.scale.testbed import objects
-from bench.scale.testbed.cluster import ScaleCluster, wait_for
+from bench.scale.testbed.cluster import ScaleCluster
 from bench.scale.testbed.readings import read
-from local_cluster.control_plane.kubeflow_trainer import KubeflowTrainer
 
-NODES = (1, objects.PODS_PER_RUN)
-"""Pods per TrainJob: the smallest job, and as many pods as a run has."""
 STEPS_PER_SECOND = 20.0
 """Maximum steps per second of all runs together: 1,000 runs make one step per 50 s each. A step changes a status twice.
 """
 CRASHES = 60
 CRASH_PAUSE_SECONDS = 0.5
-REGISTER_SECONDS = 120.0
+
+ROWS = (
+    Row(
+        "burst pods against Jobs",
+        "{runs} runs created at once: running pods per second / the same number of pods of bare Jobs",
+        "against_jobs",
+        "x",
+        at_least(0.5),
+        "{runs_rate:.1f} and {jobs_rate:.1f} pods/s; {control_plane}",
+        HIGHER,
+    ),
+    Row(
+        "burst requests of a new run",
+        "{runs} runs created at once: requests of the operator to the API server for each",
+        "requests_of_a_run",
+        "requests",
+        note="{cpu_ms_of_a_run:.0f} ms CPU of the operator, {looks_of_a_run:.1f} looks",
+    ),
+    Row(
+        "burst requests of quiet runs",
+        "{runs} runs that train, while none makes a step: requests per second, with those for the Lease",
+        "quiet_requests",
+        "requests/s",
+        at_most(2.0),
+        "{quiet_writes:.0f} writes, {quiet_listings:.0f} lists of S3, {quiet_cpu_seconds:.3f} cores",
+    ),
+    Row(
+        "burst step to status",
+        "{runs} runs with a step every {step_seconds:g} s each: from a step to its status in a watch, p99",
+        "step_p99",
+        "s",
+        at_most(1.0),
+        "p50 {step_p50:.2f} s; {training_requests:.1f} requests/s and {training_cpu_seconds:.2f} cores",
+    ),
+    Row(
+        "burst event to status",
+        "{runs} runs that train: from the crash of a trainer to the status that counts it, in a watch, p99",
+        "event_p99",
+        "s",
+        at_most(1.0),
+        "p50 {event_p50:.2f} s, of {crashes} crashes",
+    ),
+    Row(
+        "burst memory", "{runs} runs that train: resident memory of the operator", "resident_mib", "MiB", at_most(230.0)
+    ),
+)
 
 
-def play(options: ScenarioOptions) -> BurstRepetition:
-    """Measure the peers and then the runs, each on an API server without the previous objects."""
+def play(options: Options) -> Figures:
+    """Measure the Jobs and then the runs, on an API server without the previous objects."""
     runs = options.runs
     pods = objects.PODS_PER_RUN * runs
+    step_seconds = max(options.step_seconds, runs / STEPS_PER_SECOND)
     delays: list[float] = []
     with ScaleCluster() as cluster:
         print(f"{pods} pods of bare Jobs", flush=True)
         jobs_seconds = steps.burst_of_jobs(cluster, "jobs", pods)
         steps.clear(cluster, "jobs", objects.JOBS, "jobs")
-        train_jobs_seconds, job_sets_seconds = _kubeflow(cluster, runs) if options.peers else ({}, 0.0)
-        operator = cluster.start_operator()
-        wait_for("the operator to get the Lease", operator.is_ready)
+        operator = cluster.start_leader()
         print(f"{runs} runs", flush=True)
-        burst = steps.burst_of_runs(cluster, operator, "runs", runs)
+        runs_seconds, used = steps.burst_of_runs(cluster, operator, "runs", runs)
         print(f"{options.rest_seconds:.0f} s without a step", flush=True)
         quiet = steps.rest(operator, options.rest_seconds)
-        step_seconds = max(options.step_seconds, runs / STEPS_PER_SECOND)
         print(f"a step of each run every {step_seconds:g} s, then crashes of trainers", flush=True)
 
         def crashes() -> None:
@@ -45,58 +83,27 @@ def play(options: ScenarioOptions) -> BurstRepetition:
 
         training = steps.training(cluster, operator, "runs", step_seconds, options.rest_seconds, afterwards=crashes)
         resident = read(operator).resident_bytes
-    return BurstRepetition(
-        runs=runs,
-        step_seconds=step_seconds,
-        jobs_seconds=jobs_seconds,
-        train_jobs_seconds=train_jobs_seconds,
-        job_sets_seconds=job_sets_seconds,
-        burst=burst,
-        quiet=quiet,
-        training=training,
-        resident_mib=resident / MIB,
-        event_delays=delays,
-    )
+    return {
+        "runs": runs,
+        "step_seconds": step_seconds,
+        "against_jobs": jobs_seconds / runs_seconds,
+        "runs_rate": pods / runs_seconds,
+        "jobs_rate": pods / jobs_seconds,
+        **used.per_run(runs),
+        **quiet.rates("quiet"),
+        **training,
+        "resident_mib": resident / MIB,
+        "crashes": len(delays),
+        "event_p50": percentile(delays, 50),
+        "event_p99": percentile(delays, 99),
+    }
 
 
-def _kubeflow(cluster: ScaleCluster, runs: int) -> tuple[dict[int, float], float]:
-    """Return the seconds until as many pods of TrainJobs run, by pods per TrainJob, and of JobSets.
-
-    Both controllers are stopped afterwards.
-    """
-    pods = objects.PODS_PER_RUN * runs
-    trainer = KubeflowTrainer(cluster.control_plane)
-    extensions = client.ApiextensionsV1Api(cluster.api)
-    names = []
-    for definition in trainer.definitions():
-        names.append(definition["metadata"]["name"])
-        extensions.create_custom_resource_definition(definition)
-
-    def is_served(name: str) -> bool:
-        found = extensions.read_custom_resource_definition(name).status.conditions or []
-        return any(c.type == "Established" and c.status == "True" for c in found)
-
-    wait_for("the kinds of Kubeflow Trainer", lambda: all(map(is_served, names)), REGISTER_SECONDS)
-    try:
-        trainer.start()
-        admission = client.AdmissionregistrationV1Api(cluster.api)
-        for configuration in trainer.webhooks():
-            if configuration["kind"] == "MutatingWebhookConfiguration":
-                admission.create_mutating_webhook_configuration(configuration)
-            else:
-                admission.create_validating_webhook_configuration(configuration)
-        client.CustomObjectsApi(cluster.api).create_cluster_custom_object(
-            "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", trainer.runtime(objects.RUNTIME)
-        )
-        found = {}
-        for nodes in NODES:
-            print(f"{pods} pods of TrainJobs of {nodes}", flush=True)
-            prefix = f"train-jobs-{nodes}"
-            found[nodes] = steps.burst_of_train_jobs(cluster, prefix, pods, nodes)
-            steps.clear(cluster, prefix, objects.TRAIN_JOBS, "trainjobs")
-        print(f"{runs} JobSets of {objects.PODS_PER_RUN} Jobs", flush=True)
-        job_sets_seconds = steps.burst_of_job_sets(cluster, "job-sets", runs)
-        steps.clear(cluster, "job-sets", objects.JOB_SETS, "jobsets")
-        return found, job_sets_seconds
-    finally:
-        trainer.stop()
+SCENARIO = Scenario(
+    "1,000 runs at once, compared with as many pods of bare Jobs; events with 1,000 active runs",
+    play,
+    ROWS,
+    runs=1000,
+    repeats=3,
+    minutes=15,
+)

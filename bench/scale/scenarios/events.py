@@ -1,6 +1,5 @@
 """Changes of single runs, and the times at which their statuses show them."""
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from kubernetes import client
 from rlrun.constants import ROLE_LABEL, RUN_LABEL
 
-from bench.scale.results.event_delays import EventDelays
+from bench.scale.scenarios.delays import EventDelays
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.event_watch import EventWatch
@@ -100,35 +99,3 @@ def crash_delays(cluster: ScaleCluster, prefix: str, count: int, pause: float) -
             time.sleep(pause)
         wait_for("the crashes in the statuses", lambda: not delays.missing, SHOWN_SECONDS, shown=lambda: delays.missing)
         return delays.until(time.time())
-
-
-def children(cluster: ScaleCluster, namespace: str) -> dict[str, int]:
-    """Return the number of objects of runs in a namespace, by kind."""
-    kinds = {
-        "pods": "api/v1",
-        "services": "api/v1",
-        "configmaps": "api/v1",
-        "secrets": "api/v1",
-        "serviceaccounts": "api/v1",
-        "replicasets": "apis/apps/v1",
-        "deployments": "apis/apps/v1",
-        "jobs": objects.JOBS,
-        "networkpolicies": "apis/networking.k8s.io/v1",
-        "rlruns": objects.RLRUNS,
-        "rlcheckpoints": objects.RLRUNS,
-        "rladapters": objects.RLRUNS,
-    }
-    return {kind: _of_runs(cluster, f"/{api}/namespaces/{namespace}/{kind}") for kind, api in kinds.items()}
-
-
-def _of_runs(cluster: ScaleCluster, path: str) -> int:
-    selector = [] if path.endswith("/rlruns") else [("labelSelector", RUN_LABEL)]
-    response = cluster.api.call_api(
-        path,
-        "GET",
-        query_params=selector,
-        auth_settings=["BearerToken"],
-        _preload_content=False,
-        _return_http_data_only=True,
-    )
-    return len(json.loads(response.data)["items"])

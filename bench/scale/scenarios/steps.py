@@ -11,13 +11,14 @@ from typing import Any
 from kubernetes import client
 from rlrun.constants import RUN_LABEL
 
-from bench.scale.results.step_delays import StepDelays
-from bench.scale.results.training import Burst, OperatorStart, Training
+from bench.repetitions import percentile
+from bench.scale.scenarios.delays import StepDelays
+from bench.scale.scenarios.scenario import MIB
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import DEADLINE_SECONDS, OperatorProcess, ScaleCluster, wait_for
 from bench.scale.testbed.event_watch import EventWatch, NewPods
 from bench.scale.testbed.objects import PODS_PER_RUN
-from bench.scale.testbed.readings import OperatorUsage, Reading, read, usage
+from bench.scale.testbed.readings import Reading, read
 
 PRESSURE_SECONDS = 20.0
 """Seconds for which the operator must keep its Lease while other processes use all cores."""
@@ -46,24 +47,17 @@ def pods_of_run(cluster: ScaleCluster, namespace: str, name: str) -> list[dict[s
     return [cluster.api.sanitize_for_serialization(owner.spec.template.spec) for owner in made]
 
 
-def burst_of_train_jobs(cluster: ScaleCluster, prefix: str, pods: int, nodes: int) -> float:
-    """Return the seconds until `pods` pods of TrainJobs with `nodes` pods each run."""
-    return _burst(cluster, prefix, objects.train_jobs(prefix, pods, nodes), pods // nodes * nodes)
-
-
-def burst_of_job_sets(cluster: ScaleCluster, prefix: str, count: int) -> float:
-    """Return the seconds until the pods of `count` JobSets run, with one pod per role of a run."""
-    return _burst(cluster, prefix, objects.job_sets(prefix, count), PODS_PER_RUN * count)
-
-
 def burst_of_runs(
     cluster: ScaleCluster, operator: OperatorProcess, prefix: str, runs: int, phase: str = "Running"
-) -> Burst:
-    """Create runs at once, and wait until their pods are in this phase and the operator is quiet."""
+) -> tuple[float, Reading]:
+    """Create runs at once, and wait until their pods are in this phase and the operator is quiet.
+
+    Returns the seconds from the first creation until all pods are in it, and the operator's work until it was quiet.
+    """
     before = read(operator)
     chains = objects.runs(prefix, runs)
     seconds = _burst(cluster, prefix, chains, PODS_PER_RUN * runs, phase, operator.require_running)
-    return Burst(seconds, usage(before, wait_until_settled(operator)))
+    return seconds, wait_until_settled(operator).since(before)
 
 
 def _burst(
@@ -133,11 +127,11 @@ def clear(cluster: ScaleCluster, prefix: str, api: str, plural: str) -> None:
     wait_for(f"the end of {plural}", lambda: not any(cluster.count(path) for path in left), pause=2.0)
 
 
-def rest(operator: OperatorProcess, seconds: float) -> OperatorUsage:
-    """Return the operator's usage while nothing happens."""
+def rest(operator: OperatorProcess, seconds: float) -> Reading:
+    """Return the operator's work while nothing happens."""
     before = read(operator)
     time.sleep(seconds)
-    return usage(before, read(operator))
+    return read(operator).since(before)
 
 
 def training(
@@ -146,14 +140,12 @@ def training(
     prefix: str,
     step_seconds: float,
     seconds: float,
-    *,
-    first: int = 1,
     afterwards: Callable[[], object] = lambda: None,
-) -> Training:
-    """Make all runs execute steps for some time. The delays are those of the runs in the first namespace.
+) -> dict[str, float]:
+    """Make all runs execute steps for some time, and return the figures of the delays and the operator's work.
 
-    `first` is the step of all runs at the start. `afterwards` is called after the measurement, while the runs make
-    steps.
+    The delays are those of the runs in the first namespace. `afterwards` is called after the measurement, while the
+    runs make steps.
 
     Raises SystemExit if none of their steps was shown.
     """
@@ -166,23 +158,23 @@ def training(
             found.show(f"{place}/{run['metadata']['name']}", step, now)
 
     with EventWatch(cluster.api, f"/apis/rlrun.dev/v1alpha1/namespaces/{place}/rlruns", on_event):
-        pace = cluster.set_pace(step_seconds, first)
+        pace = cluster.set_pace(step_seconds)
         # Start when all runs have made their first step.
         time.sleep(step_seconds)
         before, found = read(operator), StepDelays(pace, time.time())
         time.sleep(seconds)
-        used, delays = usage(before, read(operator)), found.until(time.time())
+        used, delays = read(operator).since(before), found.until(time.time())
         afterwards()
     if not delays:
         raise SystemExit(f"no step of {seconds:.0f} s was shown in the status of any run of {place}")
     cluster.set_pace(0, first=found.highest)
-    return Training(used, delays)
+    return {"step_p50": percentile(delays, 50), "step_p99": percentile(delays, 99), **used.rates("training")}
 
 
-def take_over(cluster: ScaleCluster, leader: OperatorProcess, active: int) -> tuple[OperatorProcess, OperatorStart]:
-    """Kill the operator while another one is on standby and other processes use all cores, and measure its successor.
+def take_over(cluster: ScaleCluster, leader: OperatorProcess, active: int) -> tuple[OperatorProcess, dict[str, float]]:
+    """Kill the operator while another one is on standby and other processes use all cores.
 
-    The other processes end when the successor has the Lease.
+    The other processes end when the successor has the Lease. Returns it with the figures of its start.
     """
     operator = cluster.start_operator()
     wait_for("a standby operator", operator.is_serving, pause=0.1)
@@ -194,15 +186,23 @@ def take_over(cluster: ScaleCluster, leader: OperatorProcess, active: int) -> tu
         began = time.monotonic()
         wait_for("the operator to get the Lease", operator.is_ready, pause=0.1)
         takeover = time.monotonic() - began
-    before = after = read(operator)
+    before = read(operator)
+    after = wait_until_looked(operator, active + before.looks)
+    figures = {"takeover_seconds": takeover, "start_seconds": after.at - before.at}
+    return operator, figures | {"start_resident_mib": after.resident_bytes / MIB}
+
+
+def wait_until_looked(operator: OperatorProcess, runs: float) -> Reading:
+    """Wait until an operator has made `runs` reconciliations and has none to make. Returns its counters."""
+    reading = read(operator)
 
     def has_looked() -> bool:
-        nonlocal after
-        after = read(operator)
-        return after.looks - before.looks >= active and not after.waiting
+        nonlocal reading
+        reading = read(operator)
+        return reading.looks >= runs and not reading.waiting
 
-    wait_for(f"reconciliation of {active} runs", has_looked)
-    return operator, OperatorStart(takeover, after.at - before.at, usage(before, after), after.resident_bytes)
+    wait_for(f"reconciliation of {runs:.0f} runs", has_looked, pause=0.1, shown=lambda: reading.looks)
+    return reading
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from kubernetes import client, config
 
 from bench.scale.testbed import objects
 from bench.scale.testbed.bulk import BulkClient
-from bench.scale.testbed.flags import CLIENT_FLAGS
 from bench.scale.testbed.orchestrators import StepSchedule
 from local_cluster.control_plane.kwok import PLENTY, Kwok, node
 from local_cluster.control_plane.without_nodes import ALL_CONTROLLERS, ControlPlane
@@ -34,6 +33,7 @@ from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server, running
 from tests.support.source_tree import PYTHONPATH, ROOT
 
+CLIENT_FLAGS = ("--kube-api-qps=300", "--kube-api-burst=500")
 SYSTEM = "rlrun-system"
 NODES = 10
 PODS_PER_NODE = 5000
@@ -99,6 +99,12 @@ class ScaleCluster:
         process = OperatorProcess(self.folder, f"operator-{self._operators}", self._settings() | settings, port)
         self._stack.callback(process.kill)
         return process
+
+    def start_leader(self, **settings: Any) -> "OperatorProcess":
+        """Start an operator and wait until it has the Lease."""
+        operator = self.start_operator(**settings)
+        wait_for("the operator to get the Lease", operator.is_ready, pause=0.1)
+        return operator
 
     def count(self, path: str) -> int:
         """Return the number of objects of a collection."""

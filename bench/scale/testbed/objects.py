@@ -1,4 +1,4 @@
-"""Objects that the benchmark creates: runs, and bare Jobs, TrainJobs and JobSets with as many pods. Pure."""
+"""Objects that the benchmark creates: runs, and bare Jobs with as many pods. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,14 +11,10 @@ RUNS = ("rlrun.dev", "v1alpha1")
 MODEL = "bench/many"
 PODS_PER_RUN = len(Role)
 TENANTS = 10
-RUNTIME = "torch-distributed"
-"""ClusterTrainingRuntime of the TrainJobs, which comes with Kubeflow Trainer."""
 MERGE_PATCH = "application/merge-patch+json"
 
 JOBS = "apis/batch/v1"
 RLRUNS = "apis/rlrun.dev/v1alpha1"
-TRAIN_JOBS = "apis/trainer.kubeflow.org/v1alpha1"
-JOB_SETS = "apis/jobset.x-k8s.io/v1alpha2"
 
 TINY_POD: dict[str, Any] = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "bench/none"}]}
 
@@ -72,22 +68,6 @@ def jobs(prefix: str, count: int, pods: Sequence[dict[str, Any]] = (TINY_POD,)) 
         yield [Call("POST", path, job(index, pods[index % len(pods)]))]
 
 
-def train_jobs(prefix: str, pods: int, nodes: int) -> Chains:
-    """Return the creations of TrainJobs of `nodes` pods each, with `pods` pods in total."""
-    return (
-        [Call("POST", f"/{TRAIN_JOBS}/namespaces/{place_of(prefix, index)}/trainjobs", train_job(index, nodes))]
-        for index in range(pods // nodes)
-    )
-
-
-def job_sets(prefix: str, count: int) -> Chains:
-    """Return the creations of JobSets with a Job of one pod per role of a run."""
-    return (
-        [Call("POST", f"/{JOB_SETS}/namespaces/{place_of(prefix, index)}/jobsets", job_set(index))]
-        for index in range(count)
-    )
-
-
 def deletions(prefix: str, api: str, plural: str) -> Chains:
     """Return the deletions of all objects of a kind in the tenants' namespaces, and of their dependents."""
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
@@ -117,25 +97,6 @@ def pod_of_job(pod: dict[str, Any]) -> dict[str, Any]:
     """Return the spec of a run's pod for a Job in another namespace, with that namespace's account."""
     kept = {key: value for key, value in pod.items() if key != "serviceAccount"}
     return {**kept, "serviceAccountName": "default", "restartPolicy": "Never"}
-
-
-def train_job(index: int, nodes: int) -> dict[str, Any]:
-    """Return a TrainJob with `nodes` pods."""
-    spec = {"runtimeRef": {"name": RUNTIME}, "trainer": {"numNodes": nodes}}
-    metadata = {"name": f"train-{index}"}
-    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}
-
-
-def job_set(index: int) -> dict[str, Any]:
-    """Return a JobSet with one pod per role of a run."""
-    jobs = [{"name": role, "replicas": 1, "template": {"spec": {"template": {"spec": TINY_POD}}}} for role in Role]
-    metadata = {"name": f"set-{index}"}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": metadata,
-        "spec": {"replicatedJobs": jobs},
-    }
 
 
 def model() -> dict[str, Any]:

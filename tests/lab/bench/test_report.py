@@ -1,14 +1,14 @@
 """Result files and the table written from them."""
 
-import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import results_table
 from bench.machine_load import limit
-from bench.report import Result, at_least, at_most, machine, record
+from bench.report import Result, at_least, at_most, machine, merge_entries, read_entries, record, write_entries
 
 
 def result(name: str = "waiting task", ratio: float | None = 3.4, **changes: object) -> Result:
@@ -16,16 +16,12 @@ def result(name: str = "waiting task", ratio: float | None = 3.4, **changes: obj
     return Result(name=name, ratio=ratio, **(values | changes))  # type: ignore[arg-type]
 
 
-def read(path: Path) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(path.read_text())["results"]
-    return found
-
-
 def test_result_file_has_all_fields(tmp_path: Path) -> None:
-    [entry] = read(record("trl", result(notes=["no KL"], figures={"steps": 30}, versions={"trl": "1.0"}), tmp_path))
+    new = result(notes=["no KL"], figures={"steps": 30}, versions={"trl": "1.0"})
+    [entry] = read_entries(record("trl", new, tmp_path))
     assert entry["samples"] == [{"side": "ours", "seconds": 0.333333}]
     assert (entry["ratio"], entry["aim"], entry["met"], entry["notes"]) == (3.4, ">= 3", True, ["no KL"])
-    assert entry["machine"]["versions"] == {"trl": "1.0"}  # type: ignore[index]
+    assert entry["machine"]["versions"] == {"trl": "1.0"}
     assert entry["figures"] == {"steps": 30}
     assert entry["command"]
     assert entry["written_at"]
@@ -34,7 +30,7 @@ def test_result_file_has_all_fields(tmp_path: Path) -> None:
 def test_new_result_replaces_the_one_of_its_name_only(tmp_path: Path) -> None:
     record("trl", result("a", 1.0), tmp_path)
     record("trl", result("b", 2.0), tmp_path)
-    entries = read(record("trl", result("a", 5.0), tmp_path))
+    entries = read_entries(record("trl", result("a", 5.0), tmp_path))
     assert [(e["name"], e["ratio"], e["met"]) for e in entries] == [("a", 5.0, True), ("b", 2.0, False)]
 
 
@@ -47,7 +43,7 @@ def test_target_is_met_or_missed(aim: object, number: float, met: bool) -> None:
 
 
 def test_target_without_a_number_is_neither_met_nor_missed(tmp_path: Path) -> None:
-    [entry] = read(record("trainer", result(ratio=None, notes=["not run: no GPU"]), tmp_path))
+    [entry] = read_entries(record("trainer", result(ratio=None, notes=["not run: no GPU"]), tmp_path))
     assert entry["met"] is None
     assert "not measured" in results_table.table(results_table.load(tmp_path))
     assert not at_least(0).met_by(math.nan)
@@ -56,7 +52,7 @@ def test_target_without_a_number_is_neither_met_nor_missed(tmp_path: Path) -> No
 def test_unknown_benchmark_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one of trl"):
         record("speed", result(), tmp_path)
-    (tmp_path / "speed.json").write_text('{"name": "speed", "results": []}')
+    (tmp_path / "speed.jsonl").write_text("")
     with pytest.raises(ValueError, match="speed"):
         results_table.load(tmp_path)
 
@@ -88,7 +84,9 @@ def test_row_shows_spread_start_up_and_load(tmp_path: Path) -> None:
 
 
 def test_result_of_a_busy_machine_is_invalid_and_meets_nothing(tmp_path: Path) -> None:
-    [entry] = read(record("trl", result("uneven", 1.82, aim=at_least(1.3), cores_busy=[0.1, 1.97972]), tmp_path))
+    [entry] = read_entries(
+        record("trl", result("uneven", 1.82, aim=at_least(1.3), cores_busy=[0.1, 1.97972]), tmp_path)
+    )
     assert (entry["valid"], entry["met"]) == (False, None)
     [row], notes = table_of(tmp_path)
     assert row["result"] == "invalid: 1.82 x"
@@ -97,9 +95,18 @@ def test_result_of_a_busy_machine_is_invalid_and_meets_nothing(tmp_path: Path) -
     assert any("1.98 cores were busy" in note for note in notes)
 
 
+def test_one_reading_above_the_limit_of_the_machine_is_enough(tmp_path: Path) -> None:
+    [entry] = read_entries(record("trl", result(cores_busy=[0.1, 1.98, 0.1]), tmp_path))
+    assert entry["valid"] is False
+
+
 @pytest.mark.parametrize(
     ("values", "shown"),
-    [([2.0], "2, 2, 2 (only 1 repetition)"), ([2.0, 4.0], "2, 3, 4 (only 2 repetitions)"), ([], "only 0 repetitions")],
+    [
+        ([2.0], "2, 2, 2 (only 1 repetition)"),
+        ([2.0, 4.0], "2, 3, 4 (only 2 repetitions)"),
+        ([1.0, 2.0, 4.0], "1, 2, 4"),
+    ],
 )
 def test_row_with_too_few_repetitions_says_so(values: list[float], shown: str, tmp_path: Path) -> None:
     record("trl", result(repetitions=values), tmp_path)
@@ -107,37 +114,18 @@ def test_row_with_too_few_repetitions_says_so(values: list[float], shown: str, t
     assert row["min, median, max"] == shown
 
 
-def old_file(folder: Path, benchmark: str, **changes: object) -> None:
-    """A file of the first format: no load, repetitions or start-up beside the number."""
-    entry = {
-        "name": "uneven", "what": "speed", "command": "python -m bench.trl", "commit": "d6e73af6", "ratio": 1.82,
-        "unit": "x as fast", "aim": ">= 1.3", "met": True, "notes": [], "figures": {},
-        "machine": {"cores": 2, "memory_gib": 23.5, "versions": {}}, "samples": [],
-    }  # fmt: skip
-    (folder / f"{benchmark}.json").write_text(json.dumps({"name": benchmark, "results": [entry | changes]}))
+def row(name: str, ratio: float) -> dict[str, Any]:
+    return {"name": name, "ratio": ratio}
 
 
-def test_row_of_an_old_file_says_what_it_lacks(tmp_path: Path) -> None:
-    old_file(tmp_path, "trl", samples=[{"side": "ours", "seed": 0}, {"side": "trl", "seed": 0}])
-    [row], notes = table_of(tmp_path)
-    assert row["min, median, max"] == "not recorded (only 1 repetition)"
-    assert row["with start-up"] == "not recorded"
-    assert row["cores busy before"] == "not recorded"
-    assert "- **trl: uneven**: rollouts drawn: not recorded" in notes
-
-
-def test_speed_of_a_core_is_shown_where_it_was_recorded(tmp_path: Path) -> None:
-    where = {"cores": 2, "memory_gib": 23.5, "versions": {}}
-    old_file(tmp_path, "trl")
-    assert table_of(tmp_path)[0][0]["machine"] == "2 cores, 24 GiB; d6e73af6"
-    old_file(tmp_path, "trl", machine={**where, "loop_seconds": 0.0612})
-    assert table_of(tmp_path)[0][0]["machine"] == "2 cores, 24 GiB, loop 61 ms; d6e73af6"
-
-
-def test_old_file_with_busy_cores_is_invalid(tmp_path: Path) -> None:
-    old_file(tmp_path, "trl", samples=[{"side": "trl", "seed": 0, "cores_busy_before": 1.97972}])
-    [row], _ = table_of(tmp_path)
-    assert (row["result"], row[""]) == ("invalid: 1.82 x as fast", "invalid")
+def test_rows_that_were_measured_again_replace_the_kept_ones_in_their_place(tmp_path: Path) -> None:
+    old = [row("waiting", 1), row("uneven", 1), row("uneven, samples", 1), row("demo", 1)]
+    new = [row("uneven", 2), row("uneven, samples", 2), row("uneven, samples drawn", 2)]
+    assert merge_entries(old, new) == [old[0], *new, old[3]]
+    assert merge_entries(old, [row("two replicas", 2)]) == [*old, row("two replicas", 2)]
+    write_entries(tmp_path / "trl.jsonl", old)
+    assert len((tmp_path / "trl.jsonl").read_text().splitlines()) == len(old), "one row a line"
+    assert read_entries(tmp_path / "trl.jsonl") == old
 
 
 def test_committed_rows_of_a_busy_machine_are_invalid() -> None:

@@ -11,11 +11,6 @@ def test_runs_and_peers_have_as_many_pods() -> None:
     pods = objects.PODS_PER_RUN * 25
     assert len(list(objects.runs("runs", 25))) * objects.PODS_PER_RUN == pods
     assert len(list(objects.jobs("jobs", pods))) == pods
-    job_sets = [chain[0].body["spec"]["replicatedJobs"] for chain in objects.job_sets("job-sets", 25)]
-    assert sum(job["replicas"] for jobs in job_sets for job in jobs) == pods
-    for nodes in (1, 4):
-        chains = list(objects.train_jobs("train", pods, nodes))
-        assert sum(chain[0].body["spec"]["trainer"]["numNodes"] for chain in chains) == pods
 
 
 def test_jobs_have_the_specs_of_a_runs_pods_by_turns_and_end() -> None:

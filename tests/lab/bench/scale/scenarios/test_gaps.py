@@ -1,8 +1,8 @@
-"""Rows of gaps, and the writes that none of the changes needed."""
+"""Writes during gaps that none of the changes needed."""
 
 import pytest
 
-from bench.scale.results.gaps import Gap, GapsRepetition, needless_writes, results_of
+from bench.scale.scenarios.gaps import needless_writes
 from tests.support.api_proxy import Request
 
 RLRUNS = "/apis/rlrun.dev/v1alpha1/namespaces"
@@ -43,12 +43,3 @@ def test_one_new_number_of_runs_in_the_status_of_their_model_is_needed_because_o
     assert needless_writes(requests(status), "changed") == []
     assert needless_writes(requests(status, "POST /a", status), "changed") == ["POST /a", status]
     assert needless_writes(requests("PATCH /apis/rlrun.dev/v1alpha1/rlmodels/tiny"), "changed") != []
-
-
-def test_the_slower_of_both_changes_counts_and_each_needless_write() -> None:
-    cut, gone = Gap(0.5, 4.0, 120, []), Gap(1.0, 0.0, 130, ["PATCH /a", "PATCH /b"])
-    rows = results_of([GapsRepetition(100, 15, cut, gone)])
-    assert [row.ratio for row in rows] == [4.0, 1.0, 2]
-    met = [row.aim.met_by(row.ratio) for row in rows if row.aim]
-    assert met == [False, True, False]
-    assert rows[2].notes == ("PATCH /a; PATCH /b",)

@@ -1,1 +1,0 @@
-"""Scenarios of the benchmark of many runs: what each does on its cluster."""
