@@ -32,7 +32,7 @@ def _load(settings: TrainerSettings) -> BaseModel:
 
 
 def _load_backend(settings: TrainerSettings, on_leave: Callable[[], None]) -> CollectiveExecutor:
-    return CollectiveExecutor(_load(settings), settings, on_leave=on_leave)
+    return CollectiveExecutor(_load(settings), on_leave=on_leave)
 
 
 def follow(settings: TrainerSettings) -> int:
@@ -45,7 +45,7 @@ def follow(settings: TrainerSettings) -> int:
         base = _load(settings)
     except ProblemError as error:
         return report_failure(error)
-    crew = CollectiveExecutor(base, settings, leaving=lambda: bool(stopping))
+    crew = CollectiveExecutor(base, leaving=lambda: bool(stopping))
     log.info("Process %d of %d is ready", base.world.rank, base.world.size)
     try:
         crew.follow()

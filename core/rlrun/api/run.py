@@ -17,7 +17,7 @@ from rlrun.api.run_sections.monitoring import Wandb
 from rlrun.api.run_sections.retention import Adapters, ArtifactPolicy, Checkpoints
 from rlrun.api.run_sections.rollouts import Sampling, TrajectoryStrategy
 from rlrun.api.run_sections.samples import Samples
-from rlrun.api.run_sections.training import Algorithm, AlgorithmName, KlPenalty, Loss, RunLora
+from rlrun.api.run_sections.training import Algorithm, AlgorithmName, KlPenalty, Loss, RunLora, Schedule
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import MAX_RUN_NAME
 
@@ -42,7 +42,17 @@ class RLRunSpec(Spec):
     learning_rate: float = Field(default=1e-4, gt=0, le=1)
     """Learning rate of the AdamW optimizer."""
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
-    """Number of steps over which the learning rate rises linearly from 0 to learningRate."""
+    """Number of steps over which the learning rate rises linearly to learningRate. With the schedules linear and cosine, the first step has minLearningRate, as in prime-rl."""  # noqa: E501
+    schedule: Schedule = Field(default=Schedule.constant, strict=False)
+    """Learning rate after warmupSteps: constant keeps learningRate, linear lowers it to minLearningRate in the last decaySteps steps, cosine in all steps after warmupSteps, as in prime-rl. Raising maxSteps during a run raises the rate of later steps."""  # noqa: E501
+    decay_steps: int | None = Field(default=None, ge=0, le=1_000_000)
+    """Number of steps before maxSteps in which the schedule linear lowers the learning rate. With 0 the rate stays constant after the warmup. Defaults to all steps after warmupSteps."""  # noqa: E501
+    min_learning_rate: float = Field(default=0.0, ge=0, le=1)
+    """Lowest learning rate of the schedules linear and cosine."""
+    weight_decay: float = Field(default=0.0, ge=0, le=1)
+    """Weight decay of the AdamW optimizer. Each step multiplies the trained weights by 1 - learning rate x weightDecay."""  # noqa: E501
+    max_grad_norm: float = Field(default=1.0, gt=0, le=1_000_000)
+    """Maximum norm of a step's gradient. A gradient with a higher norm is scaled down to it."""
     gradient_accumulation_steps: int = Field(default=1, ge=1, le=65_536)
     """Minimum number of passes per step. Higher values need less memory and do not change the result."""
     lora_alpha: float = Field(default=16, gt=0, le=4096)
@@ -143,6 +153,29 @@ class RLRunSpec(Spec):
             "self.rolloutsPerExample > 1 || self.algorithm.name != 'grpo'",
             "rolloutsPerExample must be at least 2 with the algorithm grpo: a single rollout has no baseline",
             lambda s: s.rollouts_per_example > 1 or s.algorithm.name is not AlgorithmName.grpo,
+        ),
+        Rule(
+            "minLearningRate",
+            "self.minLearningRate <= (self.schedule == 'constant' ? 0.0 : self.learningRate)",
+            "minLearningRate must not exceed learningRate, and requires the schedule linear or cosine",
+            lambda s: s.min_learning_rate <= (0.0 if s.schedule is Schedule.constant else s.learning_rate),
+        ),
+        Rule(
+            "decaySteps",
+            "!has(self.decaySteps) || self.schedule == 'linear'",
+            "decaySteps requires the schedule linear: cosine lowers the learning rate in all steps after warmupSteps",
+            lambda s: s.decay_steps is None or s.schedule is Schedule.linear,
+        ),
+        Rule(
+            "warmupSteps",
+            "self.schedule == 'constant'"
+            " || int(self.warmupSteps) + (has(self.decaySteps) ? int(self.decaySteps) : 1) <= int(self.maxSteps)",
+            "warmupSteps and decaySteps together must not exceed maxSteps, and the schedules linear and cosine need a "
+            "step after warmupSteps",
+            lambda s: (
+                s.schedule is Schedule.constant
+                or s.warmup_steps + (1 if s.decay_steps is None else s.decay_steps) <= s.max_steps
+            ),
         ),
         Rule(
             "maxAsyncLevel",

@@ -23,7 +23,7 @@ from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 from rlrun.api.model import Lora
 from rlrun.api.run_sections.rollouts import Sampling
-from rlrun.api.run_sections.training import KlPenalty, Loss
+from rlrun.api.run_sections.training import KlPenalty, Loss, Schedule
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
 
@@ -76,6 +76,11 @@ class SessionSpec(Schema):
     """
     warmup_steps: int = Field(ge=0, default=0)
     """Number of steps over which the learning rate rises linearly."""
+    schedule: Schedule = Schedule.constant
+    decay_steps: int | None = Field(default=None, ge=0)
+    min_learning_rate: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
     gradient_accumulation_steps: int = Field(ge=1, default=1)
     """Minimum number of micro-batches per step."""
     loss: Loss = Field(default_factory=Loss)

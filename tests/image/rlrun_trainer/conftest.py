@@ -45,7 +45,7 @@ async def make_client(base: BaseModel, store: Store) -> AsyncIterator[Callable[.
 
         async def make(**settings: Any) -> Client:
             chosen = TrainerSettings(**settings)
-            return await trainers.enter_async_context(serving(CollectiveExecutor(base, chosen), store, chosen))
+            return await trainers.enter_async_context(serving(CollectiveExecutor(base), store, chosen))
 
         yield make
 

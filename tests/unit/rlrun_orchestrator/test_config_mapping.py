@@ -273,6 +273,7 @@ def test_a_session_defaults_to_the_settings_of_the_model(world: World) -> None:
 
 @pytest.mark.proves(
     "lora.rank", "lora.dropout", "lora.targetModules", "lora.enabled", "loraAlpha", "learningRate", "warmupSteps",
+    "schedule", "decaySteps", "minLearningRate", "weightDecay", "maxGradNorm",
     "gradientAccumulationSteps", "sampling.temperature", "sampling.topP", "sampling.repetitionPenalty",
     "sampling.minTokens", "loss.ratioType", "loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh",
     "loss.sequenceMeanLow", "loss.sequenceMeanHigh", "loss.sequenceTokenLow", "loss.sequenceTokenHigh",
@@ -297,6 +298,11 @@ def test_a_session_has_the_settings_of_the_run(world: World) -> None:
         loraAlpha=8,
         learningRate=0.01,
         warmupSteps=3,
+        schedule="linear",
+        decaySteps=2,
+        minLearningRate=0.001,
+        weightDecay=0.1,
+        maxGradNorm=0.5,
         gradientAccumulationSteps=2,
         loss=loss,
         klPenalty={"beta": 0.2, "targetKl": 0.05},
@@ -306,6 +312,8 @@ def test_a_session_has_the_settings_of_the_run(world: World) -> None:
     assert spec["kind"] == "adapter"
     assert spec["lora"] == {"rank": 4, "dropout": 0.1, "targetModules": ["q_proj"]}
     assert (spec["loraAlpha"], spec["learningRate"]) == (8, 0.01)
+    assert (spec["schedule"], spec["decaySteps"], spec["minLearningRate"]) == ("linear", 2, 0.001)
+    assert (spec["weightDecay"], spec["maxGradNorm"]) == (0.1, 0.5)
     assert (spec["warmupSteps"], spec["gradientAccumulationSteps"], spec["seed"]) == (3, 2, 6)
     assert spec["loss"] == loss
     assert spec["klPenalty"] == {"enabled": True, "beta": 0.2, "targetKl": 0.05}

@@ -93,7 +93,6 @@ class BaseModel:
     model: Any
     device: torch.device
     capacity: int
-    weight_decay: float
     single_row: bool
     """True if attention supports variable lengths in one long row (flash attention) instead of a mask per row."""
     loader: Loader
@@ -310,7 +309,7 @@ class BaseModel:
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
-            list(parameters.values()), lr=0.0, betas=BETAS, eps=EPSILON, weight_decay=self.weight_decay, foreach=True
+            list(parameters.values()), lr=0.0, betas=BETAS, eps=EPSILON, weight_decay=0.0, foreach=True
         )
 
     def _rng(self, seed: int) -> dict[str, torch.Tensor]:
@@ -358,7 +357,6 @@ def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> B
         loader.load(),
         loader.device,
         settings.slots,
-        settings.weight_decay,
         loader.attention.startswith("flash"),
         loader,
     )

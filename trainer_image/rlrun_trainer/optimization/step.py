@@ -32,6 +32,7 @@ class StepPlan:
     learning_rate: float
     micro_batch_tokens: int
     max_grad_norm: float
+    weight_decay: float = 0.0
     version: int = 0
     """Version of the policy before the step."""
     distribution: SamplingDistribution = PLAIN
@@ -88,7 +89,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
                 "checkpoint.",
             )
         for group in slot.optimizer.param_groups:
-            group["lr"] = plan.learning_rate
+            group["lr"], group["weight_decay"] = plan.learning_rate, plan.weight_decay
         try:
             slot.optimizer.step()
         except Exception as error:

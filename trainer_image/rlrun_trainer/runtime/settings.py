@@ -33,9 +33,6 @@ class TrainerSettings:
     """Address on which the trainer listens. None means all addresses, IPv4 and IPv6."""
     port: int = 8080
     threads: int = 1
-    weight_decay: float = 0.0
-    warmup_steps: int = 0
-    max_grad_norm: float = 1.0
     keep_policies: int = 8
     """Number of a run's policy versions that are kept in S3."""
     upload_queue: int = 4
@@ -100,9 +97,6 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     add("--host", default=default("host", base.host) or None, help="address to listen on (default: all)")
     add("--port", type=int, default=default("port", base.port))
     add("--threads", type=_positive, default=cpu_threads(environ), help="torch threads (default: the CPU limit)")
-    add("--weight-decay", type=float, default=default("weight_decay", base.weight_decay))
-    add("--warmup-steps", type=int, default=default("warmup_steps", base.warmup_steps))
-    add("--max-grad-norm", type=float, default=default("max_grad_norm", base.max_grad_norm))
     add("--keep-policies", type=_positive, default=default("keep_policies", base.keep_policies))
     add("--upload-queue", type=_positive, default=default("upload_queue", base.upload_queue))
     add("--upload-bytes", type=_positive, default=default("upload_bytes", base.upload_bytes))

@@ -31,7 +31,6 @@ from rlrun_trainer.optimization.sampling_distribution import SamplingDistributio
 from rlrun_trainer.optimization.step import StepPlan, train_step
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import StepAborted
-from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.torch_backend import checkpoint_format, full_weights
 
 log = logging.getLogger(__name__)
@@ -186,14 +185,12 @@ class CollectiveExecutor:
     def __init__(
         self,
         base: BaseModel,
-        settings: TrainerSettings,
         give_up: Callable[[], None] = give_up,
         leaving: Callable[[], bool] = lambda: False,
         on_leave: Callable[[], None] = lambda: None,
     ) -> None:
         """`leaving` returns True after SIGTERM to this process; `on_leave` is called once any process reports it."""
         self.base = base
-        self._settings = settings
         self._world = base.world
         self._give_up = give_up
         self._leaving = leaving
@@ -233,12 +230,12 @@ class CollectiveExecutor:
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> dict[str, float]:
         """Make an optimizer step with the run's settings. Raises ProblemError."""
-        warmup_steps = spec.warmup_steps or self._settings.warmup_steps
         ends = stop_tokens(self.base.model) if spec.sampling.min_tokens else ()
         plan = StepPlan(
-            learning_rate=learning_rate(spec.learning_rate, warmup_steps, self.base.slots[name].updates),
+            learning_rate=learning_rate(spec, version, self.base.slots[name].updates),
             micro_batch_tokens=spec.micro_batch_tokens,
-            max_grad_norm=self._settings.max_grad_norm,
+            max_grad_norm=spec.max_grad_norm,
+            weight_decay=spec.weight_decay,
             version=version,
             distribution=SamplingDistribution(spec.sampling, ends),
             loss=spec.loss,

@@ -16,6 +16,14 @@ class AlgorithmName(StrEnum):
     sft = "sft"
 
 
+class Schedule(StrEnum):
+    """Learning rate after the warmup."""
+
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+
+
 class RatioType(StrEnum):
     """Unit of the importance ratio."""
 

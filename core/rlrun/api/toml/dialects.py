@@ -293,6 +293,7 @@ def _set_defaults(result: Translation) -> None:
     for default in DEFAULTS:
         place: Place = tuple(default.key.split("."))
         is_needed = default.section is None or default.section in sections
+        is_needed = is_needed and (not default.of or table.get(default.section or "") in default.of)
         if is_needed and default.without not in sections and _get(table, place) is None:
             _put(table, place, default.value)
             result.origins[default.key] = default.origin

@@ -5,8 +5,8 @@ names of the same settings in its releases since January 2026. They apply only t
 `model` or `orchestrator`.
 
 Keys that decide where and how fast a run computes are ignored, because the RLModel and the platform decide this here.
-Keys that affect what is learned are translated or refused, except the settings of AdamW other than the learning rate:
-nearly all files have them, so a note reports the trainer's values. Sections with both kinds list every key, so that new
+Keys that affect what is learned are translated or refused, except the betas of AdamW: nearly all files have them, so a
+note reports the trainer's values. Sections with both kinds list every key, so that new
 and misspelled keys are refused. `tests.support.prime_rl_keys` compares the rows with the source.
 """
 
@@ -29,10 +29,7 @@ OTHER_LOSS = (
     "2026; prime-rl now masks by differences of probabilities (dppo) and adds a KL term (kl_tau 0.001)"
 )
 """Note about a file with the default loss of prime-rl."""
-OTHER_OPTIMIZER = (
-    "AdamW in rlrun uses no weight decay, betas of 0.9 and 0.95 and a gradient norm of at most 1; prime-rl defaults to "
-    "a weight decay of 0.01 and betas of 0.9 and 0.999"
-)
+OTHER_OPTIMIZER = "AdamW in rlrun uses betas of 0.9 and 0.95; prime-rl defaults to 0.9 and 0.999"
 """Note about settings of the optimizer that a run cannot change."""
 SAME_WEIGHTS = "has no equivalent: engines serve the trained model as described in its files"
 SAME_SAMPLING = "has no equivalent: the trainer computes the distribution of tokens only from the sampling section"
@@ -65,6 +62,8 @@ class DialectDefault:
     """Path of the key in prime-rl."""
     section: str | None = None
     """Section of the table that must be present for the default to apply. None if the default always applies."""
+    of: tuple[Any, ...] = ()
+    """Values of `section` for which the default applies. Empty for all."""
     without: str | None = None
     """Section of the table that must be absent for the default to apply."""
 
@@ -72,6 +71,9 @@ class DialectDefault:
 DEFAULTS = (
     DialectDefault("rollouts_per_example", 1, "orchestrator.group_size"),
     DialectDefault("learning_rate", 1e-6, "trainer.optim.lr"),
+    DialectDefault("weight_decay", 0.01, "trainer.optim.weight_decay"),
+    DialectDefault("warmup_steps", 10, "trainer.scheduler.warmup_steps", "schedule", ("linear", "cosine")),
+    DialectDefault("decay_steps", 10, "trainer.scheduler.decay_steps", "schedule", ("linear",)),
     DialectDefault("lora.enabled", False, "trainer.model.lora", without="lora"),
     DialectDefault("lora.rank", 16, "trainer.model.lora.rank", section="lora"),
     DialectDefault("lora_alpha", 32.0, "trainer.model.lora.alpha", section="lora"),
@@ -476,26 +478,24 @@ PRIME_RL = (
     *refuse("has no equivalent: a run trains the model as described in its files", "trainer.model.index_cache"),
     *refuse(NO_SETTING, "trainer.model.*"),
     DialectKey("trainer.optim.lr", "learning_rate"),
+    DialectKey("trainer.optim.weight_decay", "weight_decay"),
+    DialectKey("trainer.optim.max_norm", "max_grad_norm"),
     DialectKey("trainer.optim.type", None, "has no equivalent: the optimizer is AdamW", accepted=("adamw",)),
     *(
         DialectKey(
-            f"trainer.optim.{key}", None, "the trainer uses its own settings of AdamW", accepted=values, is_ignored=True
+            f"trainer.optim.{key}", None, "the trainer uses its own betas of AdamW", accepted=values, is_ignored=True
         )
         for key, values in (
-            ("weight_decay", (0, 0.0)),
             ("betas1", (0.9,)),
             ("betas2", (0.95,)),
-            ("max_norm", (1, 1.0)),
         )
     ),
     *refuse(NO_SETTING, "trainer.optim", "trainer.optim.*"),
-    DialectKey(
-        "trainer.scheduler.type",
-        None,
-        "has no equivalent: the learning rate is constant after warmup_steps",
-        accepted=("constant",),
-    ),
-    *refuse("has no equivalent: the learning rate is constant after warmup_steps", "trainer.scheduler"),
+    DialectKey("trainer.scheduler.type", "schedule"),
+    DialectKey("trainer.scheduler.warmup_steps", "warmup_steps"),
+    DialectKey("trainer.scheduler.decay_steps", "decay_steps"),
+    DialectKey("trainer.scheduler.min_lr", "min_learning_rate"),
+    *refuse(NO_SETTING, "trainer.scheduler", "trainer.scheduler.*"),
     *below("trainer.loss", "loss", "ratio_type"),
     *(
         DialectKey(f"trainer.loss.{theirs}_{end}", f"loss.{ours}_{end}")

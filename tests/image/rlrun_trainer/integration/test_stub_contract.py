@@ -18,7 +18,7 @@ from tests.support.trainer_requests import spec
 
 async def test_real_and_stub_trainer_are_alike(base: BaseModel, model_dir: Path, store: Store, run_uri: str) -> None:
     settings = TrainerSettings(model_dir=model_dir, slots=2)
-    async with serving(CollectiveExecutor(base, settings), store, settings) as client:
+    async with serving(CollectiveExecutor(base), store, settings) as client:
         real = await observe(client, store, f"{run_uri}-real")
     async with serving(StubBackend(settings), store, settings) as client:
         stub = await observe(client, store, f"{run_uri}-stub")

@@ -155,7 +155,7 @@ async def alone(
 ) -> list[StepResult]:
     """What a trainer of one process makes of the same."""
     compute = Compute()
-    backend = CollectiveExecutor(tiny_model.load(model_dir, dtype=dtype), SETTINGS)
+    backend = CollectiveExecutor(tiny_model.load(model_dir, dtype=dtype))
     sessions = Sessions(backend, compute, store, SETTINGS)
     session = await sessions.open("run", spec)
     results = [await session.train(step, one.samples) for step, one in enumerate(batches)]
@@ -337,7 +337,7 @@ async def test_sigterm_saves_an_unsaved_step(
         trainer.end()
     saved = RunLayout(S3Uri.parse(run_uri)).checkpoint(1)
     assert store.is_complete(saved), trainer.log.read_text()
-    sessions = Sessions(CollectiveExecutor(tiny_model.load(model_dir), SETTINGS), Compute(), store, SETTINGS)
+    sessions = Sessions(CollectiveExecutor(tiny_model.load(model_dir)), Compute(), store, SETTINGS)
     session = await sessions.open("run", tiny_model.spec(run_uri, resume_from=str(saved), **FULL))
     assert session.state.policy.digest == made.policy.digest
 

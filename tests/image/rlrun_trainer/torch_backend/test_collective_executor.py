@@ -17,7 +17,6 @@ from rlrun_trainer.optimization.sampling_distribution import SamplingDistributio
 from rlrun_trainer.optimization.step import StepPlan
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import ProcessGroup
-from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.torch_backend.collective_executor import (
     ANSWERS,
     COMMANDS,
@@ -107,7 +106,7 @@ def end() -> None:
 
 def executor(world: ProcessGroup, **more: Any) -> CollectiveExecutor:
     base: Any = SimpleNamespace(world=world, changes=[])
-    return CollectiveExecutor(base, TrainerSettings(), end, **more)
+    return CollectiveExecutor(base, end, **more)
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=lambda command: type(command).__name__)
@@ -182,7 +181,7 @@ def test_a_process_that_ends_for_lack_of_memory_in_the_update_says_so(
 
     monkeypatch.setattr(slot.optimizer, "step", fail)
     with pytest.raises(Ended):
-        CollectiveExecutor(base, TrainerSettings(), end).run_on_all(Train("run", tiny_model.samples(2, 0), PLAN))
+        CollectiveExecutor(base, end).run_on_all(Train("run", tiny_model.samples(2, 0), PLAN))
     problem = Problem.model_validate_json(log.read_text())
     assert problem.reason == "TrainerOutOfMemory"
     assert "microBatchTokens" in problem.message

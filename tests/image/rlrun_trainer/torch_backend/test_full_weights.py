@@ -155,7 +155,7 @@ def test_the_reference_of_a_full_run_is_what_it_started_from(base: BaseModel) ->
 
 
 def test_the_frozen_copy_is_made_only_for_a_penalty(base: BaseModel) -> None:
-    crew = CollectiveExecutor(base, SETTINGS)
+    crew = CollectiveExecutor(base)
     for changes, copied in (({}, False), ({"kl_penalty": KlPenalty()}, True)):
         crew.run_on_all(OpenSlot("run", tiny_model.spec("s3://b/x", kind=PolicyKind.weights, **changes)))
         assert (base.start is not None) == copied
@@ -176,8 +176,8 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
     # An update that bfloat16 would round away is there.
     moved = [name for name, p in slot.parameters.items() if not torch.equal(p.to_local(), before[name])]
     assert len(moved) == len(before)
-    policy = CollectiveExecutor(base, SETTINGS).policy_files("run")
-    saved = CollectiveExecutor(base, SETTINGS).run_on_all(Snapshot("run", CheckpointProgress(1, "uid", {})))
+    policy = CollectiveExecutor(base).policy_files("run")
+    saved = CollectiveExecutor(base).run_on_all(Snapshot("run", CheckpointProgress(1, "uid", {})))
     for files, dtype in ((policy, "bfloat16"), (saved, "float32")):
         config = json.loads((files.path / "config.json").read_text())
         assert (config["dtype"], str(AutoModelForCausalLM.from_pretrained(files.path).dtype)) == (
@@ -191,7 +191,7 @@ def test_half_precision_compute_keeps_float32_weights(model_dir: Path, tmp_path:
 
 
 def test_a_damaged_checkpoint_is_refused(base: BaseModel, tmp_path: Path) -> None:
-    crew = CollectiveExecutor(base, SETTINGS)
+    crew = CollectiveExecutor(base)
     crew.run_on_all(OpenSlot("run", tiny_model.spec("s3://b/x", kind=PolicyKind.weights)))
     files = crew.run_on_all(Snapshot("run", CheckpointProgress(0, "uid", {})))
     (files.path / OPTIMIZER).write_bytes(b"nothing")
@@ -216,7 +216,7 @@ def test_a_checkpoint_of_another_class_is_refused(
     folder = _planted(base, planted)
     (folder.path / "own.py").write_text(f"open({str(tmp_path / 'made')!r}, 'w')\nclass Own: pass\n")
     with pytest.raises(ProblemError) as refused:
-        CollectiveExecutor(base, SETTINGS).run_on_all(Restore("run", folder.path))
+        CollectiveExecutor(base).run_on_all(Restore("run", folder.path))
     assert refused.value.problem.reason == "CheckpointMismatch"
     assert text in refused.value.problem.message
     assert "base model is Qwen3ForCausalLM (model_type qwen3)" in refused.value.problem.message
@@ -225,7 +225,7 @@ def test_a_checkpoint_of_another_class_is_refused(
 
 def test_the_configuration_of_a_checkpoint_chooses_no_code(base: BaseModel) -> None:
     folder = _planted(base, {"attn_implementation": "a-stranger/kernels", "_attn_implementation": "a-stranger/kernels"})
-    CollectiveExecutor(base, SETTINGS).run_on_all(Restore("run", folder.path))
+    CollectiveExecutor(base).run_on_all(Restore("run", folder.path))
 
 
 @pytest.mark.parametrize("content", ["[]", "{", None])
@@ -234,12 +234,12 @@ def test_a_checkpoint_without_a_readable_configuration_is_refused(base: BaseMode
     path = folder.path / "config.json"
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(ProblemError, match="Could not load the checkpoint's model"):
-        CollectiveExecutor(base, SETTINGS).run_on_all(Restore("run", folder.path))
+        CollectiveExecutor(base).run_on_all(Restore("run", folder.path))
 
 
 def _planted(base: BaseModel, config: dict[str, Any]) -> TempFolder:
     """A checkpoint of all weights in the session `run`, with other values in its configuration."""
-    crew = CollectiveExecutor(base, SETTINGS)
+    crew = CollectiveExecutor(base)
     crew.run_on_all(OpenSlot("run", tiny_model.spec("s3://b/x", kind=PolicyKind.weights)))
     folder: TempFolder = crew.run_on_all(Snapshot("run", CheckpointProgress(0, "uid", {})))
     path = folder.path / "config.json"
@@ -248,8 +248,8 @@ def _planted(base: BaseModel, config: dict[str, Any]) -> TempFolder:
 
 
 def test_trainer_of_one_process_sends_no_commands(base: BaseModel) -> None:
-    CollectiveExecutor(base, SETTINGS).run_on_all(Heartbeat())
-    CollectiveExecutor(base, SETTINGS).stop()
+    CollectiveExecutor(base).run_on_all(Heartbeat())
+    CollectiveExecutor(base).stop()
 
 
 @pytest.mark.parametrize("recompute", ["on", "off"])

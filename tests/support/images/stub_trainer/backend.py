@@ -137,7 +137,7 @@ class StubBackend:
         """Add the samples to the state and return metrics with the names of the real ones."""
         started = time.perf_counter()
         slot, penalty = self._slots[name], spec.kl_penalty
-        rate = learning_rate(spec.learning_rate, spec.warmup_steps or self._settings.warmup_steps, slot.updates)
+        rate = learning_rate(spec, version, slot.updates)
         beta = None
         if penalty is not None and penalty.enabled:
             beta = penalty.beta if slot.kl_beta is None else slot.kl_beta

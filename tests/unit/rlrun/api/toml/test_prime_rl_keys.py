@@ -183,6 +183,7 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
         "batch_size": 128,
         "rollouts_per_example": 16,
         "learning_rate": 1e-5,
+        "weight_decay": 0.0,
         "lora": {"rank": 8, "target_modules": ["q_proj"]},
         "lora_alpha": 32.0,
         "sampling": {"max_tokens": 128, "enable_thinking": False},
@@ -225,6 +226,7 @@ def test_a_file_of_an_earlier_form_becomes_a_run() -> None:
         "rollouts_per_example": 8,
         "oversampling_factor": 2.0,
         "learning_rate": 3e-6,
+        "weight_decay": 0.01,
         "lora": {"enabled": False},
         "sampling": {"max_tokens": 64, "temperature": 0.7},
         "buffer": {"online_difficulty_filtering": True, "easy_threshold": 1.0},
@@ -241,6 +243,7 @@ orchestrator = { batch_size = 8, group_size = 4, train = { source = [{ env = { t
 """
     run = loads(text).spec
     assert (run.learning_rate, run.lora.enabled) == (1e-6, False), "all weights, with the rate for them"
+    assert (run.weight_decay, run.schedule, run.warmup_steps) == (0.01, "constant", 0)
     assert list(group_by_reason(loads(text).notes)) == [
         "max_steps: is not set: the run ends after 100 steps, while prime-rl would continue",
         "orchestrator.train.sampling.max_completion_tokens: is not set: completions have at most defaultMaxTokens of "
@@ -554,9 +557,25 @@ def test_a_source_with_its_own_sampling_is_refused() -> None:
 
 
 def test_the_settings_of_the_optimizer_are_said() -> None:
-    text = changed("weight_decay = 0.0", "weight_decay = 0.1\nbetas2 = 0.95\nmax_norm = 1.0")
-    assert "no weight decay" in notes_of(text)["trainer.optim"]
-    assert [path for path in notes_of(text) if path.startswith("trainer.optim.")] == ["trainer.optim.weight_decay"]
+    text = changed("weight_decay = 0.0", "weight_decay = 0.1\nbetas1 = 0.9\nbetas2 = 0.999\nmax_norm = 0.5")
+    assert "betas of 0.9 and 0.95" in notes_of(text)["trainer.optim"]
+    assert [path for path in notes_of(text) if path.startswith("trainer.optim.")] == ["trainer.optim.betas2"]
+    run = loads(text).spec
+    assert (run.weight_decay, run.max_grad_norm) == (0.1, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "wanted"),
+    [
+        ('type = "constant"', ("constant", 0, None, 0.0)),
+        ('type = "linear"', ("linear", 10, 10, 0.0)),
+        ('type = "linear"\nwarmup_steps = 2\ndecay_steps = 0\nmin_lr = 1e-7', ("linear", 2, 0, 1e-7)),
+        ('type = "cosine"\nmin_lr = 1e-6', ("cosine", 10, None, 1e-6)),
+    ],
+)
+def test_a_scheduler_of_prime_rl_is_the_schedule_with_its_defaults(scheduler: str, wanted: tuple[Any, ...]) -> None:
+    run = loads(changed("[trainer.optim]", f"[trainer.scheduler]\n{scheduler}\n[trainer.optim]")).spec
+    assert (run.schedule, run.warmup_steps, run.decay_steps, run.min_learning_rate) == wanted
 
 
 def test_how_a_teacher_is_reached_is_left_to_the_platform() -> None:
