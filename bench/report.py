@@ -103,7 +103,7 @@ def machine(versions: Mapping[str, str] | None = None, packages: Sequence[str] =
         "loop_seconds": _speed(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "versions": {**_installed(packages), **(versions or {})},
+        "versions": {**_versions_of(packages), **(versions or {})},
     }
 
 
@@ -112,7 +112,7 @@ def _speed() -> float:
     return loop_seconds()
 
 
-def _installed(packages: Sequence[str]) -> dict[str, str]:
+def _versions_of(packages: Sequence[str]) -> dict[str, str]:
     found = {}
     for package in packages:
         try:

@@ -3,7 +3,7 @@
 from bench.repetitions import percentile
 from bench.report import at_least, at_most
 from bench.scale.scenarios import events, steps
-from bench.scale.scenarios.scenario import HIGHER, MIB, Figures, Options, Row, Scenario
+from bench.scale.scenarios.scenario import HIGHER, MIB, Figures, Options, FigureRow, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster
 from bench.scale.testbed.readings import read
@@ -15,7 +15,7 @@ CRASHES = 60
 CRASH_PAUSE_SECONDS = 0.5
 
 ROWS = (
-    Row(
+    FigureRow(
         "burst pods against Jobs",
         "{runs} runs created at once: running pods per second / the same number of pods of bare Jobs",
         "against_jobs",
@@ -24,14 +24,14 @@ ROWS = (
         "{runs_rate:.1f} and {jobs_rate:.1f} pods/s; {control_plane}",
         HIGHER,
     ),
-    Row(
+    FigureRow(
         "burst requests of a new run",
         "{runs} runs created at once: requests of the operator to the API server for each",
         "requests_of_a_run",
         "requests",
         note="{cpu_ms_of_a_run:.0f} ms CPU of the operator, {looks_of_a_run:.1f} looks",
     ),
-    Row(
+    FigureRow(
         "burst requests of quiet runs",
         "{runs} runs that train, while none makes a step: requests per second, with those for the Lease",
         "quiet_requests",
@@ -39,7 +39,7 @@ ROWS = (
         at_most(2.0),
         "{quiet_writes:.0f} writes, {quiet_listings:.0f} lists of S3, {quiet_cpu_seconds:.3f} cores",
     ),
-    Row(
+    FigureRow(
         "burst step to status",
         "{runs} runs with a step every {step_seconds:g} s each: from a step to its status in a watch, p99",
         "step_p99",
@@ -47,7 +47,7 @@ ROWS = (
         at_most(1.0),
         "p50 {step_p50:.2f} s; {training_requests:.1f} requests/s and {training_cpu_seconds:.2f} cores",
     ),
-    Row(
+    FigureRow(
         "burst event to status",
         "{runs} runs that train: from the crash of a trainer to the status that counts it, in a watch, p99",
         "event_p99",
@@ -55,7 +55,7 @@ ROWS = (
         at_most(1.0),
         "p50 {event_p50:.2f} s, of {crashes} crashes",
     ),
-    Row(
+    FigureRow(
         "burst memory", "{runs} runs that train: resident memory of the operator", "resident_mib", "MiB", at_most(230.0)
     ),
 )

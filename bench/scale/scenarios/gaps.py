@@ -8,7 +8,7 @@ from typing import Literal
 from bench.report import at_most
 from bench.scale.scenarios import events, steps
 from bench.scale.scenarios.delays import EventDelays
-from bench.scale.scenarios.scenario import Figures, Options, Row, Scenario
+from bench.scale.scenarios.scenario import Figures, Options, FigureRow, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.bulk import Call
 from bench.scale.testbed.cluster import OperatorProcess, ScaleCluster, wait_for
@@ -29,7 +29,7 @@ WHAT = "{runs} runs, {gap_seconds:g} s without watches "
 SHOWN = "from their end until the statuses show the changes"
 NOTE = "change of a run {%s_run_seconds:.2f} s, of a pod {%s_pod_seconds:.2f} s; {%s_requests} requests"
 ROWS = (
-    Row(
+    FigureRow(
         "gap of cut watches to status",
         WHAT + "(connections closed): " + SHOWN,
         "cut_seconds",
@@ -37,7 +37,7 @@ ROWS = (
         at_most(3.0),
         NOTE.replace("%s", "cut") + "; {control_plane}",
     ),
-    Row(
+    FigureRow(
         "gap of watches answered with 410 to status",
         WHAT + "(an event with 410): " + SHOWN,
         "gone_seconds",
@@ -45,7 +45,7 @@ ROWS = (
         at_most(3.0),
         NOTE.replace("%s", "gone"),
     ),
-    Row(
+    FigureRow(
         "gap needless writes",
         WHAT + "(both ways): writes to runs that did not change",
         "needless",

@@ -4,7 +4,7 @@ import time
 
 from bench.report import at_least, at_most
 from bench.scale.scenarios import steps
-from bench.scale.scenarios.scenario import HIGHER, MIB, Figures, Options, Row, Scenario
+from bench.scale.scenarios.scenario import HIGHER, MIB, Figures, Options, FigureRow, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.bulk import BulkClient
 from bench.scale.testbed.cluster import ScaleCluster
@@ -18,7 +18,7 @@ FINISHED_AT_ONCE = 4
 """Number of finished runs created at a time, so few that the operator sees no run without its status."""
 
 ROWS = (
-    Row(
+    FigureRow(
         "pods of runs",
         "{runs} runs created at once: running pods per second / the same number of pods of bare Jobs",
         "against_jobs",
@@ -27,7 +27,7 @@ ROWS = (
         "{runs_rate:.1f} and {jobs_rate:.1f} pods/s; {control_plane}",
         HIGHER,
     ),
-    Row(
+    FigureRow(
         "pods of runs against Jobs of their templates",
         "{runs} runs created at once: running pods per second / the same number of pods of Jobs with the templates of "
         "a run",
@@ -37,14 +37,14 @@ ROWS = (
         "{runs_rate:.1f} and {alike_rate:.1f} pods/s; {control_plane}",
         HIGHER,
     ),
-    Row(
+    FigureRow(
         "requests of a new run",
         "requests of the operator to the API server until a run trains",
         "requests_of_a_run",
         "requests",
         note="{cpu_ms_of_a_run:.0f} ms CPU of the operator, {looks_of_a_run:.1f} looks",
     ),
-    Row(
+    FigureRow(
         "API server's requests of a new run",
         "requests of all clients for a new run / those for 4 pods of bare Jobs, which a run has too",
         "api_server_ratio",
@@ -52,7 +52,7 @@ ROWS = (
         note="{api_server_runs:.0f} and {api_server_jobs:.0f} requests; {api_server_ms_runs:.0f} and "
         "{api_server_ms_jobs:.0f} ms CPU of the API server",
     ),
-    Row(
+    FigureRow(
         "requests of quiet runs",
         "{runs} runs that train, while none makes a step: requests per second, with those for the Lease",
         "quiet_requests",
@@ -60,7 +60,7 @@ ROWS = (
         at_most(2.0),
         "{quiet_writes:.0f} writes, {quiet_listings:.0f} lists of S3, {quiet_cpu_seconds:.3f} cores",
     ),
-    Row(
+    FigureRow(
         "step to status",
         "{runs} runs with a step every {step_seconds:g} s each: from a step to its status in a watch, p99",
         "step_p99",
@@ -68,7 +68,7 @@ ROWS = (
         at_most(1.0),
         "p50 {step_p50:.2f} s; {training_requests:.1f} requests/s and {training_cpu_seconds:.2f} cores",
     ),
-    Row(
+    FigureRow(
         "memory",
         "{runs} runs that train: resident memory of the operator",
         "resident_mib",
@@ -76,7 +76,7 @@ ROWS = (
         at_most(230.0),
         "{cache_kib_per_run:.1f} KiB of stored objects for each run",
     ),
-    Row(
+    FigureRow(
         "takeover",
         "{runs} active and {finished} finished runs, all cores wanted by other processes: from kill -9 of the operator "
         "until the one that stands by has the Lease",
@@ -85,7 +85,7 @@ ROWS = (
         at_most(20.0),
         "Lease of 15 s; its holder kept it for 20 s beside these processes",
     ),
-    Row(
+    FigureRow(
         "start of an operator",
         "{runs} active and {finished} finished runs: from the Lease until all active ones were looked at",
         "start_seconds",
@@ -93,7 +93,7 @@ ROWS = (
         at_most(30.0),
         "{start_resident_mib:.0f} MiB; the aim is meant for 10,000 runs",
     ),
-    Row(
+    FigureRow(
         "requests of waiting runs",
         f"{WAITING_RUNS} runs without a node for their pods: requests per second, with those for the Lease",
         "waiting_requests",

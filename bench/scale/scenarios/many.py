@@ -5,7 +5,7 @@ from collections import Counter
 
 from bench.report import at_most
 from bench.scale.scenarios import steps
-from bench.scale.scenarios.scenario import MIB, Figures, Options, Row, Scenario
+from bench.scale.scenarios.scenario import MIB, Figures, Options, FigureRow, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster
 from bench.scale.testbed.readings import Reading, read
@@ -15,7 +15,7 @@ SWEEP_SECONDS = 3600.0
 
 WHAT = "{runs} active and {finished} finished runs: "
 ROWS = (
-    Row(
+    FigureRow(
         "many start",
         WHAT + "from the start of an operator until it has looked at all active ones",
         "start_seconds",
@@ -24,7 +24,7 @@ ROWS = (
         "Lease after {leads_seconds:.1f} s; {start_requests:.0f} requests and {start_cpu_seconds:.1f} s CPU; "
         "{control_plane}",
     ),
-    Row(
+    FigureRow(
         "many writes of a start",
         WHAT + "writes of a starting operator, until shortly after it is quiet, without the Lease",
         "writes",
@@ -32,8 +32,8 @@ ROWS = (
         at_most(0),
         "{written}",
     ),
-    Row("many memory", WHAT + "resident memory of the operator", "resident_mib", "MiB", at_most(300.0)),
-    Row(
+    FigureRow("many memory", WHAT + "resident memory of the operator", "resident_mib", "MiB", at_most(300.0)),
+    FigureRow(
         "many requests after a start",
         WHAT + "requests per second directly after a start, while the operator reconciles the finished runs",
         "sweep_requests",
@@ -41,7 +41,7 @@ ROWS = (
         note="{sweep_looks:.1f} looks per second, {sweep_cpu_seconds:.2f} cores; all were reconciled "
         "{sweep_total_seconds:.0f} s after the active ones",
     ),
-    Row(
+    FigureRow(
         "many requests of quiet runs",
         WHAT + "requests per second while nothing happens, with those for the Lease",
         "quiet_requests",

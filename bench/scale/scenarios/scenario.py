@@ -40,7 +40,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """Row of a scenario. Texts may contain figures, such as `{runs}`: the medians of the repetitions."""
 
     name: str
@@ -60,7 +60,7 @@ class Scenario:
     what: str
     """Description in one line."""
     play: Callable[[Options], Figures]
-    rows: Sequence[Row]
+    rows: Sequence[FigureRow]
     runs: int
     """Default of the option --runs."""
     repeats: int
@@ -71,7 +71,7 @@ class Scenario:
     """Default of the option --finished."""
 
 
-def results_of(rows: Sequence[Row], found: Sequence[Figures], cores_busy: Sequence[float] = ()) -> list[Result]:
+def results_of(rows: Sequence[FigureRow], found: Sequence[Figures], cores_busy: Sequence[float] = ()) -> list[Result]:
     """Return the results of all repetitions. The number of a row is the median of its repetitions."""
     shown = {
         name: median(each[name] for each in found) if isinstance(value, int | float) else value

@@ -9,7 +9,7 @@ from bench.repetitions import percentile
 from bench.report import at_most
 from bench.scale.scenarios import events, steps
 from bench.scale.scenarios.delays import EventDelays
-from bench.scale.scenarios.scenario import MIB, Figures, Options, Row, Scenario
+from bench.scale.scenarios.scenario import MIB, Figures, Options, FigureRow, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.readings import read
@@ -22,7 +22,7 @@ REASON = "OrchestratorUnreachable"
 WHAT = "{runs} runs whose orchestrators stop responding"
 OTHERS = f", and {OTHER_RUNS} others: "
 ROWS = (
-    Row(
+    FigureRow(
         "silence requests",
         WHAT + ": requests per second during the silence, including the Lease",
         "quiet_requests",
@@ -31,7 +31,7 @@ ROWS = (
         "{quiet_looks:.1f} looks/s, {waiting:.0f} runs wait for a worker; {quiet_cpu_seconds:.3f} cores; "
         "{control_plane}",
     ),
-    Row(
+    FigureRow(
         "silence of others to status",
         WHAT + OTHERS + "from the crash of one of the others' trainers to the status that counts it, in a watch, p99",
         "crash_p99",
@@ -40,7 +40,7 @@ ROWS = (
         "p50 {crash_p50:.2f} s; memory {resident_mib:.0f} MiB",
     ),
     # A silence is detected after 30 s. A hanging request takes 35 s, the previous one up to 25 s.
-    Row(
+    FigureRow(
         "silence to condition",
         WHAT + ": from the begin of the silence until the condition of each says so, p99",
         "shown_p99",
@@ -48,7 +48,7 @@ ROWS = (
         at_most(90.0),
         "p50 {shown_p50:.1f} s",
     ),
-    Row(
+    FigureRow(
         "silence start",
         WHAT + OTHERS + "from the moment at which the next operator leads until it has looked at all of them",
         "start_seconds",

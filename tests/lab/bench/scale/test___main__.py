@@ -7,12 +7,12 @@ import pytest
 
 from bench.report import Result, write_entries
 from bench.scale import __main__ as command
-from bench.scale.scenarios.scenario import Figures, Options, Row, Scenario
+from bench.scale.scenarios.scenario import Figures, Options, FigureRow, Scenario
 from tests.lab.bench.scale.test_comparison import entry
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, **plays: Any) -> None:
-    rows = (Row("row", "what", "number", "x"),)
+    rows = (FigureRow("row", "what", "number", "x"),)
     scenarios = {name: Scenario("planted", play, rows, runs=10, repeats=3, minutes=1) for name, play in plays.items()}
     monkeypatch.setattr(command, "SCENARIOS", scenarios)
 

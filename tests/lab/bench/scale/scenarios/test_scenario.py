@@ -9,12 +9,12 @@ import pytest
 from bench.report import at_most
 from bench.scale.__main__ import SCENARIOS
 from bench.scale.scenarios import steps
-from bench.scale.scenarios.scenario import HIGHER, Row, results_of
+from bench.scale.scenarios.scenario import HIGHER, FigureRow, results_of
 from bench.scale.testbed.readings import Reading
 
 ROWS = (
-    Row("rate", "{runs} runs: pods per second", "rate", "x", None, "{seconds:.1f} s; {control_plane}", HIGHER),
-    Row("start", "start of an operator", "seconds", "s", at_most(30.0)),
+    FigureRow("rate", "{runs} runs: pods per second", "rate", "x", None, "{seconds:.1f} s; {control_plane}", HIGHER),
+    FigureRow("start", "start of an operator", "seconds", "s", at_most(30.0)),
 )
 
 
