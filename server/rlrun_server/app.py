@@ -109,7 +109,7 @@ def server_app(
 
 
 class WithSessions:
-    """Application that accepts session cookies as credentials, if there are sessions."""
+    """Application that accepts session cookies as credentials. If `sessions` is None, no cookie is accepted."""
 
     def __init__(self, app: ASGIApp, sessions: BrowserSessions | None) -> None:
         self._app = app
@@ -148,8 +148,8 @@ def _who_and_where(request: Request) -> tuple[str, str, str]:
 
 
 def probes_app(ready: Callable[[], str | None], shortcoming: Callable[[], str]) -> ASGIApp:
-    """Return the application of the second port. `ready` returns why the server is not ready, or None; `shortcoming` a
-    limitation of the S3 server, for `helm test`.
+    """Return the application for probes and metrics. `ready` returns why the server is not ready, or None;
+    `shortcoming` returns a limitation of the S3 server for `helm test`, or an empty string.
     """
 
     async def healthz(_: Request) -> Response:

@@ -35,10 +35,10 @@ class _Kept:
 
 
 class AccountTokens:
-    """Client that requests tokens of `rlrun-user` from the API server, and caches each in memory for half of its
-    lifetime.
+    """Client that requests tokens of the ServiceAccount `rlrun-user` from the API server, and caches each in memory for
+    half of its lifetime.
 
-    Tokens are used only for requests with a valid API key, so a revoked key has no access to them.
+    A token is used only for requests with a valid API key, so revoking the key also ends the use of its token.
     """
 
     def __init__(self, send: Send, clock: Callable[[], float]) -> None:
@@ -61,14 +61,14 @@ class AccountTokens:
         return token
 
     def forget(self, key_id: str) -> None:
-        """Drop the token of a key that is revoked, or whose token the API server no longer accepts."""
+        """Drop the cached token of a key that was revoked, or whose token the API server rejects."""
         self._kept.pop(key_id, None)
 
     async def _ask(self, user: User) -> str:
         try:
             answer = await self._send(requests.create_token(user.namespace, ACCOUNT, TOKEN_SECONDS))
         except ApiError as error:
-            log.warning("no token for API key %s of namespace %s: %s", user.api_key, user.namespace, error)
+            log.warning("cannot create a token for API key %s of namespace %s: %s", user.api_key, user.namespace, error)
             raise _refusal_problem(error, user.namespace) from error
         token = str((answer.get("status") or {}).get("token") or "")
         if account_uid_of(token) != user.uid:
@@ -92,9 +92,9 @@ def _refusal_problem(error: ApiError, namespace: str) -> ProblemError:
         return _account_deleted()
     if error.status == 403:
         message = (
-            f"rlrun-server is not allowed to create tokens of ServiceAccount {ACCOUNT} in namespace {namespace}, "
-            f"which requests with an API key need for changes. Ask the platform team to upgrade the chart, or use a "
-            f"Kubernetes token."
+            f"rlrun-server may not create tokens for ServiceAccount {ACCOUNT} in namespace {namespace}. It needs them "
+            "to make changes on behalf of an API key. Ask the platform team to upgrade the chart, or use a Kubernetes "
+            "token."
         )
         return ProblemError.of(403, Reason.API_KEY_NOT_ALLOWED, message)
     message = "The API server did not create a token for the API key. Retry the request."

@@ -40,7 +40,7 @@ class ApiKey:
     expires: datetime
 
     def opens_with(self, secret: str, now: datetime) -> bool:
-        """Return whether this is the key's secret and the key has not expired."""
+        """Return whether `secret` is the secret of this key and the key has not expired."""
         return hmac.compare_digest(digest_of(secret), self.digest) and now < self.expires
 
     @property
@@ -70,7 +70,7 @@ def parse(text: str) -> tuple[str, str] | None:
 def mint(
     namespace: str, account_uid: str, owner: str, description: str, lifetime: timedelta, now: datetime
 ) -> tuple[ApiKey, str]:
-    """Create a key. Returns the key and its text."""
+    """Create a key. Returns the key without its secret, and the full text to give to the user."""
     key_id = base64.b32encode(secrets.token_bytes(ID_BYTES)).decode().lower().rstrip("=")
     secret = secrets.token_urlsafe(SECRET_BYTES)
     created = now.replace(microsecond=0)

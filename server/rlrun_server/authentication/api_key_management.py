@@ -146,8 +146,8 @@ def _with(keys: Keys, new: ApiKey, now: datetime) -> Keys:
     of_namespace = sum(key.namespace == new.namespace for key in living.values())
     if of_namespace >= MAX_KEYS or len(living) >= MAX_KEYS_OF_ALL:
         message = (
-            f"The limit of API keys is reached: namespace {new.namespace} has {of_namespace} of {MAX_KEYS}, and all "
-            f"namespaces {len(living)} of {MAX_KEYS_OF_ALL}. Delete unused keys."
+            f"No more API keys can be created: namespace {new.namespace} has {of_namespace} (at most {MAX_KEYS}), and "
+            f"all namespaces have {len(living)} (at most {MAX_KEYS_OF_ALL}). Delete unused keys."
         )
         raise ProblemError.of(409, Reason.API_KEY_LIMIT_REACHED, message)
     return {**living, new.id: new}
@@ -166,7 +166,7 @@ def _problems() -> Iterator[None]:
 def _account_missing(namespace: str) -> ProblemError:
     message = (
         f"Namespace {namespace} has no ServiceAccount {ACCOUNT}, whose permissions API keys have, or rlrun-server has "
-        f"no permissions in it (see `rlrun doctor`). Ask an administrator to "
+        f"no permissions in the namespace (see `rlrun doctor`). Ask an administrator to "
         f"run: kubectl create serviceaccount {ACCOUNT} -n {namespace}, and kubectl create rolebinding {ACCOUNT} "
         f"--clusterrole=edit --serviceaccount={namespace}:{ACCOUNT} -n {namespace}"
     )

@@ -31,7 +31,7 @@ class StoreMissing(Exception):
 
 
 class ApiKeyStore:
-    """Keys of all namespaces. Methods raise ApiError and StoreMissing."""
+    """Store of the API keys of all namespaces, in one Secret. Methods raise ApiError and StoreMissing."""
 
     def __init__(self, cluster: AsyncKubeClient, namespace: str, name: str, clock: Callable[[], float]) -> None:
         """`namespace` and `name` identify the Secret."""

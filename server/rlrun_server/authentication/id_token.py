@@ -15,7 +15,7 @@ MAX_NAME = 256
 
 
 class TokenRefused(Exception):
-    """Raised if the token does not prove a login, or has no valid user. The message says what to change."""
+    """Raised if the token does not prove a login or contains no valid user name. The message says what to change."""
 
 
 def key_id_of(token: str) -> str:
@@ -43,10 +43,10 @@ def verify(token: str, key: jwt.PyJWK, settings: OidcSettings, nonce: str) -> di
         message = f"The issuer's ID token is not valid: {error}. Compare server.oidc with the client at the issuer."
         raise TokenRefused(message) from error
     if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
-        raise TokenRefused("The issuer's ID token belongs to another login. Log in again.")
+        raise TokenRefused("The issuer's ID token belongs to a different login. Log in again.")
     party = claims.get("azp")
     if party != settings.client_id and (party is not None or _is_for_several(claims)):
-        raise TokenRefused("The issuer's ID token is for another client (azp). Compare server.oidc.clientId.")
+        raise TokenRefused("The issuer's ID token is for a different client (azp). Compare server.oidc.clientId.")
     return claims
 
 
@@ -85,8 +85,8 @@ def _name(value: object, field: str, claim: str, prefix: str) -> str:
         raise TokenRefused(message)
     if name.startswith(RESERVED):
         message = (
-            f"The issuer says {name!r}, and names that begin with {RESERVED} are those of Kubernetes itself. Set a "
-            f"prefix in server.oidc.{field.removesuffix('Claim')}Prefix."
+            f"The ID token contains the name {name!r}; names that begin with {RESERVED} are reserved for Kubernetes. "
+            f"Set a prefix in server.oidc.{field.removesuffix('Claim')}Prefix."
         )
         raise TokenRefused(message)
     return name

@@ -23,8 +23,8 @@ LOG_SECONDS = 3600.0
 
 
 class Identification:
-    """Identification of the sender of a request. New credentials are rate-limited per address and in total. Rejections
-    are ProblemErrors.
+    """Identifies the sender of a request. New credentials are rate-limited per address and in total. Rejections are
+    ProblemErrors.
     """
 
     def __init__(self, users: Users, reviews_per_second: float, clock: Callable[[], float]) -> None:
@@ -77,7 +77,7 @@ class Identification:
         now = self._clock()
         if user.api_key and now >= self._logged.get(user.api_key, -math.inf) + LOG_SECONDS:
             self._logged[user.api_key] = now
-            log.info("API key %s of namespace %s is used", user.api_key, user.namespace)
+            log.info("API key %s of namespace %s was used", user.api_key, user.namespace)
 
 
 def too_many(who: str) -> ProblemError:
@@ -87,13 +87,13 @@ def too_many(who: str) -> ProblemError:
 
 
 def busy() -> ProblemError:
-    """Return the rejection of a new credential while all addresses together send too many."""
+    """Return the rejection of a new credential when all addresses together exceed the rate limit."""
     message = "rlrun-server receives too many unknown credentials. Retry the request later."
     return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 
 def not_reviewed(error: Exception) -> ProblemError:
-    """Return the rejection if the API server does not respond to a review."""
+    """Return the response for a TokenReview or access review that the API server did not complete."""
     USER_REVIEWS.labels("error").inc()
     log.warning("a user could not be reviewed: %s", error)
     message = "The API server did not review the token or the permission. Retry the request."

@@ -40,7 +40,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class IssuerConfiguration(BaseModel):
-    """Part of the discovery document that logins need."""
+    """The fields of the issuer's discovery document that a login uses."""
 
     issuer: Text
     authorization_endpoint: Url
@@ -50,13 +50,13 @@ class IssuerConfiguration(BaseModel):
 
 
 class TokenResponse(BaseModel):
-    """Part of the token endpoint's response that logins need."""
+    """The fields of the token endpoint's response that a login uses."""
 
     id_token: str = Field(max_length=64 * 1024)
 
 
 class OidcIssuer:
-    """Client of the issuer. Its failures are ProblemErrors that say what to change."""
+    """Client of the OIDC issuer. If the issuer fails, methods raise a ProblemError that says what to change."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class OidcIssuer:
             raise self._unavailable(error) from error
 
     async def key_of(self, token: str) -> jwt.PyJWK:
-        """Return the key that signs a token. Raises ProblemError, TokenRefused."""
+        """Return the issuer's public key that verifies the token's signature. Raises ProblemError, TokenRefused."""
         key_id = key_id_of(token)
         try:
             for max_age in (KEPT_SECONDS, ROTATION_SECONDS):
@@ -112,7 +112,7 @@ class OidcIssuer:
         try:
             return (await self._send(configuration.token_endpoint, TokenResponse, form, headers)).id_token
         except RequestRejected as error:
-            log.warning("the issuer refuses a code: %s", error)
+            log.warning("the OIDC issuer rejected an authorization code: %s", error)
             message = (
                 f"The issuer returned no ID token for the login: {error.problem.message}. Log in again. If this "
                 f"persists, compare server.oidc (clientId, Secret, scopes) and the address of the page with the "
@@ -167,7 +167,7 @@ class OidcIssuer:
         )  # fmt: skip
 
     def _unavailable(self, error: RequestError) -> ProblemError:
-        log.warning("no login at the OIDC issuer: %s", error)
+        log.warning("a login failed because of the OIDC issuer: %s", error)
         message = (
             f"The OIDC issuer cannot be used: {error.problem.message}. Log in later, or with a token. The platform "
             f"team should check server.oidc.issuer, and whether rlrun-server can reach it (caBundle, proxy, "

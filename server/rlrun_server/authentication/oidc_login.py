@@ -32,14 +32,14 @@ PURPOSE = "oidc login"
 
 @dataclass(frozen=True)
 class BegunLogin:
-    """Secrets of a login, which only the browser that started it has."""
+    """Secrets of a login in progress. Only the browser that started the login has them."""
 
     verifier: str
     nonce: str
 
 
 class OidcLogin:
-    """Logins at the issuer, which result in a credential. Rejections raise ProblemError."""
+    """Logs users in at the OIDC issuer, and returns a credential for each. Rejections raise ProblemError."""
 
     def __init__(self, settings: OidcSettings, issuer: OidcIssuer, sealer: Sealer, now: Callable[[], float]) -> None:
         """`now` returns the seconds since 1970."""
@@ -84,8 +84,8 @@ class OidcLogin:
         return BegunLogin(fields["verifier"], fields["nonce"])
 
     async def end(self, begun: BegunLogin, code: str) -> tuple[str, int | None]:
-        """Complete a login with the issuer's `code`. Returns the user's credential and the end of the session, or None
-        for the credential's expiry.
+        """Complete a login with the issuer's `code`. Returns the user's credential and the time at which the session
+        ends, or None if the session ends when the credential expires.
         """
         try:
             token = await self._issuer.redeem(code, begun.verifier)

@@ -29,13 +29,13 @@ class Sealer:
         self._derived: dict[bytes, AESGCM] = {}
 
     def seal(self, text: bytes, purpose: str) -> str:
-        """Seal the text, as base64url. It can only be opened for the same purpose."""
+        """Encrypt the text for a purpose, as base64url. Only `open` with the same purpose can decrypt the result."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         sealed = self._ciphers()[0].encrypt(nonce, zlib.compress(text, 9), purpose.encode())
         return base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
 
     def open(self, sealed: str, purpose: str) -> bytes | None:
-        """Open a sealed text. Returns None if it was not sealed for this purpose with one of the keys."""
+        """Decrypt a sealed text. Returns None if the text was not sealed for this purpose with one of the keys."""
         try:
             data = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
         except ValueError:

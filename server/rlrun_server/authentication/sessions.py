@@ -55,7 +55,7 @@ class Credential:
 
 
 class BrowserSessions:
-    """Login of browsers, and reader of the credential in their requests. Rejections raise ProblemError."""
+    """Logs browsers in, and reads the credential in their requests. Rejections raise ProblemError."""
 
     def __init__(
         self,
@@ -97,8 +97,9 @@ class BrowserSessions:
     ) -> tuple[User, Credential]:
         """Log in with a credential. Returns the user and the session. Raises ProblemError.
 
-        `end` is the end of the session in seconds since 1970, or None for the expiry of the credential. `is_of_issuer`
-        means that the issuer has just issued the credential, so it cannot be guessed.
+        `end` is the time at which the session ends, in seconds since 1970. If None, the session ends when the
+        credential expires. Set `is_of_issuer` if the issuer has just issued the credential, which therefore needs no
+        limit of login attempts.
         """
         refuse_other_sites(request)
         if is_sent_in_clear(request):
@@ -130,8 +131,8 @@ class BrowserSessions:
         if len(sealed) > MAX_COOKIE:
             message = (
                 f"The token has {len(session.token)} characters, which is too long for a cookie. Log in with an API "
-                "key (rlrun key create), or with a token of a ServiceAccount (kubectl create token). An OIDC issuer "
-                "can name fewer groups."
+                "key (rlrun key create), or with a token of a ServiceAccount (kubectl create token). Or configure the "
+                "OIDC issuer to send fewer groups."
             )
             raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
         _set_cookie(request, response, _cookie_name(request), sealed, max(0, session.expires - int(self._now())))
@@ -171,7 +172,7 @@ class BrowserSessions:
         return self._seal(code, CODE), code.expires
 
     def use_code(self, client: str, sealed: str) -> str:
-        """Return the credential of a code that was not used on this replica. Raises ProblemError."""
+        """Return the credential of a login code. Raises ProblemError if the code is invalid or was used here before."""
         now = self._now()
         self._used = {used: end for used, end in self._used.items() if end > now}
         code = self._open(sealed, CODE)

@@ -17,7 +17,7 @@ USER_PREFIX = "system:serviceaccount:"
 
 @dataclass(frozen=True)
 class Review:
-    """Result of a review."""
+    """Result of a TokenReview."""
 
     namespace: str = ""
     """Namespace of the ServiceAccount; empty if the token was refused."""
@@ -32,14 +32,14 @@ class Review:
 
 
 class TokenReviews:
-    """Reviewer of ServiceAccount tokens."""
+    """Verifies ServiceAccount tokens with TokenReviews, and caches the results."""
 
     def __init__(self, create: CreateReview, clock: Callable[[], float]) -> None:
         self._create = create
         self._reviews: ReviewCache[Review] = ReviewCache(lambda review: review.is_accepted, ACCEPTED_SECONDS, clock)
 
     def knows(self, token: str, audience: str) -> bool:
-        """Return whether `review` would send no request."""
+        """Return whether `review` can answer from the cache."""
         return self._reviews.knows(token_key(token, audience))
 
     async def review(self, token: str, audience: str) -> Review:
@@ -58,7 +58,7 @@ def token_review(token: str, audiences: list[str]) -> Obj:
 
 
 def read_review(answer: Obj, audience: str) -> Review:
-    """Return the result in a TokenReview. If it does not contain the audience, the API server did not check it."""
+    """Return the result in a TokenReview. The token counts as rejected if the audience is not listed."""
     status = answer.get("status") or {}
     user = status.get("user") or {}
     name = str(user.get("username", ""))

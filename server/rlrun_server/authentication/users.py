@@ -54,7 +54,7 @@ class User:
 
 @dataclass(frozen=True)
 class Check:
-    """Permission to check in the API server."""
+    """Permission for which the API server is asked."""
 
     verb: str
     resource: str
@@ -70,7 +70,7 @@ class Check:
 
 
 class Users:
-    """Reviewer of the tokens, API keys and permissions of users."""
+    """Verifies the tokens, API keys and permissions of users, and caches the results."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Users:
         self._permissions: ReviewCache[bool] = ReviewCache(lambda allowed: allowed, ALLOWED_SECONDS, clock)
 
     def knows(self, token: str) -> bool:
-        """Return whether the token was accepted before, or `identify` needs no request for it."""
+        """Return whether the token was accepted before, or `identify` can answer without a request."""
         key = token_key(token)
         return is_checked_here(token) or self._tokens.has_accepted(key) or self._tokens.knows(key)
 
@@ -113,11 +113,11 @@ class Users:
         return await self._tokens.get(token_key(token), ask)
 
     async def is_key_manager(self, token: str, namespace: str) -> bool:
-        """Return whether the token belongs to the account of the namespace's keys and has the audience for managing
-        them.
+        """Return whether the token belongs to the ServiceAccount of the namespace's keys and has the audience for
+        managing keys.
 
-        Users who may create tokens of the account may create one with this audience. A token of the account for the API
-        server is not sufficient, because other servers may have received it. Raises ApiError.
+        Users who may create tokens of this ServiceAccount can create one with that audience. A token with the API
+        server's audience is not sufficient, because other servers may have received it. Raises ApiError.
         """
 
         async def ask() -> User | None:
@@ -150,7 +150,7 @@ class Users:
         return User(fields["name"], groups=(AUTHENTICATED, *fields["groups"]))
 
     def knows_permission(self, user: User, check: Check) -> bool:
-        """Return whether `may` can respond from the cache."""
+        """Return whether `may` can answer from the cache."""
         return self._permissions.knows(_permission_key(user, check))
 
     async def may(self, user: User, check: Check) -> bool:

@@ -12,7 +12,7 @@ RESERVED = "system:"
 
 
 def check_url(url: str) -> str:
-    """Return a URL with https, or with http for this machine. Raises ValueError."""
+    """Check that the URL uses https, or http with a loopback address, and return it. Raises ValueError."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if not host or parts.scheme not in ("http", "https") or (parts.scheme == "http" and not _is_loopback(host)):
@@ -21,9 +21,9 @@ def check_url(url: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return the prefix. Raises ValueError if names with it could be reserved ones."""
+    """Check that names with this prefix cannot be reserved Kubernetes names, and return it. Raises ValueError."""
     if prefix.startswith(RESERVED):
-        raise ValueError(f"{prefix!r} must not begin with {RESERVED}, as names of Kubernetes itself do")
+        raise ValueError(f"{prefix!r} must not begin with {RESERVED}, which is reserved for Kubernetes")
     return prefix
 
 
@@ -39,8 +39,8 @@ Prefix = Annotated[str, AfterValidator(check_prefix)]
 
 
 class OidcSettings(Schema):
-    """Issuer, client and names of users: `server.oidc` of the chart. Claims and prefixes have the same meaning as for
-    kube-apiserver.
+    """Issuer, client and user names: `server.oidc` of the chart. Claims and prefixes have the same meaning as in
+    kube-apiserver's options.
     """
 
     issuer: Url

@@ -24,7 +24,7 @@ class HostedCaller:
 
     @property
     def user_id(self) -> str:
-        """Id of the user for the clients. All keys of a namespace are the same user."""
+        """Id that represents the user to clients. All API keys of a namespace share one id."""
         return user_id_of(self.caller.user.name)
 
     def require_team(self, team: str | None) -> None:

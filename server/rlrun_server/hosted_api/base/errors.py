@@ -35,18 +35,18 @@ class FieldProblems(Exception):
 
 
 def no_counterpart(why: str, status: int = 501) -> RestError:
-    """Return the response to a request for a feature that this platform does not have."""
+    """Return the response to a request for a feature that the platform lacks."""
     return RestError(status, Reason.INVALID_REQUEST, f"{NOT_HERE}{why}")
 
 
 def install(app: FastAPI) -> None:
-    """Make all error responses of the application use this format."""
+    """Make the application return all errors in the hosted API's format."""
 
     def on_validation(_: Request, error: RequestValidationError) -> Response:
         return fields_response([(list(each["loc"]), str(each["msg"])) for each in error.errors()])
 
     def on_http(request: Request, error: HTTPException) -> Response:
-        detail = f"{request.method} {request.url.path[:200]} is not served: {NOT_HERE}see the guide of hosted clients"
+        detail = f"{NOT_HERE}{request.method} {request.url.path[:200]}. See the guide for hosted clients."
         return detail_response(error.status_code, detail, error.headers)
 
     respond_to_errors(

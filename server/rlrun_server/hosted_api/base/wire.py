@@ -19,12 +19,12 @@ Json = dict[str, Any]
 
 
 def plain(text: str) -> str:
-    """Replace the square brackets in a text."""
+    """Replace square brackets with parentheses, because the clients would interpret them as markup."""
     return text.replace("[", "(").replace("]", ")")
 
 
 def plain_values(value: Any) -> Any:
-    """Replace the square brackets in all texts and keys of a JSON value."""
+    """Replace square brackets with parentheses in all texts and keys of a JSON value."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, Mapping):
@@ -45,7 +45,7 @@ def user_id_of(user: str) -> str:
 
 
 def whole(value: Any) -> int | None:
-    """Return the number if it is a whole number, else None, because the clients refuse others."""
+    """Return the value as an integer, or None if it is not a whole number, because the clients reject fractions."""
     return (
         int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value) else None
     )

@@ -23,7 +23,7 @@ MAX_SHOWN = 10
 
 
 async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[FieldProblem]:
-    """Return the problems with missing environments. If S3 does not respond, they are left to the operator."""
+    """Return a problem for each missing environment. If S3 is slow, the operator checks the remaining environments."""
     problems: list[FieldProblem] = []
     try:
         async with asyncio.timeout(CHECK_SECONDS):
@@ -52,7 +52,7 @@ async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, proble
             )
         elif entry.version is not None and find_version(entry.version, versions) is None:
             newest = [each.version for each in newest_first(versions)[:MAX_SHOWN]]
-            message = f"does not exist: {entry.id} has {', '.join(newest)}"
+            message = f"does not exist; versions of {entry.id}: {', '.join(newest)}"
             problems.append(FieldProblem(f"{path}.version", message))
 
 
@@ -71,4 +71,4 @@ async def _similar(request: Request, caller: HostedCaller, owner: str, name: str
 
 
 def _missing(environment: str) -> str:
-    return f"{environment} does not exist, or you may not read it; push it with the command env push"
+    return f"{environment} does not exist, or you may not read it; the `env push` command pushes it"

@@ -47,7 +47,7 @@ def newest_first(versions: Iterable[StoredVersion]) -> list[StoredVersion]:
 
 
 def latest(versions: Iterable[StoredVersion]) -> StoredVersion | None:
-    """Return the version for a run that does not set one, which is a pre-release only if there is no other."""
+    """Return the version for a run that does not specify one: a pre-release only if there is no other version."""
     complete = _complete(versions)
     text = package_versions.newest(complete)
     return complete[text] if text is not None else None
@@ -86,8 +86,8 @@ T = TypeVar("T")
 class EnvironmentPackages:
     """Packages of all owners. Methods raise RestError.
 
-    Callers must check permissions with `check_of`. `tenant` is the caller's namespace. Access to S3 is fair between
-    tenants, regardless of whose packages they read.
+    Callers must check permissions with `check_of`. `tenant` is the caller's namespace. Access to S3 is shared fairly
+    between tenants, regardless of whose packages they read.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class EnvironmentPackages:
         self._threads = TenantQueue(THREADS, "packages", MAX_WAITING)
 
     def check_of(self, operation: Operation, owner: str, name: str, namespace: str) -> Check | None:
-        """Return the permission that a user of the namespace needs, or None if any user is allowed. A write creates a
-        file of a new version.
+        """Return the permission that a user of the namespace needs for the operation, or None if every user may perform
+        it.
         """
         _require_names(owner, name)
         key = environment_package("", self._root.key, owner, name).key
@@ -121,7 +121,7 @@ class EnvironmentPackages:
             ) from error
 
     async def require_owner(self, owner: str) -> None:
-        """Check that the owner's namespace, or the listed namespaces, may change the owner's packages."""
+        """Check that the packages belong to the current namespace of this name or a listed owner. Raises RestError."""
         try:
             await self._package_owners.require(owner)
         except RequestNotAllowed as error:
@@ -148,14 +148,14 @@ class EnvironmentPackages:
         return [name for name in folders if NAME.fullmatch(name)]
 
     async def similar(self, tenant: str, owner: str, name: str) -> str:
-        """Return the end of a message about a missing package, which suggests similar packages."""
+        """Return a suffix that lists packages with similar names, for a message about a missing package."""
         similar = similar_packages(name, await self.names(tenant, owner))
         return f". Similar packages: {', '.join(f'{owner}/{each}' for each in similar)}" if similar else ""
 
     async def read_wheel(
         self, tenant: str, owner: str, name: str, version: str, file: str, read: Callable[[bytes], T]
     ) -> T:
-        """Return the result of `read` for a wheel of at most MAX_WHEEL bytes. `read` is called in a thread."""
+        """Call `read` with the content of a wheel, of at most MAX_WHEEL bytes, in a thread, and return its result."""
         uri = self._file(owner, name, version, file)
 
         def call() -> T:

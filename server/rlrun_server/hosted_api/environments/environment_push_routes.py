@@ -70,7 +70,7 @@ class FileToPush(Schema):
 
 @router.post("/resolve")
 async def resolve(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Return the id of an environment, even if it does not exist."""
+    """Return the id of an environment, which need not exist yet."""
     asked = await read_model(request, EnvironmentToPush)
     owner = asked.owner_slug or asked.team_slug or asked.team_id or caller.namespace
     await require(request, caller, Operation.write, owner, asked.name)
@@ -87,7 +87,7 @@ async def resolve(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Re
 
 @router.post("/{environment}/wheels")
 async def announce_wheel(request: Request, environment: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Return the upload URL for the wheel of a version, or none if the version already contains exactly this wheel."""
+    """Return the URL for uploading the wheel of a version, or none if the version already contains this wheel."""
     owner, name = read_environment_id(environment)
     await require(request, caller, Operation.write, owner, name)
     asked = await read_model(request, FileToPush)
@@ -102,7 +102,7 @@ async def announce_wheel(request: Request, environment: str, caller: HostedCalle
 
 @router.post("/{environment}/versions")
 async def announce_source(request: Request, environment: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Return the upload URL for the source archive of a version. The archive is received but not stored."""
+    """Return the URL for uploading the source archive of a version. The archive is received but not stored."""
     owner, name = read_environment_id(environment)
     await require(request, caller, Operation.write, owner, name)
     asked = await read_model(request, FileToPush)
@@ -128,7 +128,7 @@ async def finish_source(
 
 @router.put("/uploads/{ticket}")
 async def upload(request: Request, ticket: str) -> Response:
-    """Store the file of a ticket. The ticket is the credential, as in a presigned URL."""
+    """Store the file for which the ticket was issued. The ticket is the credential, as in a presigned URL."""
     uploads = uploads_of(request)
     claims = uploads.read(ticket)
     async with uploads.place(claims.namespace) as place:
@@ -159,7 +159,7 @@ def _ticket(
     if not VERSION.fullmatch(version):
         raise invalid("The version in pyproject.toml must follow PEP 440.", status=422)
     if kind == "wheel" and not FILE.fullmatch(asked.filename):
-        raise invalid("The file must be a wheel: letters, digits, . _ + - and .whl at its end.", status=422)
+        raise invalid("The file name must end with .whl and contain only letters, digits, . _ + and -.", status=422)
     module = name.replace("-", "_")
     if hidden_by := owner_of_module(module):
         message = f"The package cannot be named {name}: pods would import the module {module} of {hidden_by} instead."
@@ -210,7 +210,7 @@ async def _finish(request: Request, caller: HostedCaller, environment: str, tick
         name,
         caller.namespace,
     ) or find_version(claims.version, versions) is None:
-        raise invalid("The upload did not arrive. Push the environment again.", status=409)
+        raise invalid("The upload was not received. Push the environment again.", status=409)
     message = "The wheel is stored. Source archives are not kept."
     return json_object({"data": {"success": True, "message": message}})
 

@@ -139,7 +139,7 @@ async def get_version(
     version: Annotated[str, Path(max_length=64)],
     caller: HostedCaller = KEY_IDENTIFIED,
 ) -> Response:
-    """Return an environment with its id, which is used for its secrets."""
+    """Return an environment and its id, which the routes of its secrets require."""
     stored = _choose_version(await _versions(request, caller, owner, name), version, owner, name)
     details = {
         "id": environment_id(owner, name),
@@ -165,7 +165,7 @@ async def delete_version(
     owner: Owner, name: Name, version: Annotated[str, Path(max_length=64)], caller: HostedCaller = KEY_IDENTIFIED
 ) -> Response:
     """Respond that versions cannot be deleted."""
-    raise no_counterpart("versions are never deleted by clients, because runs continue with theirs.")
+    raise no_counterpart("clients cannot delete versions, because runs may use them.")
 
 
 async def _versions(request: Request, caller: HostedCaller, owner: str, name: str) -> list[StoredVersion]:

@@ -82,7 +82,7 @@ async def link_secret(
 async def unlink_secret(
     request: Request, environment: Environment, secret: Variable, caller: HostedCaller = CHANGES
 ) -> Response:
-    """Remove a global secret from those of an environment."""
+    """Remove a global secret from the secrets of an environment."""
     cluster = await caller_cluster(request, caller.caller)
     secret_object = await find_global(cluster, caller.namespace, secret)
     await _require(cluster, caller.namespace, environment, variable_of(secret_object))
@@ -94,7 +94,7 @@ async def unlink_secret(
 async def change_environment_secret(
     request: Request, environment: Environment, variable: Variable, caller: HostedCaller = CHANGES
 ) -> Response:
-    """Change name or value of an environment's secret."""
+    """Change the name or value of an environment's secret."""
     cluster = await caller_cluster(request, caller.caller)
     change = await read_model(request, SecretChange)
     held = await _require(cluster, caller.namespace, environment, variable)

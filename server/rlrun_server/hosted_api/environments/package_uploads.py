@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from rlrun_server.hosted_api.environments.wheels import WheelInvalid, opened_wheel
-from rlrun_server.rest.base.problems import RestError, invalid, not_found
+from rlrun_server.rest.base.problems import RestError, invalid
 
 TICKET_SECONDS = 900.0
 UPLOAD_SECONDS = 120.0
@@ -52,7 +52,7 @@ MAX_SOURCE = 64 * 1024**2
 
 
 class Ticket(Schema):
-    """Right to upload one file."""
+    """Permission to upload one file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -89,8 +89,8 @@ class UploadSlot:
     _waits_for_client: asyncio.Timeout | None = None
 
     def counting(self, request: Request) -> Request:
-        """Return the request with a body that is counted. Reading the body raises RestError if the upload has lost its
-        slot.
+        """Return a request that counts the received bytes of its body. Reading the body raises RestError if the upload
+        has lost its slot.
         """
 
         async def receive() -> Message:
@@ -111,7 +111,7 @@ class UploadSlot:
         return Request(request.scope, receive)
 
     def end(self) -> None:
-        """Take the slot away."""
+        """Take the slot away from the upload."""
         self.is_ended = True
         if self._waits_for_client is not None:
             self._waits_for_client.reschedule(asyncio.get_running_loop().time())
@@ -125,7 +125,7 @@ class UploadSlot:
 
 
 class PackageUploads:
-    """Signer of tickets, and limiter of concurrent uploads."""
+    """Signs upload tickets, and limits concurrent uploads."""
 
     def __init__(
         self,
@@ -156,13 +156,14 @@ class PackageUploads:
         """Verify a ticket. Raises RestError."""
         ticket = signed_text.verify(text, self._keys(), Ticket)
         if ticket is None or self._now() >= ticket.expires:
-            raise not_found("This upload, or no longer: it")
+            detail = "This upload does not exist or has expired. Push the environment again."
+            raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
         return ticket
 
     @asynccontextmanager
     async def place(self, namespace: str) -> AsyncIterator[UploadSlot]:
-        """Return a context that holds a slot. Raises RestError if none becomes free in WAIT_SECONDS, or too many
-        uploads wait.
+        """Hold a slot while the context is open. Raises RestError if no slot becomes free in WAIT_SECONDS, or if too
+        many uploads are waiting.
         """
         upload = UploadSlot(namespace, self._clock())
         of_namespace = sum(other.namespace == namespace for other in self._waiting)

@@ -19,7 +19,7 @@ def is_leaving(artifact: Obj) -> bool:
 
 
 def checkpoint_of(checkpoint: Obj) -> Json:
-    """Return a checkpoint."""
+    """Convert an RLCheckpoint to the clients' checkpoint."""
     metadata, spec, status = checkpoint["metadata"], checkpoint["spec"], checkpoint.get("status") or {}
     return {
         "id": metadata["name"],
@@ -34,7 +34,7 @@ def checkpoint_of(checkpoint: Obj) -> Json:
 
 
 def adapter_of(adapter: Obj, user_id: str, display_name: str | None) -> Json:
-    """Return an adapter. `display_name` is the display name of its run."""
+    """Convert an RLAdapter to the clients' adapter. `display_name` is the display name of its run."""
     metadata, spec, status = adapter["metadata"], adapter["spec"], adapter.get("status") or {}
     changes = [c.get("lastTransitionTime") for c in status.get("conditions") or [] if isinstance(c, dict)]
     state = deployment_state(adapter)
@@ -59,7 +59,7 @@ def adapter_of(adapter: Obj, user_id: str, display_name: str | None) -> Json:
 
 
 def deployment_state(adapter: Obj) -> DeploymentState:
-    """Return the state of the deployment, including a request that the operator has not processed yet."""
+    """Return the state of the deployment, taking into account a request that the operator has not processed yet."""
     try:
         state = DeploymentState((adapter.get("status") or {}).get("deploymentState") or DeploymentState.not_deployed)
     except ValueError:

@@ -19,7 +19,7 @@ MAX_TEXT = 2000
 
 
 def run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
-    """Return a run. `seq_len` is the sequence length of its model, which the older client requires, or 0 if unknown."""
+    """Convert an RLRun to the clients' run. `seq_len` is its model's sequence length, or 0 if unknown."""
     metadata, spec, status = run["metadata"], run.get("spec") or {}, run.get("status") or {}
     phase, progress = phase_of(run), status.get("progress") or {}
     resolved, wandb = status.get("resolved") or {}, spec.get("wandb") or {}
@@ -61,7 +61,7 @@ def run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
 
 
 def listed_run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
-    """Return a run for a list, without the settings of its environments."""
+    """Convert an RLRun to a list item, which lacks the settings of its environments."""
     spec = dict(run.get("spec") or {})
     spec["env"] = _without_settings(spec.get("env"))
     if isinstance(spec.get("eval"), Mapping):
@@ -99,7 +99,7 @@ def status_of(run: Obj) -> str:
 
 
 def environment_of(entry: Any) -> Json:
-    """Return an environment. The clients show `slug` or else `name`."""
+    """Convert an entry of `env` to the clients' environment, whose `slug` the clients show."""
     entry = entry if isinstance(entry, Mapping) else {}
     shown = ("id", "name", "version", "args", "taskset", "harness", "weight", "numExamples", "rolloutsPerExample")
     environment = {key: plain_values(entry[key]) for key in shown if entry.get(key) not in (None, {})}
@@ -107,7 +107,7 @@ def environment_of(entry: Any) -> Json:
 
 
 def section(spec: Mapping[str, Any], key: str) -> Json | None:
-    """Return a section of the spec as an object."""
+    """Return a section of the spec without square brackets, or None if the section is not set."""
     values = spec.get(key)
     return plain_values(values) if isinstance(values, Mapping) else None
 
@@ -136,7 +136,7 @@ def error_message(phase: Phase, status: Mapping[str, Any]) -> str | None:
 
 
 def failure_analysis(phase: Phase, status: Mapping[str, Any]) -> Json | None:
-    """Return the reason of a failure, with the conditions that report problems."""
+    """Return the reason for a failure, with the conditions that report problems."""
     if phase is not Phase.failed or not status.get("reason"):
         return None
     conditions = [c for c in status.get("conditions") or [] if isinstance(c, Mapping)]
@@ -152,7 +152,7 @@ def optional_text(value: Any) -> str | None:
 
 
 def newest(times: list[Any]) -> str:
-    """Return the newest of some times in UTC, which are compared as texts."""
+    """Return the newest of the times, which must be in UTC because they are compared as text."""
     return max(str(time) for time in times if time)
 
 
@@ -189,7 +189,7 @@ def pod_status(pod: Obj) -> str:
 
 
 def number_servers(servers: list[Json]) -> list[Json]:
-    """Return the servers with their index among those of the same environment."""
+    """Sort the servers, and add to each its index among the servers of its environment."""
     counts: dict[str, int] = {}
     numbered = []
     for server in sorted(servers, key=lambda each: (str(each["env_name"]), str(each["pod_name"]))):

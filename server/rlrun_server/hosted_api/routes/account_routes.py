@@ -12,7 +12,7 @@ router = APIRouter(tags=["account"])
 
 @router.get("/user/whoami")
 async def whoami(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Return the account for which the API key stands."""
+    """Return the account of the API key."""
     name = caller.caller.user.name
     account: Json = {"id": caller.user_id, "email": None, "name": name, "slug": caller.namespace, "scope": {}}
     return json_object({"data": account})
@@ -34,7 +34,7 @@ async def list_teams(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
 @router.get("/billing/wallet")
 async def get_wallet(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """Respond that there is no wallet."""
-    raise no_counterpart("runs are not billed. The command usage shows the trained tokens of a run.")
+    raise no_counterpart("runs are not billed. The `usage` command shows the trained tokens of a run.")
 
 
 @router.post("/feedback")

@@ -34,13 +34,13 @@ KeptArtifact = KeptObject[ArtifactSummary]
 
 @router.get("/rft/models")
 async def list_models(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """List the models for runs. There are no prices."""
+    """List the models for runs. The response contains no prices."""
     return json_object({"models": [{"name": name, "atCapacity": False} for name in model_ids(request)]})
 
 
 @router.get("/rft/deployable-models")
 async def list_deployable_models(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """List the models whose adapters can be deployed, which are all models."""
+    """List the models whose adapters can be deployed. All models support this."""
     return json_object({"models": model_ids(request)})
 
 
@@ -103,7 +103,7 @@ async def deploy_adapter(request: Request, adapter: ArtifactId, caller: HostedCa
 
 @router.post("/rft/adapters/{adapter}/unload")
 async def unload_adapter(request: Request, adapter: ArtifactId, caller: HostedCaller = PATCH_RLADAPTERS) -> Response:
-    """Undeploy an adapter. The response does not wait until it is unloaded."""
+    """Undeploy an adapter. The response does not wait until the adapter is unloaded."""
     services = services_of(request)
     return await _set_deployed(request, caller, _find(services, services.objects.adapters, caller, adapter), False)
 
@@ -165,7 +165,7 @@ def _adapter_answer(services: Services, caller: HostedCaller, adapter: Obj) -> J
 
 
 def model_ids(request: Request) -> list[str]:
-    """Return the ids of all models. Raises RestError while they are unknown."""
+    """Return the ids of all models. Raises RestError until the server has listed them."""
     objects = services_of(request).objects
     objects.require(objects.models)
     return sorted(model.summary.id for model in objects.models.all())

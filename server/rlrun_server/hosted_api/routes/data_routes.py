@@ -32,7 +32,7 @@ async def get_metrics(
     limit: RowCount | None = None,
     caller: HostedCaller = READS_METRICS,
 ) -> Response:
-    """Return the metrics of each step, or with a limit of the newest steps."""
+    """Return the metrics of each step. With a limit, returns only the newest steps."""
     services = services_of(request)
     metrics = await services.metrics.read(caller.namespace, find_run(services, caller.namespace, run).uid)
 
@@ -48,7 +48,7 @@ async def get_metrics(
 
 @router.get("/billing/runs/{run}/usage")
 async def get_usage(request: Request, run: RunId, caller: HostedCaller = READS_METRICS) -> Response:
-    """Return the number of trained tokens of a run from its metrics. There are no prices and no other records."""
+    """Return the number of trained tokens of a run from its metrics. Prices and usage records do not exist here."""
     services = services_of(request)
     kept = await load_run(services, caller.namespace, run)
     metrics = await services.metrics.read(caller.namespace, kept.uid)

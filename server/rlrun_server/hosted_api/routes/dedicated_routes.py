@@ -94,7 +94,7 @@ async def resume_run(request: Request, run: RunId, caller: HostedCaller = CREATE
 
 @router.get("/training/available-fft-models")
 async def list_dedicated_models(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """List the models for runs. There is only this cluster, and no capacity for sale."""
+    """List the models for runs, without clusters or on-demand capacity: all runs use this cluster."""
     return json_object({"models": [{"name": name, "clusters": []} for name in model_ids(request)], "onDemand": []})
 
 
@@ -107,7 +107,7 @@ async def list_gpu_types(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
 @router.get("/training/{path:path}")
 @router.post("/training/{path:path}")
 async def answer_about_others(path: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Respond with 404 for preparation, volumes and other paths. After a 404, clients start a run without it."""
+    """Respond with 404 for preparation, volumes and other paths. Clients then start a run without these features."""
     raise no_counterpart(
         "volumes, local validation and the like. Files of a run are in S3, and a run is checked when it is created.",
         status=404,

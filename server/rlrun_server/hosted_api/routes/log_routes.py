@@ -120,7 +120,7 @@ NO_LEVEL = "INFO"
 
 
 def log_text(lines: list[LogLine]) -> str:
-    """Return the lines. A line without a time inherits the time of the line before it."""
+    """Return the lines as text. A line without a time is shown with the time of the line before it."""
     texts, time = [], NO_TIME
     for line in lines:
         time = line.time or time
@@ -134,8 +134,8 @@ def log_text(lines: list[LogLine]) -> str:
 
 
 def without_markup(text: str) -> str:
-    """Return the JSON of an object of texts, with escaped square brackets.
+    """Return an object of texts as JSON with escaped square brackets.
 
-    The clients render raw lines as markup, in which a closing tag crashes them.
+    The clients interpret raw lines as markup, and a closing tag crashes them.
     """
     return text.replace("[", "\\u005b").replace("]", "\\u005d")

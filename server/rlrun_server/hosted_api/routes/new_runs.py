@@ -89,9 +89,10 @@ def newest_checkpoint(run: Obj, checkpoints: Iterable[ArtifactSummary]) -> Artif
 def continue_from(
     run: ClientRun, paused: Obj, checkpoint: ArtifactSummary | None, *, counts_earlier: bool = True
 ) -> ClientRun:
-    """Return a run that continues after the steps of a paused one, with only its own steps in `max_steps`.
+    """Return `run`, changed to continue after the newest step of a paused run. Its `max_steps` then counts only its own
+    steps.
 
-    `counts_earlier` means that the requested `max_steps` includes the steps of the runs that the paused one continues.
+    If `counts_earlier` is True, the requested `max_steps` includes the steps of the runs that the paused run continued.
     Raises FieldProblems if no step is left.
     """
     source = paused["spec"].get("checkpointId") if checkpoint is None else checkpoint.name
@@ -101,20 +102,20 @@ def continue_from(
     done = own + (earlier if counts_earlier else 0)
     left = run.spec.max_steps - done
     if left < 1:
-        message = f"must be above {done}, the steps before the checkpoint that the run starts from"
+        message = f"must be greater than {done}, the number of steps before the checkpoint from which the run starts"
         raise FieldProblems([(("config", "max_steps"), message)])
     spec = run.spec.model_copy(update={"max_steps": left, "checkpoint_id": source})
     return replace(run, spec=spec, earlier_steps=earlier + own)
 
 
 def earlier_steps(run: Obj) -> int:
-    """Return the number of steps of the runs that a run continues, 0 if it continues none."""
+    """Return the number of steps made by the runs that this run continues, or 0 if it continues none."""
     text = annotation(run, EARLIER_STEPS_ANNOTATION)
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def resumed_run(run: Obj, checkpoint: ArtifactSummary | None, variables: Mapping[str, str]) -> ClientRun:
-    """Return the run that continues a paused one from its checkpoint. Only its Secret is new."""
+    """Return the run that continues a paused run from its checkpoint, with a new Secret for its variables."""
     own = secret_name(run["metadata"]["name"])
     fields = {key: value for key, value in run["spec"].items() if key not in ("suspend", "stop")}
     fields["envFrom"] = [e for e in fields.get("envFrom") or [] if (e.get("secretRef") or {}).get("name") != own]
@@ -123,7 +124,7 @@ def resumed_run(run: Obj, checkpoint: ArtifactSummary | None, variables: Mapping
 
 
 def continues(run: Obj, spec: RLRunSpec) -> bool:
-    """Return whether `run` already continues with this spec: it starts from the same checkpoint and has not ended."""
+    """Return whether `run` is active and starts from the same checkpoint as `spec`, so that no second run is needed."""
     has_ended = phase_of(run).finished or run["metadata"].get("deletionTimestamp")
     fields = run["spec"]
     is_active = not (has_ended or fields.get("suspend") or fields.get("stop"))
@@ -137,7 +138,7 @@ def reference_problems(
     problems = []
     if spec.model not in models:
         known = ", ".join(sorted(models)[:20]) or "none"
-        problems.append(FieldProblem("model", f"does not exist here; models of this platform: {known}"))
+        problems.append(FieldProblem("model", f"does not exist; models of this platform: {known}"))
     if spec.checkpoint_id is not None:
         place, name = split_checkpoint_id(spec.checkpoint_id, namespace)
         checkpoint = checkpoints.get(name)
@@ -149,20 +150,20 @@ def reference_problems(
 
 def _checkpoint_problem(checkpoint: ArtifactSummary | None, model: str) -> str:
     if checkpoint is None:
-        return "does not exist in your team; list them with the command checkpoints"
+        return "does not exist in your team; the `checkpoints` command lists them"
     if checkpoint.phase != "Ready":
         return f"is {checkpoint.phase}, not READY"
-    return "" if checkpoint.model == model else f"belongs to another model, {checkpoint.model}"
+    return "" if checkpoint.model == model else f"belongs to a different model, {checkpoint.model}"
 
 
 def run_name(spec: RLRunSpec, suffix: str | None = None) -> str:
-    """Return a unique name: the run's display name or that of its first environment, with a random suffix."""
+    """Return a unique name: the run's display name or the name of its first environment, with a random suffix."""
     base = base_name(spec.name or spec.env[0].effective_name)[:MAX_BASE].rstrip("-")
     return f"{base}-{suffix or ''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX))}"
 
 
 def resumed_name(paused: Obj, spec: RLRunSpec) -> str:
-    """Return the name of the run that continues a paused one from a checkpoint: the same for a repeated request."""
+    """Return the name of the run that continues a paused run. A repeated request gets the same name."""
     digest = hashlib.sha256(f"{paused['metadata']['uid']}\n{spec.checkpoint_id}".encode()).digest()
     return run_name(spec, "".join(SUFFIX_LETTERS[byte % len(SUFFIX_LETTERS)] for byte in digest[:SUFFIX]))
 

@@ -71,7 +71,7 @@ async def list_runs(
     limit: Annotated[int | None, Query(ge=1, le=MAX_PAGE)] = None,
     caller: HostedCaller = LIST_RLRUNS,
 ) -> Response:
-    """List runs, newest first: a page, or all runs for the older client, which sends neither `page` nor `limit`."""
+    """List runs, newest first: one page, or all runs for the older client, which sends neither `page` nor `limit`."""
     services = services_of(request)
     services.objects.require(services.objects.runs)
     runs = [run for run in services.objects.runs.all() if run.namespace == caller.namespace]
@@ -124,7 +124,7 @@ async def submit_run(request: Request, caller: HostedCaller, asked: ClientRun, n
 
 
 def checkpoints_of(services: Services, caller: HostedCaller) -> list[ArtifactSummary]:
-    """Return the checkpoints of the caller's namespace. Raises RestError while they are unknown."""
+    """Return the checkpoints of the caller's namespace. Raises RestError until the server has listed them."""
     known = services.objects.checkpoints
     services.objects.require(known)
     return [kept.summary for kept in known.all() if kept.namespace == caller.namespace]

@@ -48,7 +48,7 @@ async def get_samples(
     limit: RowCount = 100,
     caller: HostedCaller = READS_SAMPLES,
 ) -> Response:
-    """Return rollouts that a step trained on, with their texts. A step without stored rollouts has none."""
+    """Return rollouts that a step trained on, with their texts. The list is empty if the step stored no rollouts."""
     size = min(limit, MAX_LIMIT)
     first = (page - 1) * size
 
@@ -168,7 +168,8 @@ MAX_ANSWER = 16 * 1024**2
 def samples_of(
     items: Sequence[SampleItem], groups: Mapping[str, SampleGroupInfo], records: Mapping[str, bytes]
 ) -> list[Json]:
-    """Return the rollouts in order, each without texts if the response would exceed MAX_ANSWER with them.
+    """Return the rollouts in order. The texts of a rollout are left out if they would make the response exceed
+    MAX_ANSWER.
 
     `groups` maps a group's id to the group, `records` a rollout's id to its stored record as JSON.
     """

@@ -47,7 +47,7 @@ class SecretChange(Schema):
 
 
 def object_name(variable: str) -> str:
-    """Return the name of the Secret of a global secret."""
+    """Return the name of the Secret that stores a global secret."""
     return f"hosted-{variable.lower().replace('_', '-').strip('-') or 'secret'}"
 
 
@@ -62,7 +62,7 @@ def encode_value(value: str, *, is_file: bool) -> str:
 
 
 def new_object(namespace: str, asked: NewSecret) -> Obj:
-    """Return the Secret of a new global secret."""
+    """Return the Secret that stores a new global secret."""
     annotations = {VARIABLE_ANNOTATION: asked.name}
     if asked.description:
         annotations[DESCRIPTION_ANNOTATION] = asked.description
@@ -81,7 +81,7 @@ def new_object(namespace: str, asked: NewSecret) -> Obj:
 
 
 def changed_object(secret: Obj, change: SecretChange) -> Obj:
-    """Return the changed Secret of a global secret, with its version, so that concurrent changes are not lost."""
+    """Return the changed Secret. It keeps its resourceVersion, so that concurrent changes are not lost."""
     name = change.name or variable_of(secret)
     data = dict(secret.get("data") or {})
     held = data.pop(variable_of(secret), "")

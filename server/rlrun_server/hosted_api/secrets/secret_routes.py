@@ -47,7 +47,7 @@ SecretRequest = Callable[[ResourceKind, str, str], KubeRequest]
 
 @router.get("/secrets/")
 async def list_secrets(request: Request, caller: HostedCaller = LISTS) -> Response:
-    """List the global secrets by name. Their values do not reach this process."""
+    """List the global secrets by name. Only their metadata is requested from the API server, never their values."""
     cluster = await caller_cluster(request, caller.caller)
     page = await cluster.send(requests.list_metadata_page(SECRET, caller.namespace, {HOSTED_LABEL: "global"}))
     secrets = [global_secret(item) for item in page.get("items") or [] if is_global(item)]
@@ -95,8 +95,8 @@ async def delete_secret(request: Request, secret: SecretId, caller: HostedCaller
 async def find_global(
     cluster: CallerCluster, namespace: str, name: str, read: SecretRequest = requests.get_metadata
 ) -> Obj:
-    """Return a global secret, by default only its metadata. Raises RestError if it does not exist or is a different
-    Secret.
+    """Return a global secret, by default only its metadata. Raises RestError if the Secret does not exist or does not
+    store a global secret.
     """
     secret_object = await cluster.find(read(SECRET, namespace, name)) if "/" not in name else None
     if secret_object is None or not is_global(secret_object):

@@ -306,8 +306,8 @@ async def test_the_use_of_a_key_is_in_the_log_once_an_hour(keys: Keys, caplog: p
         await identification.identify(key, "")
     keys.wait(3600)
     await identification.identify(key, "")
-    lines = [record.getMessage() for record in caplog.records if "is used" in record.getMessage()]
-    assert lines == [f"API key {key.split('_')[1]} of namespace team is used"] * 2
+    lines = [record.getMessage() for record in caplog.records if "was used" in record.getMessage()]
+    assert lines == [f"API key {key.split('_')[1]} of namespace team was used"] * 2
     assert key[17:] not in caplog.text
 
 

@@ -178,8 +178,8 @@ async def test_a_public_client_has_no_secret(stub: OidcIssuerStub) -> None:
 @pytest.mark.parametrize(
     ("claims", "expected"),
     [
-        ({"nonce": "of another login"}, "another login"),
-        ({"nonce": None}, "another login"),
+        ({"nonce": "of another login"}, "different login"),
+        ({"nonce": None}, "different login"),
         ({"aud": "other"}, "Audience"),
         ({"aud": [CLIENT, "other"]}, "azp"),
         ({"azp": "other"}, "azp"),

@@ -99,7 +99,8 @@ async def test_an_environment_without_an_owner_is_one_of_the_namespace(api: Host
 async def test_a_run_that_is_refused_leaves_no_secret(api: HostedApi) -> None:
     fail_creations(api.rest.cluster, "RLRun", ApiError(403, "Forbidden", "quota [exceeded]"), are_stored=False)
     answer = await create(api, secrets=[{"key": "TOKEN", "value": "hidden"}])
-    assert (answer.status_code, answer.json()["detail"]) == (403, "The API server refuses: Quota (exceeded).")
+    detail = "The API server refused the request: Quota (exceeded)."
+    assert (answer.status_code, answer.json()["detail"]) == (403, detail)
     assert not [key for key in api.rest.cluster.objects if key[0] == "Secret"]
 
 
@@ -135,7 +136,7 @@ async def test_a_run_that_was_not_stored_leaves_no_secret(api: HostedApi) -> Non
         (
             {"environments": [{"id": "team/reverse", "version": "2.0"}]},
             ["body", "environments", 0, "version"],
-            "has 1.0",
+            "versions of team/reverse: 1.0",
         ),
         (
             {"environments": [{"id": "team/Revers"}]},
@@ -145,7 +146,7 @@ async def test_a_run_that_was_not_stored_leaves_no_secret(api: HostedApi) -> Non
         ({"eval": {"environments": [{"id": "x/none"}]}}, ["body", "eval", "environments", 0, "id"], "env push"),
         ({"checkpoint_id": "none"}, ["body", "checkpoint_id"], "does not exist"),
         ({"checkpoint_id": "cp_team.broken"}, ["body", "checkpoint_id"], "is Failed"),
-        ({"checkpoint_id": "strange"}, ["body", "checkpoint_id"], "another model"),
+        ({"checkpoint_id": "strange"}, ["body", "checkpoint_id"], "different model"),
         ({"max_steps": -1}, ["body", "max_steps"], "greater"),
         ({"secrets": [{"key": "1", "value": "hidden"}]}, ["body", "secrets", 0, "key"], "letters"),
     ],
