@@ -34,7 +34,7 @@ async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS,
         message = f"The body of the request did not arrive within {seconds:.0f} s. Retry the request."
         raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
     except ClientDisconnect:
-        raise ProblemError.of(400, Reason.INVALID_REQUEST, "The connection ended before the body did.") from None
+        raise ProblemError.of(400, Reason.INVALID_REQUEST, "The body is incomplete: the client disconnected.") from None
     finally:
         counted.release()
     return bytes(body)

@@ -90,7 +90,7 @@ def owner_of(request: Request) -> str:
 
 
 class CountedBody:
-    """Memory of a request body that is being received."""
+    """Memory that a request body occupies while it is received."""
 
     def __init__(self, request: Request) -> None:
         memory = memory_of(request.scope)
@@ -116,10 +116,10 @@ class CountedBody:
 
 
 class CountedAnswer:
-    """Sender of a response, which is replaced by a refusal if the memory budget does not suffice.
+    """Sends a response, or a refusal if the memory budget does not suffice.
 
-    First the connection whose client receives its response most slowly is closed, among the same client's connections
-    if it has used its share.
+    Before refusing, closes the connection whose client receives its response most slowly. If this client has used its
+    share, only its own connections are considered.
     """
 
     def __init__(self, request: Request, send: Send, refuse: Callable[[Request], Response]) -> None:
@@ -136,12 +136,12 @@ class CountedAnswer:
         self._is_over = False
 
     async def send(self, message: Message) -> None:
-        """Send a message of the application."""
+        """Send a message of the application. After a refusal, the application's messages are dropped."""
         if self._is_over:
             return
         if message["type"] == "http.response.start" and not self._has_room(message):
             self._is_over = True
-            log.warning("a response for %s was not sent: its clients hold too many", self.owner)
+            log.warning("a response to %s was not sent, because its clients have not read earlier ones", self.owner)
             await self._refuse(self._request)(self._request.scope, self._request.receive, self._send)
             return
         await self._send(message)

@@ -29,10 +29,10 @@ TOO_LARGE = (
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """Connection of uvicorn that responds with 431 to headers that are too large, and is aborted if the client does not
+    """uvicorn connection that responds with 431 to headers that are too large, and is aborted if the client does not
     read.
 
-    A pipelined request starts when the client has received the previous response.
+    A pipelined request starts only after the client has received the previous response.
     """
 
     _header_bytes = 0
@@ -195,7 +195,7 @@ class LimitedConnection(HttpToolsProtocol):
             self.on_response_complete()
 
     def _cut_off(self) -> None:
-        log.info("a connection was aborted: its client does not read")
+        log.info("a connection was aborted, because its client does not read the response")
         self.cut()
 
     def _end_cut(self) -> None:

@@ -26,9 +26,10 @@ MAX_COMPLETIONS = 128
 
 
 def limit_completions(per_address: int) -> int:
-    """Return the limit of concurrent completions of all users, which take minutes.
+    """Return the maximum number of concurrent completions of all users.
 
-    All users may come through one Ingress, so half of the connections of an address remain free for other requests.
+    Half of the connections of an address remain free for other requests, because a completion takes minutes and all
+    users may come through one Ingress.
     """
     return max(1, min(MAX_COMPLETIONS, per_address // 2))
 
@@ -47,7 +48,7 @@ class HeldAnswer(Protocol):
 
     @property
     def owner(self) -> str:
-        """The client, as limits count it."""
+        """Client to which limits attribute the response."""
         ...
 
     def release(self) -> None:
@@ -113,10 +114,10 @@ class OpenConnection:
 class ConnectionLimits:
     """Open connections by source.
 
-    At the limit of a source, a new connection replaces the source's connection with the slowest client, or else its
-    oldest idle or receiving one. At the total limit, it replaces such a connection of the source that has the most
-    connections, unless that source has fewer than the new connection's source. Connections whose clients are reading a
-    response are never closed.
+    If a source has reached its limit, a new connection replaces the source's connection with the slowest client, or
+    else its oldest connection that is idle or receiving a request. If the total limit is reached, the same rule applies
+    to the source with the most connections, unless it has fewer than the new connection's source. A connection whose
+    client is reading a response, and not slowly, is never closed.
     """
 
     def __init__(

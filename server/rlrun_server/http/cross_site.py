@@ -17,7 +17,7 @@ def cross_site_reason(request: Request) -> str | None:
     """Return why a request with a cookie may be a cross-site request, or None if it comes from the page."""
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None and site not in OWN_SITES:
-        return f"the browser sent it for another site (Sec-Fetch-Site: {site[:20]!r})"
+        return f"the browser sent it for a different site (Sec-Fetch-Site: {site[:20]!r})"
     if request.method in SAFE_METHODS:
         return None
     if request.headers.get(HEADER) != "1":

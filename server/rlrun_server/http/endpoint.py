@@ -49,7 +49,7 @@ class Endpoint:
 
 
 class PathDispatcher:
-    """Dispatcher of POST requests to a few paths by a table. Forwards all other requests."""
+    """Dispatches POST requests by path, and forwards requests for all other paths."""
 
     def __init__(self, posts: Mapping[str, ASGIApp], others: ASGIApp) -> None:
         """`posts` has the endpoints for POST by path."""
@@ -79,7 +79,7 @@ def json_response(body: Schema, status: int = 200) -> Response:
 
 
 class ByPrefix:
-    """Dispatcher of requests to applications by prefix, and of all other requests to a default application."""
+    """Dispatches requests to applications by path prefix, and all other requests to a default application."""
 
     def __init__(self, apps: Mapping[str, ASGIApp], others: ASGIApp) -> None:
         """`apps` has the applications by prefix, for example `/v1`. They receive the whole path."""

@@ -13,10 +13,11 @@ LOCAL_NETWORKS = tuple(map(IPv6Network, ("fc00::/7", "fe80::/10")))
 
 
 def source_of(host: str, own: str = "") -> str:
-    """Return the IPv4 address or IPv6 network of the host, or the full IPv6 address of a local host.
+    """Return the IPv4 address of the host, or the /64 network of its IPv6 address. A local IPv6 host is returned with
+    its full address.
 
-    Hosts with local addresses, or in the /64 of `own` (this server's address), are pods and nodes that share a network
-    and have one address each.
+    Hosts with local addresses, or in the /64 network of `own` (this server's address), are local: pods and nodes share
+    a network, and each of them has one address.
     """
     address = _parse(host)
     if not isinstance(address, IPv6Address):
@@ -59,22 +60,22 @@ def bearer_of(request: Request) -> str:
 
 
 def header_token_of(request: Request) -> str:
-    """Return the credential in a header, or an empty string. The API server's proxy removes `Authorization`."""
+    """Return the credential in `Authorization`, which proxies may remove, or in TOKEN_HEADER, or an empty string."""
     return bearer_of(request) or request.headers.get(TOKEN_HEADER, "")
 
 
 def user_token_of(request: Request) -> str:
-    """Return the credential of a user, in a header or in the cookie of a session. Raises ProblemError."""
+    """Return a user's credential from a header, or else from the session cookie. Raises ProblemError."""
     sessions: CookieReader | None = request.scope.get(SESSIONS)
     return header_token_of(request) or ("" if sessions is None else sessions.token_of(request))
 
 
 def has_tag(request: Request, tag: str) -> bool:
-    """Return whether `If-None-Match` contains the tag, also as a weak tag, to which proxies change it."""
+    """Return whether `If-None-Match` contains the tag. Weak tags match too, because proxies weaken ETags."""
     return tag in (each.strip().removeprefix("W/") for each in request.headers.get("If-None-Match", "").split(","))
 
 
 def client_of(request: Request) -> str:
-    """Return the source of the connection for limits: its address, or the network of an IPv6 address."""
+    """Return the key by which connections are limited: the IPv4 address of the client, or its IPv6 network."""
     own = request.scope.get("server") or ("", None)
     return source_of(request.client.host, own[0]) if request.client is not None else ""

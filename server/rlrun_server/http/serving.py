@@ -83,7 +83,7 @@ class _TlsConnection(sslproto.SSLProtocol):
 
 
 class InPieces:
-    """Application whose responses are written in pieces, each after the client has received the previous one."""
+    """Application that sends each response in pieces, each after the client has received the previous piece."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -14,7 +14,7 @@ MAX_HELD = 64 * 1024 * 1024
 
 
 class Capacity:
-    """Limiter of concurrent requests and the memory that they hold."""
+    """Limits the number of concurrent requests and the memory that they hold."""
 
     def __init__(self, per_user: int = PER_USER, in_all: int = MAX_COMPLETIONS, max_held: int = MAX_HELD) -> None:
         self._quota = TenantQuota(per_user, in_all)

@@ -37,7 +37,7 @@ def read_request(body: bytes) -> CompletionRequest:
     if not isinstance(options, dict | None):
         raise _invalid("stream_options", "`stream_options` must be an object.")
     if options and not stream:
-        raise _invalid("stream_options", "`stream_options` is for requests with `stream: true`.")
+        raise _invalid("stream_options", "`stream_options` requires `stream: true`.")
     if (refused := refused_content(fields.get("messages"), media=True)) is not None:
         message = f"{refused}. Engines do not load images, audio and video from URLs."
         raise _invalid("messages", message)

@@ -123,7 +123,7 @@ class Completions:
         content = await _read(model, answer, MAX_ANSWER, held)
         parsed = await self._run(user, len(content), _parse, content)
         if not isinstance(parsed, dict):
-            raise engine_failed(model, "does not respond with JSON")
+            raise engine_failed(model, "did not return JSON")
         record.outcome, record.usage = "ok", read_usage(parsed)
         return content
 
@@ -140,7 +140,7 @@ class Completions:
         document = _parse(await _read(model, answer, MAX_REFUSAL))
         error = document.get("error") if isinstance(document, dict) else None
         fields = error if isinstance(error, dict) else document if isinstance(document, dict) else {}
-        message = str(fields.get("message") or "The engine refuses the request.")[:MAX_MESSAGE]
+        message = str(fields.get("message") or "The engine rejected the request.")[:MAX_MESSAGE]
         param = fields.get("param")
         return InferenceError(
             answer.status, "engine_refused", message, param[:MAX_MESSAGE] if isinstance(param, str) else None

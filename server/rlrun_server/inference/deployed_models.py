@@ -42,7 +42,7 @@ class DeployedModel:
 
 
 class DeployedModels:
-    """Deployed models of all namespaces by name, as the watch of RLAdapters knows them."""
+    """Deployed models of all namespaces by name, according to the watch of RLAdapters."""
 
     def __init__(self, adapters: KeptObjects[ArtifactSummary]) -> None:
         self._adapters = adapters

@@ -14,8 +14,8 @@ class ClientLeft(Exception):
 
 
 async def until_left(receive: Receive, work: Coroutine[Any, Any, T], deadline: float) -> T:
-    """Return the result of `work`, or cancel it if the client disconnects (ClientLeft) or at the deadline
-    (TimeoutError).
+    """Run `work` and return its result. Cancels `work` and raises ClientLeft if the client disconnects, or TimeoutError
+    at the deadline.
 
     `receive` returns messages of a request whose body has been read. `deadline` is a time of the event loop.
     """

@@ -77,7 +77,7 @@ def install(app: FastAPI) -> None:
 
     def on_http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
-            message = f"{request.method} is not possible here. Paths are {PATHS}."
+            message = f"The path does not support {request.method}. Paths are {PATHS}."
             return error_response(InferenceError(405, "method_not_allowed", message))
         message = f"The path does not exist. Paths are {PATHS}."
         return error_response(InferenceError(error.status_code, "path_not_found", message))

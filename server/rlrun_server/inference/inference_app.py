@@ -29,8 +29,8 @@ OWNER = "rlrun"
 DESCRIPTION = """Deployed adapters and their base models, for clients of OpenAI's API.
 
 Send a Kubernetes token or an API key as `Authorization: Bearer`. A model is named `{base model}:{adapter}`, or with \
-its namespace `{namespace}/{adapter}`. Needs `create rladapters/chat` in the namespace of the adapter. All fields of a \
-body but `model` are for vLLM."""
+its namespace `{namespace}/{adapter}`. Requests need the permission `create rladapters/chat` in the namespace of the \
+adapter. All fields of the body except `model` are those of vLLM."""
 
 SECURITY: list[dict[str, list[str]]] = [{"token": []}, {"proxied": []}]
 SCHEMES = {
@@ -41,7 +41,7 @@ router = APIRouter(tags=["inference"])
 
 
 class Model(BaseModel):
-    """A model that the caller may ask. Names of fields are OpenAI's and vLLM's."""
+    """A model that the caller may use. Field names are those of OpenAI and vLLM."""
 
     id: str
     """Name of the model in requests."""

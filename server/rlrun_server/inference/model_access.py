@@ -30,8 +30,8 @@ class ModelAccess:
     async def find(self, user: User, name: str) -> DeployedModel:
         """Return the model of that name that the user may use.
 
-        Adapters take precedence over base models, names with a namespace over names without, and the namespace of the
-        user's API key over others.
+        If several models match, an adapter takes precedence over a base model, a name with a namespace over a name
+        without, and the namespace of the user's API key over other namespaces.
         """
         candidates = sorted(self._models.find_named(name), key=lambda model: (_rank(model, name, user), model))[
             :MAX_CANDIDATES

@@ -68,7 +68,7 @@ class PageFiles:
 
 
 def load_page(folder: Path = STATIC, *, has_issuer: bool = False) -> PageFiles:
-    """Read the page. Raises PageInvalid, OSError. `has_issuer` adds the login at the OIDC issuer."""
+    """Read the page. `has_issuer` enables the login at the OIDC issuer. Raises PageInvalid, OSError."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     if SHELL not in contents:

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class ReviewCache(Generic[Result]):
-    """Cache of reviews. It allows one review at a time for a key, and CONCURRENT_REVIEWS in total."""
+    """Cache of reviews. Runs one review at a time for a key, and at most CONCURRENT_REVIEWS in total."""
 
     def __init__(
         self, is_accepted: Callable[[Result], bool], accepted_seconds: float, clock: Callable[[], float]
@@ -27,7 +27,7 @@ class ReviewCache(Generic[Result]):
         self._slots = asyncio.Semaphore(CONCURRENT_REVIEWS)
 
     def knows(self, key: bytes) -> bool:
-        """Return whether `get` would send no request."""
+        """Return whether `get` can answer from the cache."""
         return key in self._pending or (key in self._known and self._clock() < self._known[key][0])
 
     def has_accepted(self, key: bytes) -> bool:

@@ -17,7 +17,7 @@ LOOK_SECONDS = 60.0
 
 
 class CertificateInvalid(Exception):
-    """The files are missing or do not match."""
+    """Raised if the files are missing or the key does not match the certificate."""
 
 
 class Certificate:
@@ -32,8 +32,8 @@ class Certificate:
         self.load()
 
     def load(self) -> bool:
-        """Load the files if they have changed, for new connections. Returns whether they have. Raises
-        CertificateInvalid.
+        """Load the files if they have changed, and use them for new connections. Returns whether they have changed.
+        Raises CertificateInvalid.
         """
         try:
             files = tuple((self._folder / name).read_bytes() for name in (CHAIN, KEY))
@@ -45,14 +45,14 @@ class Certificate:
         except OSError as error:  # ssl.SSLError is one
             raise CertificateInvalid(
                 f"{self._folder} needs {CHAIN} and {KEY} of one certificate in PEM ({error}): check the Secret "
-                "server.tls.existingSecret, or delete the one that the operator has made and restart it"
+                "server.tls.existingSecret, or delete the operator-generated Secret and restart the operator"
             ) from error
         self._loaded = files
         _show_validity(files[0])
         return True
 
     async def follow(self) -> None:
-        """Load changed files until cancelled. If files do not match, it logs a warning."""
+        """Load changed files until cancelled. Logs a warning and keeps the previous certificate if they are invalid."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:

@@ -19,6 +19,6 @@ class LineFormatter(logging.Formatter):
 
 
 def format_lines() -> None:
-    """Let all handlers of the process write lines."""
+    """Make all log handlers of the process use LineFormatter."""
     for handler in logging.root.handlers:
         handler.setFormatter(LineFormatter(LOG_FORMAT))

@@ -23,8 +23,9 @@ class RateLimiter:
         """Number of tokens left, and the time at which it was computed."""
 
     def allow(self, namespace: str, now: float, count: int = 1) -> bool:
-        """Take `count` tokens of the namespace. Returns False if it has none left. One token is enough for any count,
-        so that no request is larger than the burst; the rest is a debt that delays later requests.
+        """Take `count` tokens from the namespace's bucket. Returns False if the bucket holds less than one token.
+
+        One token is enough for any `count`: the rest is a debt that delays later requests.
         """
         left, counted = self._buckets.get(namespace, (self._rate.burst, now))
         left = min(self._rate.burst, left + (now - counted) * self._rate.per_second)

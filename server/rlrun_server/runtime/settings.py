@@ -117,7 +117,7 @@ class ServerConfig:
 
 
 def load_settings(environment: Mapping[str, str] = os.environ) -> ServerConfig:
-    """Read all settings. Raises ValueError, which names the invalid variable."""
+    """Read all settings. Raises ValueError that names the invalid variable."""
     settings = read_settings(ServerSettings, environment, PREFIX)
     config = ServerConfig(settings, S3Connection.of_variables(environment))
     config.keys()
