@@ -8,7 +8,7 @@ from rlrun_server.rest.rest_app import rest_app
 
 
 def openapi_text() -> str:
-    """Return the document as it is committed."""
+    """Return the OpenAPI document as text, as it is stored in `docs/reference/openapi.json`."""
     return json.dumps(rest_app().openapi(), indent=1, sort_keys=True) + "\n"
 
 

@@ -70,12 +70,12 @@ PROTECTION = [
 """Headers of all responses."""
 DESCRIPTION = """Runs, checkpoints, adapters, metrics and rollouts of users.
 
-Send a Kubernetes token or an API key as `Authorization: Bearer`, through the API server's proxy as `X-Rlrun-Token`. \
-Each route needs a right in Kubernetes. Errors are problems (RFC 9457)."""
+Send a Kubernetes token or an API key as `Authorization: Bearer` or, through the API server's proxy, as \
+`X-Rlrun-Token`. Each route requires a Kubernetes permission. Errors are RFC 9457 problems."""
 
 
 def rest_app(services: Services | None = None) -> FastAPI:
-    """Return the application. Without services it only has the OpenAPI document."""
+    """Return the application. Without services, it only provides the OpenAPI document."""
     app = FastAPI(
         title="rlrun-server",
         version=VERSION,

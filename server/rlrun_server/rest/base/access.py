@@ -39,7 +39,7 @@ class Caller:
 
 
 class Access:
-    """Identification and authorization of callers."""
+    """Identifies callers and checks their permissions."""
 
     def __init__(
         self, identification: Identification, users: Users, clock: Callable[[], float], rate: Rate = REQUESTS
@@ -92,8 +92,8 @@ class Access:
         unknown = sum(not self._users.knows_permission(user, check) for check in checks)
         if unknown and not self._reviews.allow(user.limited_as, self._clock(), unknown):
             detail = (
-                f"Requests of user {user.limited_as} need more than {REVIEWS.per_second:.0f} questions per second to "
-                "the API server. Wait, and name a namespace in requests."
+                f"Requests of user {user.limited_as} need more than {REVIEWS.per_second:.0f} permission checks per "
+                "second. Wait, and specify a namespace in your requests."
             )
             raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
         try:
@@ -154,6 +154,6 @@ ANYONE: Any = Depends(Anyone())
 
 
 def access_of(request: Request) -> Access:
-    """Return the access of the application."""
+    """Return the `Access` that the application uses."""
     access: Access = request.app.state.access
     return access

@@ -98,9 +98,9 @@ def pointer_of(path: str) -> str:
 
 
 def from_api_error(error: ApiError, field: str = "") -> RestError:
-    """Convert an error of the API server for a request with the caller's own token.
+    """Convert an error of the API server in response to a request with the caller's own token.
 
-    `field` is the part of field paths that is missing in the request's body, for example `spec`.
+    `field` is the prefix of field paths that the request's body does not have, for example `spec`.
     """
     if error.reason == TOO_LARGE:
         return RestError(413, Reason.ANSWER_TOO_LARGE, _sentence(f"the objects cannot be read: {error.message}"))
@@ -112,7 +112,7 @@ def from_api_error(error: ApiError, field: str = "") -> RestError:
     if error.status == 401:
         return unauthorized_error()
     if error.status == 403:
-        return RestError(403, Reason.ACCESS_FORBIDDEN, f"The API server refuses: {message}")
+        return RestError(403, Reason.ACCESS_FORBIDDEN, f"The API server refused the request: {message}")
     if error.status == 404:
         return RestError(404, Reason.OBJECT_NOT_FOUND, message)
     if error.status == 409:
@@ -124,7 +124,7 @@ def from_api_error(error: ApiError, field: str = "") -> RestError:
         FieldError(pointer=pointer_of(_without(str(c.get("field", "")), field)), detail=str(c.get("message", "")))
         for c in causes[:MAX_FIELD_ERRORS]
     ]
-    return RestError(422, Reason.OBJECT_REFUSED, f"The API server refuses the object: {message}", errors)
+    return RestError(422, Reason.OBJECT_REFUSED, f"The API server rejected the object: {message}", errors)
 
 
 def unauthorized_error() -> RestError:
@@ -164,10 +164,10 @@ def request_id_of(request: Request) -> str:
 
 
 def install(app: FastAPI, methods: Mapping[str, Iterable[str]]) -> None:
-    """Make all error responses of the application problems.
+    """Make the application return all errors as RFC 9457 problems.
 
-    `methods` has the methods of each path in the OpenAPI document, which itself takes too long to generate during a
-    request.
+    `methods` has the methods of each path in the OpenAPI document. The document itself takes too long to generate
+    during a request.
     """
 
     def on_problem(request: Request, error: ProblemError) -> Response:
@@ -218,7 +218,7 @@ def respond_to_errors(app: FastAPI, responses: Mapping[type[Exception], Callable
 
 
 def _method_not_allowed(request: Request, methods: Sequence[str]) -> RestError:
-    detail = f"{request.method} is not possible here. The OpenAPI document lists the methods of each path."
+    detail = f"The path does not support {request.method}. The OpenAPI document lists the methods of each path."
     return RestError(405, Reason.METHOD_NOT_ALLOWED, detail, headers={"Allow": ", ".join(methods)})
 
 

@@ -30,7 +30,7 @@ def schema_response(body: Schema, status: int = 200, headers: Mapping[str, str] 
 def list_response(
     request: Request, page: Page[Any], items: Sequence[bytes], *, is_complete: bool = True, **facts: object
 ) -> Response:
-    """Return a page whose items are already JSON. `facts` are additional fields."""
+    """Return a page whose items are already JSON. `facts` are additional fields of the response."""
     rest: dict[str, object] = {"total": page.total, "isComplete": is_complete, **facts}
     headers = {}
     if page.next_cursor is not None:
@@ -60,11 +60,11 @@ def tag_of(content: bytes) -> str:
 
 
 def with_list(body: Schema, name: str, items: Sequence[bytes]) -> Response:
-    """Return a response with the schema, whose empty list is replaced with items that are already JSON."""
+    """Return the schema as JSON, with an empty list field replaced by items that are already JSON."""
     return with_json(body, name, b"[" + b",".join(items) + b"]")
 
 
 def with_json(body: Schema, name: str, value: bytes) -> Response:
-    """Return a response with the schema, and one field that is already JSON."""
+    """Return the schema as JSON, with one field replaced by a value that is already JSON."""
     rest = body.model_dump_json(by_alias=True, exclude_none=True, exclude={name}).encode()
     return Response(rest[:-1] + b',"' + name.encode() + b'":' + value + b"}", media_type="application/json")

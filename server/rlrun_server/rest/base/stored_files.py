@@ -44,7 +44,7 @@ def store_failure(error: Exception) -> RestError:
         reason, repeat = Reason.S3_CREDENTIALS_MISSING.value, Repeat.grace
     elif isinstance(error, StoreError):
         reason, repeat = error.reason, error.repeat
-    cause = CAUSES.get(reason, "S3 refuses a request of rlrun-server")
+    cause = CAUSES.get(reason, "S3 rejected a request of rlrun-server")
     status = FAILED_DEPENDENCY if repeat is Repeat.never else 503
     return RestError(status, reason, f"{cause[0].upper()}{cause[1:]}. {ADVICE[repeat]}")
 
@@ -77,9 +77,9 @@ class StoredFiles:
         return RunLayout.of(self.root.bucket, self.root.key, namespace, uid)
 
     async def run(self, namespace: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a call that reads files of the namespace in a thread.
+        """Call a function that reads files of the namespace in a thread, and return its result.
 
-        Raises RestError if S3 fails, or if too many calls of the namespace wait.
+        Raises RestError if S3 fails, or if too many calls of the namespace are waiting.
         """
         try:
             await self._renew()

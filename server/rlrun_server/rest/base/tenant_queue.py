@@ -21,8 +21,8 @@ T = TypeVar("T")
 class TenantQueue:
     """Thread pool in which a tenant (a namespace or a user) uses one thread at a time.
 
-    The tenant that has waited longest is next. A tenant with slow calls delays only its own calls, as long as there are
-    fewer such tenants than threads.
+    The tenant that has waited longest is served next. A tenant with slow calls delays only its own calls, as long as
+    there are fewer such tenants than threads.
     """
 
     def __init__(self, threads: int, name: str, waiting: int | None = None) -> None:

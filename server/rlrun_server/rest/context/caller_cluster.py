@@ -21,8 +21,8 @@ from rlrun_server.rest.context.services import services_of
 async def caller_cluster(request: Request, caller: Caller) -> "CallerCluster":
     """Return a client of the API server with the caller's permissions.
 
-    An API key acts as its ServiceAccount, and a user from an OIDC issuer is impersonated. Raises RestError if API keys
-    are read-only, ProblemError if the API server creates no token.
+    A request with an API key uses a token of the key's ServiceAccount. A user from an OIDC issuer is impersonated.
+    Raises RestError if API keys are read-only, ProblemError if the API server creates no token.
     """
     services = services_of(request)
     if services.impersonator is not None and is_issuer_user(caller.token):

@@ -57,7 +57,7 @@ class KnownObjects:
 
     @property
     def kinds(self) -> tuple[Informer[Any], ...]:
-        """All stored kinds."""
+        """Informers of all kinds that the server watches."""
         return self.runs, self.checkpoints, self.adapters, self.models
 
     def namespaces(self) -> set[str]:
@@ -65,11 +65,11 @@ class KnownObjects:
         return {kept.namespace for kind in self.kinds for kept in kind.all() if kept.namespace}
 
     def require(self, kind: Informer[Any]) -> None:
-        """Check that the kind has been listed. Raises RestError."""
+        """Check that the objects of the kind have been listed. Raises RestError."""
         if not kind.is_synced:
             detail = (
                 f"rlrun-server has not read the {kind.kind.plural} of the cluster yet. Retry the request; if this "
-                f"persists, ask the platform team, which finds the cause in the log."
+                f"persists, ask the platform team to look in the server's log."
             )
             raise RestError(503, Reason.SERVER_NOT_READY, detail)
 
@@ -97,13 +97,13 @@ class Services:
     """Catalog of environment packages, or None if the server does not list them."""
 
     async def load(self, known: KeptObjects[S], kept: KeptObject[S]) -> KeptObject[S]:
-        """Return a complete object, read from the API server if it is not stored completely. Raises RestError."""
+        """Return the complete object. Reads it from the API server if only a part is stored. Raises RestError."""
         for loaded in await self.load_all(known, [kept]):
             return loaded
         raise not_found(f"{known.kind.kind} {kept.namespace}/{kept.name}")
 
     async def load_all(self, known: KeptObjects[S], all_kept: Iterable[KeptObject[S]]) -> list[KeptObject[S]]:
-        """Return the complete objects of those that still exist. Raises RestError."""
+        """Return the complete form of each object that still exists. Raises RestError."""
         try:
             found = [await known.load(kept) for kept in all_kept]
         except ApiError as error:

@@ -21,7 +21,7 @@ UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def uid_of_run(objects: KnownObjects, namespace: str, run: str) -> tuple[str, bool]:
     """Return the uid of the run with this name or uid, and whether the run exists. Raises RestError.
 
-    A deleted run is identified by its uid, and may have files.
+    A deleted run, which may still have files, can only be identified by its uid.
     """
     objects.require(objects.runs)
     if namespace in SHARED_FOLDERS:
@@ -43,7 +43,8 @@ async def read_step(
     split: SampleSplit,
     view: Callable[[str, OpenedStep], T],
 ) -> T:
-    """Return the view of a step's stored rollouts. `view` runs in a thread and receives the run's uid and the step.
+    """Open a step's stored rollouts, and return the result of `view`, which is called in a thread with the run's uid
+    and the step.
 
     Raises RestError, with 404 if the step has no stored rollouts.
     """
@@ -55,8 +56,8 @@ async def read_step(
 async def read_summaries(
     services: Services, caller: Caller, namespace: str, run: str, view: Callable[[str, RunSamples], T]
 ) -> T:
-    """Return the view of the summaries of a run's rollouts. `view` runs in a thread and receives the run's uid and the
-    summaries. Raises RestError, with 404 for a deleted run without summaries.
+    """Read the summaries of a run's rollouts, and return the result of `view`, which is called in a thread with the
+    run's uid and the summaries. Raises RestError, with 404 for a deleted run without summaries.
     """
     uid, exists = uid_of_run(services.objects, namespace, run)
 

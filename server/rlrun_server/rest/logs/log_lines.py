@@ -55,7 +55,7 @@ class LogOrigin:
 
 
 class ParsedLine(NamedTuple):
-    """Parsed line. Only lines that are shown become a LogLine, because there may be very many."""
+    """Parsed line. Only lines that are shown become a LogLine, because there may be millions of lines."""
 
     nanoseconds: int
     """Time since 1970, or the time of the previous line if the line has none, or 0 if no line before it has one."""
@@ -94,8 +94,8 @@ class LineFilter:
         return any(wanted is not None for wanted in (self.level, self.search, self.pattern))
 
     def accepts(self, line: ParsedLine, level: LogLevel | None) -> bool:
-        """Return whether the line satisfies all conditions. `level` is that of the line, or of an earlier line if it
-        has none.
+        """Return whether the line satisfies all conditions. `level` is the level of the line or, if it has none, of the
+        newest line before it that has one.
         """
         if self.since is not None and line.nanoseconds < self.since:
             return False

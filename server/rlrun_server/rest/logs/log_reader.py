@@ -145,8 +145,8 @@ class LogReader:
             which = "" if query.attempt is None else f" in attempt {query.attempt}"
             before = " from before a restart of a container" if query.previous else ""
             detail = (
-                f"No log{before} of the {_names(wanted)} of this run{which} is kept. Logs are copied when containers "
-                "end, and the pods are gone. Ask for another role or attempt."
+                f"No log{before} of the {_names(wanted)} of this run{which} is stored. Logs are copied when "
+                "containers end, and the pods are gone. Select a different role or attempt."
             )
             raise RestError(404, Reason.LOGS_NOT_AVAILABLE, detail)
         return await self._parsing.run(run.namespace, _answer, run, LogSource.kept, logs, lines, query.tail)

@@ -27,7 +27,7 @@ DIGITS = 4
 
 
 class TooManyValues(Exception):
-    """The run has more than MAX_ROWS steps or MAX_CELLS cells."""
+    """Raised if a run has more than MAX_ROWS steps or MAX_CELLS cells."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class _Table:
 
 
 def read_columns(parts: Iterable[bytes]) -> Columns:
-    """Return the columns of a run's files, merged as `rlrun.storage.metric_files` says. Raises TooManyValues. Invalid
-    lines are skipped, because a tenant's process writes the files.
+    """Return the columns of a run's files, merged as described in `rlrun.storage.metric_files`. Raises TooManyValues.
+    Invalid lines are skipped, because a tenant's process writes the files.
     """
     trained, measured = _Table(), _Table()
     for part in parts:

@@ -85,11 +85,11 @@ class Metrics:
 
 
 class TooLarge(Exception):
-    """The files of the run are larger than the server reads."""
+    """Raised if the files of a run exceed the size that the server reads."""
 
 
 class TooSlow(Exception):
-    """Reading takes longer than READ_SECONDS."""
+    """Raised if reading takes longer than READ_SECONDS."""
 
 
 REFUSED = (TooLarge, TooManyValues)

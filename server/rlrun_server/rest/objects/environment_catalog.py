@@ -45,7 +45,7 @@ class Package:
 
     @property
     def id(self) -> str:
-        """Id by which runs name the package."""
+        """Id with which runs select the package."""
         return f"{self.owner}/{self.name}"
 
 
@@ -85,7 +85,7 @@ class EnvironmentCatalog:
         return owner in self._owners
 
     def has_namespace(self, owner: str, namespace: str) -> bool:
-        """Return whether a namespace is one of a listed owner."""
+        """Return whether the namespace is assigned to the owner in the list of owners."""
         return bool(namespace) and any(fnmatchcase(namespace, pattern) for pattern in self._owners.get(owner, ()))
 
     async def read(self) -> Packages:

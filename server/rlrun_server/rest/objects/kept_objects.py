@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Schema)
 
 @dataclass(frozen=True, slots=True)
 class KeptObject(CachedObject, Generic[S]):
-    """One object, without managed fields and LAST_APPLIED."""
+    """One object, without managed fields and without the annotation LAST_APPLIED."""
 
     summary: S
     text: bytes

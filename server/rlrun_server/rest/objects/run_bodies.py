@@ -58,8 +58,8 @@ class NewRun:
 
 
 def read_run(media_type: str, body: bytes, namespace: str) -> NewRun:
-    """Parse a body: a spec, an RLRun or a TOML file. Raises RestError with all problems. `namespace` is the owner of
-    environments whose ids in a TOML file have none.
+    """Parse a body: a spec, an RLRun or a TOML file. Raises RestError with all problems. `namespace` is the default
+    owner of environments in a TOML file.
     """
     readers = {JSON: read_object, YAML: read_yaml, "application/x-yaml": read_yaml, "text/yaml": read_yaml}
     try:
@@ -81,10 +81,10 @@ def read_object(body: bytes) -> Any:
 
 
 def to_object(run: NewRun, namespace: str, user: str, identity: str, key: str, body: bytes) -> Obj:
-    """Return the RLRun to create, with the name of its `user`.
+    """Return the RLRun to create, annotated with the name of its `user`.
 
-    With an Idempotency-Key (`key`) its name follows from it and from `identity`, so that a retry finds it. Raises
-    RestError if the body names another namespace than the path.
+    With an Idempotency-Key (`key`), the name of the run is derived from `key` and `identity`, so that a retry finds the
+    run. Raises RestError if the body and the path have different namespaces.
     """
     if run.metadata.get("namespace") not in (None, "", namespace):
         detail = f"differs from the namespace of the path, {namespace}; remove it, or correct one of them"
@@ -105,7 +105,7 @@ def to_object(run: NewRun, namespace: str, user: str, identity: str, key: str, b
 
 
 def digest_of(body: bytes) -> str:
-    """Return the digest of a body. It distinguishes a retry from another request with the same key."""
+    """Return the digest of a body, which distinguishes a retry from a different request with the same key."""
     return hashlib.sha256(body).hexdigest()[:32]
 
 
@@ -134,7 +134,7 @@ def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
         for number, name in enumerate(islice((name for name in changes if name not in mutable), MAX_FAULTS))
     ]
     if errors:
-        detail = "The patch changes fields that cannot be changed. Correct those that `errors` lists."
+        detail = "The patch changes fields that cannot be changed. Remove the fields listed in `errors`."
         raise RestError(422, Reason.INVALID_SPEC, detail, errors)
     return changes
 
@@ -142,7 +142,8 @@ def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
 def _why_not(name: str, known: list[str], mutable: set[str], *, suggests: bool) -> str:
     if name not in known:
         return unknown_field(name, known, suggests=suggests)
-    return f"cannot be changed after the run is created; start another run (can be: {', '.join(sorted(mutable))})"
+    can_change = ", ".join(sorted(mutable))
+    return f"cannot be changed after the run is created; start a new run. Fields that can be changed: {can_change}"
 
 
 def _from_toml(text: str, namespace: str) -> NewRun:

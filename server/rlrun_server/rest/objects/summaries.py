@@ -71,7 +71,7 @@ class ArtifactSummary(Schema):
 
 
 class ModelSummary(Schema):
-    """A base model that runs may name."""
+    """A base model that runs may use."""
 
     id: str
     name: str

@@ -20,7 +20,7 @@ FileKey = tuple[str, int, datetime]
 
 
 class UsageReader:
-    """Records of the usage log."""
+    """Reader of the usage log."""
 
     def __init__(self, files: StoredFiles) -> None:
         self._files = files
@@ -64,8 +64,8 @@ class UsageReader:
 
 
 def month_folders(root: S3Uri, since: datetime, now: datetime) -> Iterator[S3Uri]:
-    """Yield the folders of the months from `since` to `now`. An attempt is in the folder of the month in which it
-    ended.
+    """Yield the folders of the months from `since` to `now`. An attempt is stored in the folder of the month in which
+    it ended.
     """
     month = since.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     while month <= now:

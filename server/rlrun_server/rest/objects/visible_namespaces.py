@@ -29,7 +29,7 @@ class Visible:
 
 
 class VisibleNamespaces:
-    """Asks the API server about each namespace that has runs."""
+    """Finds the namespaces with runs that a user may see, by asking the API server about each of them."""
 
     def __init__(self, access: Access, namespaces: Callable[[], Collection[str]], clock: Callable[[], float]) -> None:
         self._access = access

@@ -41,7 +41,7 @@ CREATED: dict[int | str, Any] = {
     201: {"model": RunDetail},
     200: {
         "model": RunDetail,
-        "description": "The run already exists, created with the same Idempotency-Key; or `dryRun`",
+        "description": "A request with the same Idempotency-Key has created the run, or `dryRun` is set",
     },
 }
 SPEC_BODY: dict[str, Any] = {

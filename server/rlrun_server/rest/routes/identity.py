@@ -80,7 +80,7 @@ async def list_namespaces(request: Request, caller: Caller = IDENTIFIED) -> Resp
 
 @router.get("/models", response_model=ModelList)
 async def list_models(request: Request, caller: Caller = IDENTIFIED) -> Response:
-    """List the base models that runs may name."""
+    """List the base models that runs may use."""
     objects = services_of(request).objects
     objects.require(objects.models)
     items = sorted((model.summary for model in objects.models.all()), key=lambda model: model.id)

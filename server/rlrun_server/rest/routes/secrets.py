@@ -118,9 +118,9 @@ def read_values(body: bytes) -> SecretValues:
     except InputInvalid as error:
         if not error.faults:
             raise invalid(str(error)) from None
-        message = "must be text; a key has letters, digits, - _ and . only"
+        message = "must be text, with a key of letters, digits, - _ and ."
         found = [FieldProblem(path_of(fault.location), message) for fault in error.faults]
-        raise invalid("The body must have the values by key.", from_field_problems(found), 422) from None
+        raise invalid("The body must map keys to values.", from_field_problems(found), 422) from None
 
 
 def secret_object(namespace: str, name: str, values: SecretValues, existing: Obj | None) -> Obj:

@@ -28,7 +28,7 @@ MAX_DAYS = 400
 
 
 class UsageGroup(StrEnum):
-    """Subject of a row."""
+    """Object or user that a row of usage is about."""
 
     run = "run"
     namespace = "namespace"
@@ -73,8 +73,8 @@ class UsageRow(Schema):
 
 
 class Usage(Schema):
-    """Usage in a period, by attempts that have ended or are running, also those of deleted runs. Serving pools count
-    until the last full hour, or until they were deleted.
+    """Usage in a period. It includes ended and running attempts, and attempts of deleted runs. Serving pools are
+    counted until the last full hour, or until their deletion.
     """
 
     time: datetime
@@ -114,8 +114,8 @@ def window_of(query: UsageQuery, now: datetime) -> Window:
 
 
 def current_records(runs: Iterable[RunSummary], now: datetime) -> list[UsageRecord]:
-    """Return the records of existing runs that the usage log lacks: those of running attempts, and those not written
-    yet.
+    """Return the records of existing runs that may be missing in the usage log: running attempts, and ended attempts
+    that were not written yet.
     """
     found = []
     for run in runs:
@@ -135,8 +135,8 @@ def current_records(runs: Iterable[RunSummary], now: datetime) -> list[UsageReco
 def usage_of(
     records: Iterable[UsageRecord], by: UsageGroup, window: Window, held: dict[str, int]
 ) -> tuple[list[UsageRow], UsageRow]:
-    """Return the usage of each group within a period, in descending order, and the total. `held` has the GPUs that runs
-    hold now, by uid.
+    """Return the usage of each group within a period, in descending order, and the total. `held` maps the uid of a run
+    to the number of GPUs that it holds now.
     """
     groups: dict[tuple[str, ...], list[UsageRecord]] = {}
     key: Callable[[UsageRecord], tuple[str, ...]] = {

@@ -70,7 +70,7 @@ async def get_metrics(
     names = select_names(metrics.columns, query.name)
     if len(names) > MAX_SERIES:
         raise invalid(
-            f"{len(names)} metrics match, and one answer has at most {MAX_SERIES}. Select fewer with `name`; "
+            f"{len(names)} metrics match, but a response has at most {MAX_SERIES}. Select fewer with `name`; "
             f"metrics/names lists them."
         )
 

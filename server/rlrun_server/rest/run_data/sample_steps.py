@@ -29,7 +29,7 @@ async def list_steps(
     query: Annotated[StepQuery, Query()],
     caller: Caller = MAY_READ,
 ) -> Response:
-    """List the steps with stored rollouts, with counts and rewards of each split."""
+    """List the steps with stored rollouts, with the counts and rewards of each split."""
 
     def answer(uid: str, run_samples: RunSamples) -> Response:
         scope = StepScope(uid=uid, **{name: getattr(query, name) for name in StepFilter.model_fields})

@@ -7,7 +7,7 @@ from rlrun.storage.samples.summary import RewardSummary
 
 
 class SampleObject(Schema):
-    """Rollouts of one step and split, and of one environment for val and eval."""
+    """Rollouts of one step and split. For val and eval, the rollouts of one environment."""
 
     step: int
     split: SampleSplit

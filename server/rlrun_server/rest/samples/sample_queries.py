@@ -43,7 +43,7 @@ class StepFilter(Schema):
 
 
 class StepScope(StepFilter):
-    """List that a cursor belongs to."""
+    """Query whose result a cursor continues."""
 
     uid: str
 
@@ -57,7 +57,7 @@ class StepQuery(StepFilter):
 
 
 class SampleSort(StrEnum):
-    """Value by which rollouts are ordered."""
+    """Value by which rollouts are sorted."""
 
     position = "position"
     """Order in the stored object. Rollouts of a group are adjacent."""
@@ -91,7 +91,7 @@ class SampleSelection(Schema):
 
 
 class SampleScope(SampleSelection):
-    """List that a cursor belongs to."""
+    """Query whose result a cursor continues."""
 
     uid: str
     step: int

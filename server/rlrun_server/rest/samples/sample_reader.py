@@ -68,7 +68,7 @@ class OpenedStep:
 
 
 class SampleReader:
-    """Reader of stored rollouts, which are at most FRESH_SECONDS old."""
+    """Reader of stored rollouts. Lists of files are at most FRESH_SECONDS old."""
 
     def __init__(
         self,
@@ -137,12 +137,12 @@ class SampleReader:
         chosen = [file for file in files if split_of(file[0]) is split]
         if not chosen:
             detail = (
-                f"Step {step} has no stored rollouts of the split {split}. The list of the run's steps names those "
-                "that have."
+                f"Step {step} has no stored rollouts of the split {split}. See the run's list of steps for those with "
+                "stored rollouts."
             )
             raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
         if len(chosen) > MAX_OBJECTS:
-            opened_step.problems.append(f"The step has {len(chosen)} objects, and {MAX_OBJECTS} of them are read.")
+            opened_step.problems.append(f"The step has {len(chosen)} objects; only the first {MAX_OBJECTS} are read.")
         left = LIMITS.rows
         for file in chosen[:MAX_OBJECTS]:
             if left <= 0:

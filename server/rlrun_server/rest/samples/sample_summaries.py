@@ -87,7 +87,7 @@ def parse_part(data: bytes) -> list[KeptSummary]:
 
 
 def merge_summaries(newest_first: Iterable[KeptSummary], listed: Mapping[str, int], *, is_complete: bool) -> RunSamples:
-    """Return the newest summary of each object. Objects without a summary are described by their name.
+    """Return the newest summary of each object. An object without a summary is described by the parts of its name.
 
     `listed` maps the names of objects to their sizes in bytes.
     """
@@ -102,7 +102,7 @@ def merge_summaries(newest_first: Iterable[KeptSummary], listed: Mapping[str, in
 
 
 def without_summary(file: str, size: int) -> KeptSummary | None:
-    """Return a summary from the name of an object, or None if the name is invalid."""
+    """Describe an object that has no summary by the parts of its name. Returns None if the name is invalid."""
     parsed = parse_rollouts_name(file)
     if parsed is None or parsed[0] > MAX_STEP:
         return None

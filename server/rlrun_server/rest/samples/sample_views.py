@@ -33,7 +33,7 @@ RECORDS_BYTES = 4 * 1024**2
 
 @dataclass(frozen=True)
 class ListedGroup:
-    """Group with the object that contains its texts."""
+    """Group, and the opened object that contains its texts."""
 
     address: str
     entry: SampleGroup
@@ -109,9 +109,10 @@ def listed_samples(step: OpenedStep) -> list[ListedSample]:
 
 
 def addresses(ids: Sequence[tuple[str, str]]) -> list[str]:
-    """Return an id for each that is valid in paths: its own, or `~` and a digest of its position.
+    """Return a unique id that is valid in a path for each pair of id and position: the id itself, or `~` and a digest
+    of the position.
 
-    Ids come from the environment, which may repeat one or use any characters.
+    The environment chooses the ids, so they may repeat or contain any character.
     """
     counts = Counter(own for own, _ in ids)
     return [own if counts[own] == 1 and ADDRESS.fullmatch(own) else _digest(place) for own, place in ids]
@@ -143,7 +144,7 @@ def _has_text(sample: ListedSample, text: str) -> bool:
 
 
 def of_group(samples: Sequence[ListedSample], address: str, what: str) -> list[ListedSample]:
-    """Return the rollouts of a group. Raises RestError, which names the step `what`, if the group does not exist."""
+    """Return the rollouts of a group. If the group does not exist, raises RestError, in which `what` names the step."""
     members = [sample for sample in samples if sample.group.address == address]
     if not members:
         raise not_found(f"Group {address} of {what}")
@@ -151,7 +152,7 @@ def of_group(samples: Sequence[ListedSample], address: str, what: str) -> list[L
 
 
 def one(samples: Sequence[ListedSample], address: str, what: str) -> ListedSample:
-    """Return a rollout. Raises RestError, which names the step `what`, if the rollout does not exist."""
+    """Return a rollout. If the rollout does not exist, raises RestError, in which `what` names the step."""
     for sample in samples:
         if sample.address == address:
             return sample
@@ -168,7 +169,7 @@ def records_of(step: OpenedStep, group: Sequence[ListedSample]) -> tuple[list[by
             if left < 0:
                 return lines, (
                     f"This response has the texts of {len(lines)} of {len(group)} rollouts, because the others are "
-                    f"too long. Read them one by one."
+                    f"too long. Read the others one by one."
                 )
             lines.append(line)
     except (SamplesDamaged, NotFound) as error:
@@ -184,7 +185,7 @@ def record_of(step: OpenedStep, sample: ListedSample) -> tuple[bytes | None, str
         for number, line in enumerate(_lines(sample.group)):
             if number == place:
                 return line, None
-        raise SamplesDamaged("the group has fewer records than its index")
+        raise SamplesDamaged("the group has fewer records than its index lists")
     except (SamplesDamaged, NotFound) as error:
         step.problems.append(cut(str(error)))
         return None, cut(f"The texts of this rollout cannot be read: {error}")
@@ -227,7 +228,7 @@ def histogram(rewards: Sequence[float], count: int) -> list[RewardBin]:
 
 
 def mean_of(values: Sequence[float]) -> float | None:
-    """Return the mean. The sum cannot overflow."""
+    """Return the mean, computed without overflow of the sum."""
     if not values:
         return None
     try:

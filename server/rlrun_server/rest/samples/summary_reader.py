@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class DecodingTurn:
-    """Lock that lets one thread decode at a time, because decoding untrusted data needs many times its size."""
+    """Lock that lets one thread decode at a time, because decoding untrusted data needs a multiple of its size."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
