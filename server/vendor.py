@@ -23,7 +23,7 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 def integrity_of(archive: Path) -> str:
-    """Return the integrity of a file as npm writes it."""
+    """Return the integrity hash of a file in npm's format."""
     return "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
 
 
@@ -35,7 +35,7 @@ def pack(package: str, version: str, folder: Path) -> Path:
 
 
 def copy(archive: Path, files: list[dict[str, str]]) -> None:
-    """Copy the files out of the archive and write down their digests."""
+    """Copy the files from the archive, and record their SHA-256 digests in `files`."""
     with tarfile.open(archive) as contents:
         for file in files:
             source = contents.extractfile(f"package/{file['source']}")
@@ -47,7 +47,7 @@ def copy(archive: Path, files: list[dict[str, str]]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Fetch all packages, compare their integrity and copy their files."""
+    """Fetch all packages, verify their integrity hashes, and copy their files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--update", metavar="PACKAGE@VERSION", help="use another version of one package")
     name, _, version = (parser.parse_args(arguments).update or "").partition("@")

@@ -15,11 +15,11 @@ OLD_SECONDS = 600.0
 
 
 class CredentialsMissing(Exception):
-    """There are no S3 credentials, or they cannot be renewed now."""
+    """Raised if there are no S3 credentials, or if they cannot be renewed now."""
 
 
 class CredentialSource:
-    """Cache of the credentials that `read` returned last. One read runs at a time, in a thread."""
+    """Cache of the credentials that `read` returns. `read` runs in a thread, one call at a time."""
 
     def __init__(self, read: Callable[[], ReadOnlyCredentials], clock: Callable[[], float]) -> None:
         """`read` may block. It raises CredentialsMissing."""
@@ -48,7 +48,7 @@ class CredentialSource:
         if self._held is None or self._clock() >= self._held_at + OLD_SECONDS:
             if self._failure is not None:
                 raise CredentialsMissing(str(self._failure)) from self._failure
-            raise CredentialsMissing(f"rlrun-server waits for S3 credentials for more than {WAIT_SECONDS:.0f} s")
+            raise CredentialsMissing(f"rlrun-server has waited more than {WAIT_SECONDS:.0f} s for S3 credentials")
         return self._held
 
     def _keep(self, reading: "asyncio.Task[ReadOnlyCredentials]") -> None:

@@ -31,7 +31,7 @@ UID_BYTES = 64
 
 
 class PackageOwners:
-    """Records of owners in S3."""
+    """Owners of environment packages, as recorded in S3."""
 
     def __init__(
         self,
@@ -57,17 +57,17 @@ class PackageOwners:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def require(self, owner: str) -> None:
-        """Require that the current namespace of this name owns the packages. It becomes the owner if there is no
-        record. Raises RequestNotAllowed, or ApiError, StoreError or CredentialsMissing if the owner cannot be
-        determined.
+        """Check that the namespace that has the owner's name now owns the packages. If no owner is recorded, this
+        namespace becomes the owner. Raises RequestNotAllowed, or ApiError, StoreError or CredentialsMissing if the
+        owner cannot be determined.
         """
         if owner in self._owners:
             return
         uid = await self._uids.get(owner.encode(), lambda: self._uid(owner))
         if uid != await self._records.get(owner.encode(), lambda: self._record(owner, uid)):
             raise RequestNotAllowed(
-                f"the packages of {owner} belong to an earlier namespace of this name; the platform team hands them "
-                f"over by deleting {package_owner_record(self._root, owner)}"
+                f"the packages of {owner} belong to a deleted namespace of this name; the platform team can transfer "
+                f"them to this namespace by deleting {package_owner_record(self._root, owner)}"
             )
 
     async def _uid(self, owner: str) -> str:
@@ -77,8 +77,8 @@ class PackageOwners:
             if error.status != 403:
                 raise
             raise RequestNotAllowed(
-                f"rlrun-server may not read namespace {owner}, which owns the packages of this name: the chart's "
-                "`operator.watchNamespaces` does not name it"
+                f"rlrun-server may not read namespace {owner}, which owns the packages of this name, because the "
+                "chart's `operator.watchNamespaces` does not list it"
             ) from error
         return "" if namespace is None else str(namespace["metadata"]["uid"])
 

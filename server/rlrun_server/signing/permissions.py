@@ -54,7 +54,7 @@ def is_allowed(grant: StorageGrant, request: S3Request) -> bool:
 
 
 def is_written_once(grant: StorageGrant, request: S3Request) -> bool:
-    """Return whether the request is for a folder in which no object may be replaced."""
+    """Return whether the request concerns a folder whose objects must not be replaced."""
     folder = S3Uri.parse(grant.folder) if grant.folder else None
     if folder is None or not _is_below(folder, request):
         return False

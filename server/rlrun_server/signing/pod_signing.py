@@ -139,7 +139,7 @@ def _bucket_of(grant: StorageGrant, url: str, signer: S3Signer) -> str:
             continue  # the pod's own client says why
         if path == base or path.startswith(f"{base}/"):
             return bucket
-    raise RequestNotAllowed("the URL is not one of this run's bucket at the platform's S3 endpoint")
+    raise RequestNotAllowed("the URL is not in this run's bucket at the platform's S3 endpoint")
 
 
 def _unauthorized_problem() -> ProblemError:

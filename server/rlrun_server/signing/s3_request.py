@@ -46,7 +46,7 @@ class Operation(StrEnum):
 
 
 class RequestNotAllowed(Exception):
-    """The request is not of a kind that is signed. The message says why."""
+    """Raised if rlrun-server does not sign a request. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ def read_request(method: str, url: str, headers: Mapping[str, str], bucket: str,
             "the query of the URL has characters that are not percent-encoded, or an empty parameter"
         )
     if path != base and not path.startswith(f"{base}/"):
-        raise RequestNotAllowed(f"the URL is not one of bucket {bucket} at the platform's S3 endpoint")
+        raise RequestNotAllowed(f"the URL is not in bucket {bucket} at the platform's S3 endpoint")
     parameters = _parameters(query)
     if path in (base, f"{base}/"):
         return S3Request(Operation.list, bucket, _listed_prefix(method, parameters))
     operation = _BY_QUERY.get((method, frozenset(parameters) - {"x-id"}))
     if operation is None:
-        raise RequestNotAllowed(f"{method!r} with the parameters {sorted(parameters)} is not signed")
+        raise RequestNotAllowed(f"rlrun-server does not sign {method!r} with the parameters {sorted(parameters)}")
     stores = (method, frozenset(parameters) - {"x-id"}) in STORES
     condition = next((value for name, value in headers.items() if name.lower() == CONDITION), "")
     key = _checked_key(path.removeprefix(f"{base}/"))
@@ -106,7 +106,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
         raise RequestNotAllowed("a header is repeated")
     others = sorted(name for name in headers if name.lower() not in HEADERS)
     if others:
-        raise RequestNotAllowed(f"the headers {', '.join(map(repr, others))} are not signed")
+        raise RequestNotAllowed(f"rlrun-server does not sign requests with the headers {', '.join(map(repr, others))}")
     digest = next((value for name, value in headers.items() if name.lower() == PAYLOAD_HASH), "")
     if not DIGEST.fullmatch(digest):
         raise RequestNotAllowed(f"{PAYLOAD_HASH} must be the SHA-256 of the body in hexadecimal, or UNSIGNED-PAYLOAD")
@@ -130,7 +130,7 @@ def _listed_prefix(method: str, parameters: Mapping[str, str]) -> str:
     objects = parameters.get("list-type") == "2" and names <= {"list-type"} | LIST_PARAMETERS
     uploads = parameters.get("uploads") == "" and names <= {"uploads"} | UPLOAD_LIST_PARAMETERS
     if method != "GET" or not (objects or uploads):
-        raise RequestNotAllowed(f"{method!r} of the bucket with the parameters {sorted(names)} is not signed")
+        raise RequestNotAllowed(f"rlrun-server does not sign {method!r} of a bucket with parameters {sorted(names)}")
     prefix = parameters.get("prefix", "")
     if not prefix.endswith("/"):
         raise RequestNotAllowed("a list needs a prefix that ends with a slash")
@@ -151,4 +151,4 @@ def _checked_key(path: str) -> str:
 def _check_segments(key: str) -> None:
     segments = key.split("/")
     if len(segments) > MAX_SEGMENTS or not all(SEGMENT.fullmatch(s) and s not in (".", "..") for s in segments):
-        raise RequestNotAllowed("a key has 1 to 32 segments of letters, digits and ._+=@~,- that are not . or ..")
+        raise RequestNotAllowed("a key must have 1 to 32 segments of letters, digits and ._+=@~,- except . and ..")

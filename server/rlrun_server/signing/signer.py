@@ -85,7 +85,7 @@ class S3Signer:
         return {name: value for name, value in request.headers.items() if name.lower() in RESULT}
 
     def sign_by_query(self, method: str, url: str, headers: Mapping[str, str]) -> str:
-        """Return the parameters that make the request valid without PAYLOAD_HASH and further headers.
+        """Return query parameters that make the request valid without PAYLOAD_HASH or other headers.
 
         The signature covers the given headers, not the body. Raises CredentialsMissing.
         """
@@ -148,5 +148,5 @@ class OwnSigner(RequestSigner):
 
 
 def own_store(signer: S3Signer, connection: S3Connection, limits: RequestLimits = DEFAULT_LIMITS) -> Store:
-    """Return the client of S3. Raises StoreError."""
+    """Return the server's own S3 client. Raises StoreError."""
     return Store(connection, signer=OwnSigner(signer, connection.region), limits=limits)

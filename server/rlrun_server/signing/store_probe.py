@@ -28,9 +28,9 @@ from rlrun_server.signing.credentials import CredentialsMissing
 from rlrun_server.signing.signer import COPY_SOURCE, S3Signer
 from rlrun_server.signing.store_safety import (
     Answers,
-    Attempt,
     Inconclusive,
     ProbeRefused,
+    ProbeRequest,
     SigningMethod,
     SigningVerdict,
     StoreSafety,
@@ -49,23 +49,23 @@ MAX_LISTED, MAX_COLLECTED = 1000, 5
 """Maximum number of leftover objects that a test lists, and of leftover folders that it deletes."""
 SOURCE, EXTRACTED, ONCE = "plain", "extracted", "once"
 NO_CONDITIONS = (
-    "the S3 server does not implement If-None-Match: it stores no packages, checkpoints and adapters. Upgrade it, or "
-    "use a server that has conditional writes"
+    "the S3 server does not implement If-None-Match, so it cannot store packages, checkpoints and adapters. Upgrade "
+    "it, or use a server that supports conditional writes"
 )
-FILES: Mapping[Attempt, str] = {
-    Attempt.plain: SOURCE,
-    Attempt.copy: "copy",
-    Attempt.extract: "archive.tar",
-    Attempt.metadata: "metadata",
+FILES: Mapping[ProbeRequest, str] = {
+    ProbeRequest.plain: SOURCE,
+    ProbeRequest.copy: "copy",
+    ProbeRequest.extract: "archive.tar",
+    ProbeRequest.metadata: "metadata",
 }
-"""File name of each attempt, in the folder of the test."""
+"""File name of each request, in the folder of the test."""
 
 Send = Callable[[str, str, Mapping[str, str], bytes], int]
 """Sends a request (method, URL, headers, body) and returns the status, 0 without a response. It may block."""
 
 
 def http_sender(connection: S3Connection) -> Send:
-    """Return how requests are sent: with the proxies and certificates of boto3, each once and with a deadline."""
+    """Return a function that sends each request once, with a deadline and with boto3's proxies and certificates."""
     client = s3_client(
         new_session(),
         connection,
@@ -86,7 +86,7 @@ def http_sender(connection: S3Connection) -> Send:
 
 
 class StoreProbe:
-    """Test of one bucket."""
+    """Tests whether an S3 server verifies signatures strictly enough to isolate tenants, with objects in one bucket."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class StoreProbe:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self) -> SigningVerdict:
-        """Run the test and return how requests may be signed. Raises Inconclusive."""
+        """Run the test and return the method with which requests may be signed. Raises Inconclusive."""
         if not self._root.bucket:
             raise ProbeRefused("RLRUN_SERVER_BUCKET is not set")
         try:
@@ -130,8 +130,8 @@ class StoreProbe:
         self._store.check(folder)
         try:
             for method in SigningMethod:
-                answers[method] = self._attempts(method, folder)
-                if method is SigningMethod.headers and not 200 <= answers[method][Attempt.plain] < 300:
+                answers[method] = self._statuses(method, folder)
+                if method is SigningMethod.headers and not 200 <= answers[method][ProbeRequest.plain] < 300:
                     # The same request by the client raises an error with S3's own words.
                     self._store.put_bytes(folder / SOURCE, _archive(folder.key))
                 if is_safe(method, answers[method]):
@@ -168,17 +168,17 @@ class StoreProbe:
         for name in [name for name, modified in newest.items() if modified < before][:MAX_COLLECTED]:
             self._store.delete_prefix(place / name)
 
-    def _attempts(self, method: SigningMethod, folder: S3Uri) -> Answers:
+    def _statuses(self, method: SigningMethod, folder: S3Uri) -> Answers:
         extra = {
-            Attempt.plain: {},
-            Attempt.copy: {COPY_SOURCE: f"/{folder.bucket}/{folder.key}/{SOURCE}"},
-            Attempt.extract: {"x-amz-meta-snowball-auto-extract": "true"},
-            Attempt.metadata: {"x-amz-meta-rlrun": "unsigned"},
+            ProbeRequest.plain: {},
+            ProbeRequest.copy: {COPY_SOURCE: f"/{folder.bucket}/{folder.key}/{SOURCE}"},
+            ProbeRequest.extract: {"x-amz-meta-snowball-auto-extract": "true"},
+            ProbeRequest.metadata: {"x-amz-meta-rlrun": "unsigned"},
         }
-        answers: dict[Attempt, int] = {}
-        for attempt, headers in extra.items():
-            body = b"" if attempt is Attempt.copy else _archive(folder.key)
-            answers[attempt] = self._put(method, folder / FILES[attempt], headers, body)
+        answers: dict[ProbeRequest, int] = {}
+        for request, headers in extra.items():
+            body = b"" if request is ProbeRequest.copy else _archive(folder.key)
+            answers[request] = self._put(method, folder / FILES[request], headers, body)
         return answers
 
     def _put(self, method: SigningMethod, uri: S3Uri, unsigned: Mapping[str, str], body: bytes) -> int:
@@ -201,13 +201,13 @@ async def follow(
     safety: StoreSafety,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Test until cancelled, and record each verdict."""
+    """Repeat the test until cancelled, and record each verdict."""
     while True:
         try:
             verdict = await probe()
         except Inconclusive as error:
             safety.record_trouble(str(error), is_refusal=isinstance(error, ProbeRefused))
-            log.warning("the test of the S3 server has no result: %s", error)
+            log.warning("the test of the S3 server was inconclusive: %s", error)
         except Exception as error:
             safety.record_trouble(type(error).__name__)
             log.exception("the test of the S3 server failed")

@@ -49,14 +49,14 @@ SAFE = "safe"
 
 
 class SigningMethod(StrEnum):
-    """Place of the signature, in the order of preference."""
+    """Part of a request that contains the signature, in order of preference."""
 
     headers = "headers"
     query = "query"
 
 
-class Attempt(StrEnum):
-    """Request of the probe."""
+class ProbeRequest(StrEnum):
+    """Kinds of requests that the probe sends."""
 
     plain = "an ordinary PUT"
     copy = "an unsigned x-amz-copy-source"
@@ -64,13 +64,13 @@ class Attempt(StrEnum):
     metadata = "an unsigned x-amz-meta header"
 
 
-Answers = Mapping[Attempt, int]
-"""Status by attempt. 0 means no response."""
+Answers = Mapping[ProbeRequest, int]
+"""Status by request. 0 means no response."""
 
 
 @dataclass(frozen=True)
 class SigningVerdict:
-    """Method for requests of tenants. If it is None, no request is signed, and `problem` says why."""
+    """Method for signing the requests of tenants. If None, no request is signed, and `problem` says why."""
 
     method: SigningMethod | None
     problem: str = ""
@@ -79,43 +79,43 @@ class SigningVerdict:
 
 
 class Inconclusive(Exception):
-    """The answers do not say whether the server is safe. The message says why."""
+    """Raised if the responses do not show whether the S3 server is safe. The message says why."""
 
 
 class ProbeRefused(Inconclusive):
-    """The S3 server or the settings prevent the test. An early retry does not help."""
+    """Raised if the S3 server or the settings prevent the test. An early retry does not help."""
 
 
 def decide(answers: Mapping[SigningMethod, Answers]) -> SigningVerdict:
     """Return the first safe method. Raises Inconclusive if a required response is missing."""
     problems = []
     for method in SigningMethod:
-        accepted = [attempt for attempt in Attempt if _is_accepted(method, attempt, answers)]
-        if Attempt.plain not in accepted:
+        accepted = [request for request in ProbeRequest if _is_accepted(method, request, answers)]
+        if ProbeRequest.plain not in accepted:
             if method is SigningMethod.headers:
-                raise ProbeRefused(f"S3 refuses {Attempt.plain} with status {answers[method][Attempt.plain]}")
-            problems.append(f"it refuses {Attempt.plain} signed in the URL")
-        elif accepted == [Attempt.plain]:
+                raise ProbeRefused(f"S3 rejects {ProbeRequest.plain} with status {answers[method][ProbeRequest.plain]}")
+            problems.append(f"when requests are signed in the URL, it rejects {ProbeRequest.plain}")
+        elif accepted == [ProbeRequest.plain]:
             return SigningVerdict(method)
         else:
-            problems.append(f"signed in {'the URL' if method is SigningMethod.query else method}, it accepts "
-                            + " and ".join(accepted[1:]))  # fmt: skip
-    return SigningVerdict(None, f"the S3 server cannot hold tenants apart: {'; '.join(problems)}")
+            place = "the URL" if method is SigningMethod.query else method
+            problems.append(f"when requests are signed in {place}, it accepts {' and '.join(accepted[1:])}")
+    return SigningVerdict(None, f"the S3 server cannot isolate tenants: {'; '.join(problems)}")
 
 
 def is_safe(method: SigningMethod, answers: Answers) -> bool:
-    """Return whether the method works and nothing but the ordinary request is accepted. Raises Inconclusive."""
-    return [a for a in Attempt if _is_accepted(method, a, {method: answers})] == [Attempt.plain]
+    """Return whether S3 accepts only ordinary requests signed with this method. Raises Inconclusive."""
+    return [a for a in ProbeRequest if _is_accepted(method, a, {method: answers})] == [ProbeRequest.plain]
 
 
-def _is_accepted(method: SigningMethod, attempt: Attempt, answers: Mapping[SigningMethod, Answers]) -> bool:
-    status = answers.get(method, {}).get(attempt, 0)
-    if 200 <= status < 300 or (attempt is not Attempt.plain and status == NOT_FOUND):
+def _is_accepted(method: SigningMethod, request: ProbeRequest, answers: Mapping[SigningMethod, Answers]) -> bool:
+    status = answers.get(method, {}).get(request, 0)
+    if 200 <= status < 300 or (request is not ProbeRequest.plain and status == NOT_FOUND):
         return True
     if status in REFUSALS:
         return False
     what = f"responds with {status}" if status else "does not respond"
-    raise Inconclusive(f"S3 {what} to {attempt} signed in {method}")
+    raise Inconclusive(f"S3 {what} to {request} signed in {method}")
 
 
 @dataclass
@@ -131,7 +131,7 @@ class _UnconfirmedResult:
 
 
 class StoreSafety:
-    """Results of the tests so far, and the way in which requests of tenants are signed."""
+    """Results of the tests so far, and the resulting method for signing the requests of tenants."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -146,16 +146,14 @@ class StoreSafety:
 
     @property
     def problem(self) -> str:
-        """Reason why requests are not signed now. Empty if they are."""
+        """Reason why no requests are signed now, or an empty string."""
         if self._verdict is None:
             return f"rlrun-server does not know yet whether the S3 server is safe: {self._trouble}"
         return self._verdict.problem
 
     @property
     def shortcoming(self) -> str:
-        """Reason why requests are not signed now, or else the feature that the S3 server lacks. Empty if there is
-        neither.
-        """
+        """Reason why no requests are signed now, or else the feature that the S3 server lacks, or an empty string."""
         return self.problem or (self._verdict.lack if self._verdict is not None else "")
 
     @property

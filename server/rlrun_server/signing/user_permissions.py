@@ -36,9 +36,10 @@ Owners = Mapping[str, Sequence[str]]
 
 
 def required_check(request: S3Request, root: S3Uri, owners: Owners, namespace: str, *, once: bool) -> Check | None:
-    """Return the permission that the request needs, or None if every user may send it. `namespace` is the namespace in
-    which the user works. `once` is True if S3 rejects the request when the object exists. Raises RequestNotAllowed if
-    no user may send it.
+    """Return the permission that the request needs, or None if every user may send it.
+
+    `namespace` is the namespace that the user works in. `once` is True if S3 rejects the request when the object
+    exists. Raises RequestNotAllowed if no user may send the request.
     """
     prefix = f"{root.key}/" if root.key else ""
     if request.bucket != root.bucket or not request.key.startswith(prefix):
@@ -48,12 +49,12 @@ def required_check(request: S3Request, root: S3Uri, owners: Owners, namespace: s
     if head == ENVIRONMENTS_FOLDER:
         return _package_check(request.operation, rest, owners, namespace, once=once)
     if head == MODELS_FOLDER:
-        raise RequestNotAllowed("users may not use the weights of models")
+        raise RequestNotAllowed("users may not access model weights")
     return _run_check(request.operation, head, rest)
 
 
 def written_owner(request: S3Request, root: S3Uri) -> str | None:
-    """Return the owner of the package that an allowed request changes, or None if it changes none."""
+    """Return the owner of the package that a permitted request changes, or None if the request changes no package."""
     head, owner, *_ = request.key.removeprefix(f"{root.key}/" if root.key else "").split("/")
     return owner if head == ENVIRONMENTS_FOLDER and request.operation not in READ else None
 
@@ -97,6 +98,6 @@ def _namespace_of(owner: str, owners: Owners, namespace: str) -> str:
     if namespace and any(fnmatchcase(namespace, pattern) for pattern in owners[owner]):
         return namespace
     raise RequestNotAllowed(
-        f"the packages of {owner} belong to other namespaces than {namespace or 'the one of this request'}; the "
-        "platform team lists them in runs.environmentOwners"
+        f"{f'namespace {namespace}' if namespace else 'this namespace'} may not use the packages of {owner}; the "
+        "platform team lists the namespaces that may in runs.environmentOwners"
     )

@@ -58,7 +58,7 @@ class UserSigning:
         self._signatures = RateLimiter(Rate(per_second, BURST_SECONDS * per_second))
 
     async def location(self, token: str, client: str) -> StorageLocation:
-        """Return where the platform stores its files. Any user may ask. `client` is the address of the connection."""
+        """Return the S3 location of the platform's files. Any user may ask. `client` is the connection's address."""
         await self._identify(token, client)
         return self._location.model_copy(update={"problem": self._safety.shortcoming})
 
@@ -114,7 +114,7 @@ class UserSigning:
             base = signer.base_url(self._root.bucket)
             if path == base or path.startswith(f"{base}/"):
                 return signer, read_request(asked.method, asked.url, asked.headers, self._root.bucket, base)
-        raise RequestNotAllowed("the URL is not one of the platform's bucket at its S3 endpoint")
+        raise RequestNotAllowed("the URL is not in the platform's bucket at its S3 endpoint")
 
     async def _identify(self, token: str, client: str) -> User:
         if not self._root.bucket:

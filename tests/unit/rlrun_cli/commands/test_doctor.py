@@ -141,8 +141,8 @@ def test_a_server_that_does_not_answer(rlrun: Rlrun, healthy: FakeCluster) -> No
 
 
 def test_a_server_that_signs_nothing(rlrun: Rlrun, healthy: FakeCluster) -> None:
-    healthy.answers[SERVER] = [{"bucket": "b", "problem": "the S3 server cannot hold tenants apart"}]
-    assert_problem(rlrun("doctor"), "rlrun-server", "cannot hold tenants apart", "docs/security.md")
+    healthy.answers[SERVER] = [{"bucket": "b", "problem": "the S3 server cannot isolate tenants"}]
+    assert_problem(rlrun("doctor"), "rlrun-server", "cannot isolate tenants", "docs/security.md")
 
 
 def test_no_model(rlrun: Rlrun, healthy: FakeCluster) -> None:

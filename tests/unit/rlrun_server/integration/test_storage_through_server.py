@@ -186,7 +186,7 @@ def test_a_signature_is_for_its_headers_only(server: SigningServer, run: S3Uri, 
     signer = RemoteSigner.from_environment(server.variables(StorageRole.orchestrator, str(run)), "us-east-1")
     assert signer is not None
     url = f"{server.s3.endpoint}/{run.bucket}/{run.key}/metrics/x"
-    with pytest.raises(AccessDenied, match="are not signed"):
+    with pytest.raises(AccessDenied, match="does not sign requests with"):
         signer.sign(AWSRequest("PUT", url, headers={header: value}, data=b""))
     request = AWSRequest("PUT", url, data=b"")
     signer.sign(request)

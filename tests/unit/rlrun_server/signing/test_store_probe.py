@@ -206,7 +206,7 @@ async def test_a_server_without_conditional_writes_is_named(dialect: Dialect) ->
         assert s3.objects == {}
     assert verdict.method is not None, "runs train, and read what is there"
     assert "does not implement If-None-Match" in verdict.lack
-    assert "no packages, checkpoints and adapters" in verdict.lack
+    assert "cannot store packages, checkpoints and adapters" in verdict.lack
 
 
 async def test_a_real_server_lacks_nothing(s3_server: S3Server) -> None:

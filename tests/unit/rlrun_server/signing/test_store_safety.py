@@ -11,9 +11,9 @@ from rlrun_server.signing.store_probe import follow
 from rlrun_server.signing.store_safety import (
     FIRST_RESULT_SECONDS,
     Answers,
-    Attempt,
     Inconclusive,
     ProbeRefused,
+    ProbeRequest,
     SigningMethod,
     SigningVerdict,
     StoreSafety,
@@ -25,7 +25,7 @@ ASKED = RequestToSign(method="GET", url="http://s3/b/k", headers={PAYLOAD_HASH: 
 
 
 def answers(plain: int, copy: int = 403, extract: int = 403, metadata: int = 403) -> Answers:
-    return dict(zip(Attempt, (plain, copy, extract, metadata), strict=True))
+    return dict(zip(ProbeRequest, (plain, copy, extract, metadata), strict=True))
 
 
 @pytest.mark.parametrize(
