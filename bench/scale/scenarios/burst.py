@@ -3,7 +3,7 @@
 from bench.repetitions import percentile
 from bench.report import at_least, at_most
 from bench.scale.scenarios import events, steps
-from bench.scale.scenarios.scenario import HIGHER, MIB, Figures, Options, FigureRow, Scenario
+from bench.scale.scenarios.scenario import HIGHER, MIB, FigureRow, Figures, Options, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster
 from bench.scale.testbed.readings import read

@@ -8,7 +8,7 @@ from typing import Literal
 from bench.report import at_most
 from bench.scale.scenarios import events, steps
 from bench.scale.scenarios.delays import EventDelays
-from bench.scale.scenarios.scenario import Figures, Options, FigureRow, Scenario
+from bench.scale.scenarios.scenario import FigureRow, Figures, Options, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.bulk import Call
 from bench.scale.testbed.cluster import OperatorProcess, ScaleCluster, wait_for

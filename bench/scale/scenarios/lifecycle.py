@@ -4,7 +4,7 @@ import time
 
 from bench.report import at_least, at_most
 from bench.scale.scenarios import steps
-from bench.scale.scenarios.scenario import HIGHER, MIB, Figures, Options, FigureRow, Scenario
+from bench.scale.scenarios.scenario import HIGHER, MIB, FigureRow, Figures, Options, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.bulk import BulkClient
 from bench.scale.testbed.cluster import ScaleCluster

@@ -5,7 +5,7 @@ from collections import Counter
 
 from bench.report import at_most
 from bench.scale.scenarios import steps
-from bench.scale.scenarios.scenario import MIB, Figures, Options, FigureRow, Scenario
+from bench.scale.scenarios.scenario import MIB, FigureRow, Figures, Options, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster
 from bench.scale.testbed.readings import Reading, read

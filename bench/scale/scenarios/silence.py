@@ -9,7 +9,7 @@ from bench.repetitions import percentile
 from bench.report import at_most
 from bench.scale.scenarios import events, steps
 from bench.scale.scenarios.delays import EventDelays
-from bench.scale.scenarios.scenario import MIB, Figures, Options, FigureRow, Scenario
+from bench.scale.scenarios.scenario import MIB, FigureRow, Figures, Options, Scenario
 from bench.scale.testbed import objects
 from bench.scale.testbed.cluster import ScaleCluster, wait_for
 from bench.scale.testbed.readings import read

@@ -7,7 +7,7 @@ import pytest
 
 from bench.report import Result, write_entries
 from bench.scale import __main__ as command
-from bench.scale.scenarios.scenario import Figures, Options, FigureRow, Scenario
+from bench.scale.scenarios.scenario import FigureRow, Figures, Options, Scenario
 from tests.lab.bench.scale.test_comparison import entry
 
 
