@@ -1,284 +1,269 @@
 """`make pictures`: a recording and pictures of the page, from two real runs on the local cluster.
 
 Replaces docs/images/page-*.png, docs/images/page-recording.webp and docs/images/page.json, which says what they show.
-Exits 1 if the page reported an error, or a picture is missing; what was made until then is written all the same.
 """
 
+import io
 import json
-import shutil
-import sys
 import time
-import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, expect
+import yaml
+from PIL import Image
+from playwright.sync_api import Browser, TimeoutError, expect
 
 from demo.__main__ import git, metrics_of
 from demo.cluster import local_cluster
 from demo.install import EXAMPLES, ROOT, S3Access, install_platform
-from demo.kubectl import Kubectl, Object
-from demo.watch import Follower
+from demo.kubectl import Kubectl, Object, wait_for
+from demo.watch import TERMINAL, Follower, RunFailed, describe, pods
 from tests.e2e.server_clients import api_key, server_on_loopback
-from tests.pictures.real_runs import (
-    CHANGES,
-    EXAMPLE,
-    NAMESPACE,
-    OTHER,
-    RUN,
-    look_until_completed,
-    newest_adapter,
-    phase_of,
-    remove_runs,
-    run_object,
-    step_of,
-    wait_until_deployed,
-)
-from tests.pictures.recording import Recorder, write_recording
-from tests.pictures.screenshots import LOADED_MS, PHONE, Shot, open_view, take, user
-from tests.support.browser import WatchedPage, chromium
+from tests.support.browser import WatchedPage, chromium, watched_page
 
-COMMAND = "make pictures"
 IMAGES = ROOT / "docs" / "images"
-RECORDING, ACCOUNT = "page-recording.webp", "page.json"
-SOURCES = (".", f":!{IMAGES.relative_to(ROOT)}")
-"""Files that pictures are made from, as git names them: all but the pictures."""
-RECORDED_SIZE = {"width": 1440, "height": 900}
-RECORDED_SCALE = 1200 / 1440
-QUESTION = "rimofa tul"
-"""Text like those of the environment."""
-ANSWER_TOKENS = "24"
-QUESTIONS = 5
-BETWEEN_QUESTIONS_MS = 5000
+RECORDING = "page-recording.webp"
+NAMESPACE = "research"
+RUN, OTHER = "reverse-text", "reverse-text-small-steps"
+EVALUATION: dict[str, Any] = {
+    "val": {"numExamples": 32, "interval": 5},
+    "eval": {
+        "interval": 10,
+        "numExamples": 16,
+        "rolloutsPerExample": 2,
+        "env": [{"id": "rlrun/reverse-text", "name": "longer-texts", "args": {"min_length": 11, "max_length": 16}}],
+    },
+}
+CHANGES = {RUN: EVALUATION, OTHER: {**EVALUATION, "learningRate": 1e-4, "batchSize": 64}}
+"""Fields of the spec that differ from the example, by run."""
+RUN_SECONDS = 1200.0
+"""Longest time for a run, and for the deployment of an adapter."""
+SHOWN_SECONDS = 15.0
+"""Length of the recording."""
+MAX_FRAMES = 120
+WIDTH, HEIGHT, PHONE = 1280, 800, 360
+LOADED_MS, OPEN_MS, SETTLE_MS = 60_000, 20_000, 2000
+"""Longest time until a view has its data, and for one attempt; time for charts to be drawn."""
+MAX_LOADS = 5
+"""Pods that come and go end requests of Chromium, among them those for modules of a view."""
+QUESTIONS, BETWEEN_QUESTIONS_MS = 5, 5000
 """Pools are found by name a little after they are ready."""
-OPEN_RUN = ".empty, canvas"
-"""Selector of what a run shows below its state: that it has no metrics yet, or its charts."""
-LISTED_STEP = 5
-"""Step of the second run at which the picture of the list is taken."""
-
-Say = Callable[[str], None]
 
 
-@dataclass
-class Pictures:
-    """Everything that was made, before it replaces the pictures of the repository."""
+@dataclass(frozen=True)
+class Shot:
+    """View to take a picture of. `{run}`, `{other}`, `{adapter}` and `{step}` stand for what was made."""
 
-    kubectl: Kubectl
-    s3: S3Access
-    url: str
-    key: str
-    browser: Browser
-    folder: Path
-    say: Say
-    problems: list[str] = field(default_factory=list)
-    shots: dict[str, Shot] = field(default_factory=dict)
-    recording: dict[str, Any] = field(default_factory=dict)
-    runs: list[dict[str, Any]] = field(default_factory=list)
+    name: str
+    view: str
+    ready: str
+    """Selector of what the view shows when it has its data."""
+    height: int = HEIGHT
+    width: int = WIDTH
+    scheme: str = "light"
+    act: Callable[[WatchedPage], None] | None = None
+    """Actions of a user before the picture."""
 
-    def take(self, *shots: Shot) -> None:
-        """Take pictures."""
-        for shot in shots:
-            self.say(f"picture {shot.file}")
-            self.shots |= take(self.browser, self.url, self.key, [shot], self.folder, self.problems)
-
-    def add_run(self, run: Object) -> None:
-        """Note what a run has reached."""
-        self.runs.append(run_facts(run, [line["reward/mean"] for line in metrics_of(self.s3, run)]))
-
-
-def main() -> int:
-    """Make everything. Returns 0 if nothing is missing."""
-    started = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"[{time.monotonic() - started:6.1f} s] {line}", flush=True)
-
-    folder = ROOT / "build" / "pictures"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    kubectl, s3 = local_cluster()
-    install_platform(kubectl, s3, say)
-    remove_runs(kubectl)
-    key = api_key(kubectl, NAMESPACE)
-    failed = False
-    with server_on_loopback(kubectl) as url, chromium() as browser:
-        made = Pictures(kubectl, s3, url, key, browser, folder, say)
-        try:
-            make(made)
-        except Exception:
-            traceback.print_exc()
-            failed = True
-    replace(folder, IMAGES, account(made), is_complete=not failed)
-    for problem in dict.fromkeys(made.problems):
-        print(f"the page reported: {problem}", file=sys.stderr)
-    failed = failed or bool(made.problems)
-    say(f"{'FAILED; some' if failed else 'all'} pictures are in {IMAGES.relative_to(ROOT)}")
-    return 1 if failed else 0
-
-
-def make(made: Pictures) -> None:
-    """Record the first run, and take pictures of both."""
-    record(made)
-    run = f"{NAMESPACE}/{RUN}"
-    made.take(
-        Shot("run", f"/runs/{run}", "canvas", height=1000),
-        Shot("run-dark", f"/runs/{run}", "canvas", height=1000, scheme="dark"),
-        Shot("samples", samples_view(made.runs[0]["steps"]), ".siblings article", height=1000),
-        Shot("events", f"/runs/{run}/events", ".timeline li"),
-        Shot("phone", f"/runs/{run}", "canvas", width=PHONE, height=1160),
-    )
-    watch_other(made)
-    made.take(Shot("compare", f"/compare?run={run}&run={NAMESPACE}/{OTHER}", "canvas", height=1000))
-    deploy_and_ask(made)
-
-
-def record(made: Pictures) -> None:
-    """Start the first run and record its page until it is completed, then its last rollouts."""
-    options = {"viewport": RECORDED_SIZE, "device_scale_factor": RECORDED_SCALE}
-    with user(made.browser, made.url, made.key, made.problems, **options) as watched:
-        page, recorder, follower = watched.page, Recorder(watched.page), Follower(made.say)
-        made.kubectl.apply(run_object(RUN))
-        open_view(watched, f"/runs?ns={NAMESPACE}", ".runs tbody a")
-        recorder.scene("the list of runs", 1.5)
-        recorder.take_for(1)
-        open_view(watched, f"/runs/{NAMESPACE}/{RUN}", OPEN_RUN)
-        recorder.scene("Pending", 2.5)
-        recorder.take()
-
-        def look(run: Object) -> None:
-            follower.see(run)
-            if phase_of(run) == "Running" and recorder.scenes[-1].name != "Running":
-                recorder.scene("Running", 8)
-            recorder.take()
-            recorder.pause()
-
-        run = look_until_completed(made.kubectl, RUN, look)
-        recorder.scene("Completed", 2)
-        expect(page.locator(".run-header .phase.completed")).to_be_visible(timeout=LOADED_MS)
-        recorder.take_for(3)
-        made.add_run(run)
-        open_view(watched, samples_view(made.runs[0]["steps"]), ".siblings article")
-        recorder.scene("the rollouts of the last step", 2.5)
-        recorder.take_for(1)
-    frames = write_recording(recorder.scenes, made.folder / RECORDING)
-    made.recording = {
-        "file": RECORDING,
-        "run": RUN,
-        "frames": frames,
-        "shown_seconds": sum(scene.shown_seconds for scene in recorder.scenes),
-        "scenes": {
-            scene.name: {"seconds": round(scene.seconds, 1), "shown_seconds": scene.shown_seconds}
-            for scene in recorder.scenes
-        },
-    }
-
-
-def watch_other(made: Pictures) -> None:
-    """Start the second run and wait for its end. The list of runs is wanted while it is running."""
-    made.kubectl.apply(run_object(OTHER))
-    follower = Follower(made.say)
-    listed = Shot("runs", f"/runs?ns={NAMESPACE}", ".trend svg", height=480)
-
-    def look(run: Object) -> None:
-        follower.see(run)
-        if listed.file not in made.shots and phase_of(run) == "Running" and step_of(run) >= LISTED_STEP:
-            made.take(listed)
-        time.sleep(1)
-
-    made.add_run(look_until_completed(made.kubectl, OTHER, look))
-    if listed.file not in made.shots:
-        made.take(listed)
-
-
-def deploy_and_ask(made: Pictures) -> None:
-    """Deploy the last adapter of the first run by the page, and ask it and its base model the same."""
-    adapter = newest_adapter(made.kubectl, RUN)
-    view = f"/runs/{NAMESPACE}/{RUN}/artifacts"
-    with user(made.browser, made.url, made.key, made.problems) as watched:
-        watched.open(view)
-        header = watched.page.get_by_role("rowheader", name=adapter, exact=True)
-        row = watched.page.get_by_role("table", name="Adapters").get_by_role("row").filter(has=header)
-        row.get_by_role("button", name="Deploy", exact=True).click()
-        watched.page.get_by_role("dialog").get_by_role("button", name="Deploy", exact=True).click()
-        expect(row.get_by_role("button", name="Undeploy")).to_be_visible()
-    made.say(f"{adapter} is being deployed")
-    wait_until_deployed(made.kubectl, adapter)
-    made.take(
-        Shot("artifacts", view, ".phase.deployed"),
-        Shot("chat", f"/chat?ns={NAMESPACE}&adapter={adapter}&base=1", "form textarea", act=ask),
-    )
+    @property
+    def file(self) -> str:
+        """Name of the file."""
+        return f"page-{self.name}.png"
 
 
 def ask(watched: WatchedPage) -> None:
     """Send a message and wait for the answers of the adapter and of its base model.
 
-    Raises:
-        RuntimeError: There was none, because the pool was not ready. It is asked some times.
+    Raises RuntimeError if there was none after some questions, because the pool was not ready.
     """
     page = watched.page
     watched.expect(503, "/v1/chat/completions")
     page.get_by_label("Temperature").fill("0")
-    page.get_by_label("Tokens at most").fill(ANSWER_TOKENS)
-    ended = page.locator(".message.assistant").filter(has=page.locator(".problem, .sub"))
-    problems = page.locator(".message.assistant .problem")
+    page.get_by_label("Tokens at most").fill("24")
     for _ in range(QUESTIONS):
-        page.get_by_label("Message", exact=True).fill(QUESTION)
+        page.get_by_label("Message", exact=True).fill("rimofa tul")
         page.get_by_role("button", name="Send").click()
+        ended = page.locator(".message.assistant").filter(has=page.locator(".problem, .sub"))
         expect(ended).to_have_count(2, timeout=LOADED_MS)
-        if problems.count() == 0:
+        if page.locator(".message.assistant .problem").count() == 0:
             return
-        found = problems.first.inner_text()
         page.wait_for_timeout(BETWEEN_QUESTIONS_MS)
         page.get_by_role("button", name="New conversation").click()
-    raise RuntimeError(f"the adapter does not answer: {found}")
+    raise RuntimeError("the adapter does not answer")
 
 
-def samples_view(step: int) -> str:
-    """Return the view of the first run's rollouts in a step, side by side."""
-    return f"/runs/{NAMESPACE}/{RUN}/samples?step={step}&view=side"
+LIST = Shot("runs", f"/runs?ns={NAMESPACE}", ".trend svg", height=480)
+SHOTS = (
+    Shot("run", "/runs/{run}", "canvas", 1000),
+    Shot("run-dark", "/runs/{run}", "canvas", 1000, scheme="dark"),
+    Shot("samples", "/runs/{run}/samples?step={step}&view=side", ".siblings article", 1000),
+    Shot("events", "/runs/{run}/events", ".timeline li"),
+    Shot("phone", "/runs/{run}", "canvas", 1160, PHONE),
+    Shot("compare", "/compare?run={run}&run={other}", "canvas", 1000),
+    Shot("artifacts", "/runs/{run}/artifacts", ".phase.deployed"),
+    Shot("chat", f"/chat?ns={NAMESPACE}&adapter={{adapter}}&base=1", "form textarea", act=ask),
+)
 
 
-def run_facts(run: Object, rewards: list[float]) -> dict[str, Any]:
+def main() -> None:
+    """Make everything. Fails if the page reports an error; pictures made until then are written."""
+    kubectl, s3 = local_cluster()
+    install_platform(kubectl, s3, print)
+    kubectl.ensure_namespace(NAMESPACE)
+    kubectl("delete", "rlruns,rlcheckpoints,rladapters", "--all", "-n", NAMESPACE, "--timeout=170s", timeout=180)
+    key = api_key(kubectl, NAMESPACE)
+    with server_on_loopback(kubectl) as url, chromium() as browser:
+        with user(browser, url, key, viewport={"width": 1200, "height": 750}) as watched:
+            first = record(kubectl, watched)
+        start(kubectl, OTHER)
+        wait_for_run(kubectl, OTHER, lambda run: step_of(run) >= 5)
+        take(browser, url, key, [LIST], IMAGES)
+        second = wait_for_run(kubectl, OTHER)
+        adapter = deploy(kubectl)
+        names = {"run": f"{NAMESPACE}/{RUN}", "other": f"{NAMESPACE}/{OTHER}", "adapter": adapter}
+        take(browser, url, key, SHOTS, IMAGES, **names, step=str(step_of(first)))
+    runs = [facts_of(run, s3) for run in (first, second)]
+    account = {"command": "make pictures", "commit": git("rev-parse", "HEAD"), "runs": runs}
+    (IMAGES / "page.json").write_text(json.dumps(account, indent=2) + "\n")
+
+
+def record(kubectl: Kubectl, watched: WatchedPage) -> Object:
+    """Start the first run and record its page until it is completed, then its last rollouts. Returns the run."""
+    frames: list[bytes] = []
+    start(kubectl, RUN)
+    open_view(watched, f"/runs/{NAMESPACE}/{RUN}", ".empty, canvas")
+
+    def look(run: Object) -> None:
+        frames.append(watched.page.screenshot())
+        # Waiting for pods is short in the recording.
+        watched.page.wait_for_timeout(1000 if step_of(run) else 5000)
+
+    run = wait_for_run(kubectl, RUN, look=look)
+    expect(watched.page.locator(".run-header .phase.completed")).to_be_visible(timeout=LOADED_MS)
+    frames += [watched.page.screenshot()] * 8
+    open_view(watched, f"/runs/{NAMESPACE}/{RUN}/samples?step={step_of(run)}&view=side", ".siblings article")
+    frames += [watched.page.screenshot()] * 16
+    write_recording(frames, IMAGES / RECORDING)
+    return run
+
+
+def write_recording(frames: list[bytes], path: Path) -> None:
+    """Write PNG files as an animated WebP of SHOWN_SECONDS without end. Of many, MAX_FRAMES are kept evenly."""
+    count = min(len(frames), MAX_FRAMES)
+    kept = [frames[at * (len(frames) - 1) // max(1, count - 1)] for at in range(count)]
+    images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in kept]
+    each = round(1000 * SHOWN_SECONDS / count)
+    images[0].save(
+        path, "WEBP", save_all=True, append_images=images[1:], duration=each, loop=0, minimize_size=True, quality=75
+    )
+
+
+def run_object(name: str) -> Object:
+    """Return the RLRun: the example with its changes."""
+    run: Object = yaml.safe_load((EXAMPLES / "reverse-text.yaml").read_text())
+    return {**run, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": run["spec"] | CHANGES[name]}
+
+
+def start(kubectl: Kubectl, name: str) -> None:
+    """Create a run and wait until it exists."""
+    kubectl.apply(run_object(name))
+    wait_for(f"rlrun {name}", lambda: kubectl.get("rlrun", name, NAMESPACE), 30)
+
+
+def wait_for_run(
+    kubectl: Kubectl,
+    name: str,
+    is_wanted: Callable[[Object], bool] = lambda run: run.get("status", {}).get("phase") == "Completed",
+    look: Callable[[Object], None] = lambda _: time.sleep(1),
+) -> Object:
+    """Call `look` with a run until it is as wanted, and return it. Raises RunFailed if it ends or takes too long."""
+    follower, deadline = Follower(print), time.monotonic() + RUN_SECONDS
+    while True:
+        run = kubectl.get("rlrun", name, NAMESPACE) or {}
+        if run:
+            follower.see(run)
+        if is_wanted(run):
+            return run
+        if run.get("status", {}).get("phase") in TERMINAL or time.monotonic() > deadline:
+            raise RunFailed(f"rlrun {name} is not as wanted:\n{describe(run)}\n{pods(kubectl, NAMESPACE)}")
+        look(run)
+
+
+def step_of(run: Object) -> int:
+    """Return the last step of a run."""
+    return int(run.get("status", {}).get("progress", {}).get("step") or 0)
+
+
+def deploy(kubectl: Kubectl) -> str:
+    """Deploy the last adapter of the first run. Returns its name when the pool serves it."""
+
+    def is_ready() -> list[Object] | None:
+        found = [o for o in kubectl.list("rladapters", NAMESPACE) if o["spec"]["runName"] == RUN]
+        return found if found and all(o.get("status", {}).get("phase") == "Ready" for o in found) else None
+
+    def is_deployed() -> bool | None:
+        status = (kubectl.get("rladapter", name, NAMESPACE) or {}).get("status", {})
+        return status.get("deploymentState") == "Deployed" or None
+
+    found = wait_for("the adapters", is_ready, RUN_SECONDS)
+    name = str(max(found, key=lambda o: o["spec"]["step"])["metadata"]["name"])
+    kubectl("patch", "rladapter", name, "-n", NAMESPACE, "--type=merge", "-p", '{"spec":{"deployed":true}}')
+    wait_for("the deployment", is_deployed, RUN_SECONDS)
+    return name
+
+
+def facts_of(run: Object, s3: S3Access) -> dict[str, Any]:
     """Return what page.json says of a run."""
-    name = run["metadata"]["name"]
-    status = run["status"]
+    name, rewards = run["metadata"]["name"], [line["reward/mean"] for line in metrics_of(s3, run)]
     return {
         "name": name,
-        "uid": run["metadata"]["uid"],
-        "example": f"{EXAMPLES.name}/{EXAMPLE}",
+        "example": "examples/reverse-text.yaml",
         "changes": CHANGES[name],
         "steps": step_of(run),
-        "started": status.get("startTime"),
-        "completed": status.get("completionTime"),
         "reward_first": round(rewards[0], 4),
         "reward_last": round(rewards[-1], 4),
     }
 
 
-def account(made: Pictures) -> dict[str, Any]:
-    """Return page.json."""
-    return {
-        "command": COMMAND,
-        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", *SOURCES) else ""),
-        "runs": made.runs,
-        "recording": made.recording,
-        "pictures": {name: {"view": shot.view, "theme": shot.scheme} for name, shot in sorted(made.shots.items())},
-    }
+@contextmanager
+def user(browser: Browser, url: str, token: str, **options: Any) -> Iterator[WatchedPage]:
+    """Open the page in a profile of its own, logged in. Raises AssertionError at the end if it reported an error."""
+    with watched_page(browser, url, **options) as found:
+        found.log_in(token)
+        yield found
 
 
-def replace(folder: Path, images: Path, facts: Mapping[str, Any], *, is_complete: bool) -> None:
-    """Put the pictures of a folder in place of those of the repository. Others go only if the new ones are complete."""
-    if is_complete:
-        for old in images.glob("page*"):
-            old.unlink()
-    for new in sorted(folder.iterdir()):
-        shutil.copy(new, images / new.name)
-    (images / ACCOUNT).write_text(json.dumps(facts, indent=2) + "\n")
+def take(browser: Browser, url: str, token: str, shots: Iterable[Shot], folder: Path, **names: str) -> None:
+    """Write pictures into a folder, with 256 colors. `names` stand in the views."""
+    for shot in shots:
+        scale, touch = (2, True) if shot.width == PHONE else (1.5, False)
+        size = {"width": shot.width, "height": shot.height}
+        options = {"color_scheme": shot.scheme, "viewport": size, "device_scale_factor": scale, "has_touch": touch}
+        with user(browser, url, token, **options) as watched:
+            open_view(watched, shot.view.format(**names), shot.ready)
+            if shot.act is not None:
+                shot.act(watched)
+            # A run that goes on is polled: the network is never idle.
+            expect(watched.page.locator(".loading")).to_have_count(0, timeout=LOADED_MS)
+            watched.page.wait_for_timeout(SETTLE_MS)
+            image = Image.open(io.BytesIO(watched.page.screenshot())).convert("RGB")
+        # The median cut loses colors of few pixels, such as those of a single button.
+        image.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(folder / shot.file, optimize=True)
+
+
+def open_view(watched: WatchedPage, view: str, ready: str) -> None:
+    """Open a view until the selector `ready` finds something. Raises playwright's TimeoutError."""
+    for left in reversed(range(MAX_LOADS)):
+        watched.open(view)
+        try:
+            watched.page.locator(ready).first.wait_for(timeout=OPEN_MS)
+            return
+        except TimeoutError:
+            if not left:
+                raise
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
