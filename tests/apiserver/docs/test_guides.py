@@ -13,6 +13,7 @@ from rlrun_operator.runtime.server_certificate import make_certificate
 
 from tests.apiserver.docs.conftest import ROOT, World
 from tests.support.config_hub import QWEN3_8B, config_file, config_hub
+from tests.support.model_configs import MODELS
 from tests.support.sample_records import groups
 
 RIGHTS: dict[str, tuple[str, ...]] = {
@@ -63,6 +64,25 @@ def test_models(follow: Callable[..., int], world: World, monkeypatch: pytest.Mo
     finally:
         # Models have no namespace: other tests would see it.
         world.bench.call("DELETE", "/apis/rlrun.dev/v1alpha1/rlmodels/qwen3-8b")
+
+
+@pytest.mark.slow
+def test_math(follow: Callable[..., int], world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = {
+        "Qwen3-0.6B": "c1899de289a04d12100db370d81485cdf75e47ca",
+        "Qwen3-4B": "1cfa9a7208912126459214e8b04321603b3df60c",
+    }
+    files: dict[str, bytes | str] = {}
+    for model, commit in commits.items():
+        files.update(config_file(f"Qwen/{model}", commit, MODELS[model]))
+    try:
+        with config_hub(files) as url:
+            monkeypatch.setenv("HF_ENDPOINT", url)
+            assert follow("math.md") == 5
+    finally:
+        # Models have no namespace: other tests would see them.
+        for model in commits:
+            world.bench.call("DELETE", f"/apis/rlrun.dev/v1alpha1/rlmodels/{model.lower()}")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -186,6 +187,58 @@ async def test_distinct_words_pays_for_what_the_siblings_did_not_write(table):
     assert [r.metrics["fits"] for r in by_number] == [1.0, 1.0, 1.0, 0.0, 0.0]
 
 
+async def test_word_problems_pay_for_the_number_in_the_last_line(table):
+    def policy(rollout: int, messages: list[dict[str, Any]]) -> str:
+        problem = messages[-1]["content"]
+        right = solve(problem)
+        return [f"So.\n#### {right:,}", f"#### {right}\n#### {right + 1}", f"It is {right}."][rollout]
+
+    for index in range(20):
+        result, row = await table.roll_out("word_problems", policy, 3, {"steps": 6}, example_index=index)
+        by_number = sorted(result.rollouts, key=lambda r: table.numbers[r.rollout_id])
+        assert [r.reward for r in by_number] == [1.0, 0.0, 0.0], row["question"]
+        assert [r.metrics["has_answer"] for r in by_number] == [1.0, 1.0, 0.0]
+    held_out, row = await table.roll_out("word_problems", policy, 1, {}, split="eval")
+    assert rewards(held_out) == [1.0]
+
+
+def solve(problem: str) -> int:
+    """Return the answer of a made word problem, read from its text."""
+    first, *rest = re.split(r"(?<=\.) ", problem)
+    number = int(re.findall(r"\d+", first)[0])
+    for sentence in rest[:-1]:
+        values = [int(value) for value in re.findall(r"\d+", sentence)]
+        if "packs" in sentence:
+            number += values[0] * values[1]
+        elif "gives" in sentence:
+            number -= values[0]
+        elif "times as many" in sentence:
+            number += values[0] * number
+        else:
+            assert number % values[0] == 0
+            number //= values[0]
+    return number
+
+
+async def test_word_problems_read_rows_in_the_form_of_gsm8k(table, monkeypatch):
+    monkeypatch.syspath_prepend(str(ENVIRONMENTS / "word_problems"))
+    import word_problems
+    from datasets import Dataset
+
+    asked = []
+
+    def load_dataset(name: str, part: str, split: str) -> Dataset:
+        asked.append((name, part, split))
+        return Dataset.from_list([{"question": "2 * 617?", "answer": "<<2*617=1234>>\n#### 1,234"}])
+
+    monkeypatch.setattr(word_problems, "load_dataset", load_dataset)
+    args = {"dataset": "openai/gsm8k"}
+    result, row = await table.roll_out("word_problems", lambda n, m: ["#### $1,234.", "#### 617"][n], 2, args)
+    assert row["answer"] == "1234"
+    assert sorted(rewards(result)) == [0.0, 1.0]
+    assert asked == [("openai/gsm8k", "main", "train"), ("openai/gsm8k", "main", "test")]
+
+
 async def test_plain_script_needs_no_verifiers(table):
     def policy(rollout: int, messages: list[dict[str, Any]]) -> str:
         words = messages[0]["content"].split()
@@ -277,6 +330,7 @@ def test_slow_api_waits_the_mean_time_and_the_same_with_the_same_seed(monkeypatc
         ("plain_script", {"words": 1}, "words 1"),
         ("slow_api", {"mean_seconds": 0.0}, "mean_seconds 0.0"),
         ("slow_api", {"turns": 0}, "turns 0"),
+        ("word_problems", {"steps": 1}, "steps 1"),
         ("distinct_words", {"letters": 3}, "unexpected keyword argument 'letters'"),
     ],
 )
