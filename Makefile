@@ -92,7 +92,7 @@ scale-gate: $(VENV)/.complete ## Fail if a number of build/bench/scale.jsonl is 
 	@$(PY) -m bench.scale --compare docs/bench/scale.jsonl build/bench/scale.jsonl
 
 .PHONY: bench-table
-bench-table: $(VENV)/.complete ## Put the rows of build/bench into docs/bench and write the table of docs/benchmarks.md
+bench-table: $(VENV)/.complete ## Put the rows of build/bench into docs/bench and write the tables of docs/benchmarks.md and docs/bench/README.md
 	@$(PY) -m bench.results_table
 
 # --- fault tests -----------------------------------------------------------------------------------------------------

@@ -1,18 +1,32 @@
-"""Summary table of docs/benchmarks.md, written from docs/bench/*.jsonl.
+"""Tables of docs/benchmarks.md and docs/bench/README.md, written from docs/bench/*.jsonl.
 
-python -m bench.results_table            put the rows of build/bench/*.jsonl into docs/bench, write the table
+python -m bench.results_table            put the rows of build/bench/*.jsonl into docs/bench, write the tables
 python -m bench.results_table --show     print the table of build/bench
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from bench.repetitions import WANTED
 from bench.report import BUILD, NAMES, ROOT, Entry, explanation, merge_entries, read_entries, write_entries
 
 KEPT = ROOT / "docs" / "bench"
-PAGE = ROOT / "docs" / "benchmarks.md"
+ASKED = (
+    "trl: demo",
+    "trl: waiting",
+    "trl: uneven",
+    "async: waiting",
+    "trainer: 28m, packed",
+    "trainer: MFU, 65k",
+    "trainer: memory, 65k",
+    "gateway: latency",
+    "scale: burst pods against Jobs",
+    "server: runs",
+)
+"""Rows that answer what users ask before they choose; missed aims are among them."""
+PAGES: Mapping[Path, Collection[str]] = {ROOT / "docs" / "benchmarks.md": ASKED, KEPT / "README.md": ()}
+"""Pages with a table, with the titles of its rows. Empty means all rows."""
 BEGIN = "<!-- table: written by `make bench-table` from docs/bench/*.jsonl -->"
 END = "<!-- end of table -->"
 HEAD = (
@@ -36,13 +50,15 @@ def load(folder: Path) -> dict[str, list[Entry]]:
     return {name: found for name in NAMES if (found := read_entries(folder / f"{name}.jsonl"))}
 
 
-def table(results: Mapping[str, Sequence[Entry]]) -> str:
-    """Return the results as a Markdown table with notes below."""
+def table(results: Mapping[str, Sequence[Entry]], titles: Collection[str] = ()) -> str:
+    """Return the results, or those with one of the titles, as a Markdown table with notes below."""
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     notes = []
     for benchmark, entries in results.items():
         for entry in entries:
             title = f"{benchmark}: {entry['name']}"
+            if titles and title not in titles:
+                continue
             lines.append("| " + " | ".join(_cell(text) for text in (title, *_cells(entry))) + " |")
             if entry["valid"] is False:
                 notes.append(f"- **{title}**: {explanation(entry)}")
@@ -69,8 +85,9 @@ def main() -> None:
     for name, new in load(BUILD).items():
         kept = KEPT / f"{name}.jsonl"
         write_entries(kept, merge_entries(read_entries(kept), new))
-    PAGE.write_text(page(PAGE.read_text(), table(load(KEPT))))
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    for path, titles in PAGES.items():
+        path.write_text(page(path.read_text(), table(load(KEPT), titles)))
+        print(f"wrote {path.relative_to(ROOT)}")
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
