@@ -15,9 +15,8 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.kueue.observation import KueueObservation
 from rlrun_operator.kueue.placement import flavor_names
-from rlrun_operator.kueue.workload import PRIORITY_LABEL, WorkloadPriority
+from rlrun_operator.kueue.workload import PRIORITY_LABEL, KueueObservation, WorkloadPriority
 from rlrun_operator.kueue.workload_status import is_condition_true
 
 CACHE_SECONDS = 30.0

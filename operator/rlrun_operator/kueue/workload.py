@@ -5,13 +5,14 @@ the requests and the placement of the pods and without their variables, images a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.constants import HASH_ANNOTATION, Role
 from rlrun.kube.kinds import JOB, POD_CONTROLLERS, WORKLOAD
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import role_of
+from rlrun.protocol.problem import Problem
 
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.base.object_digest import digest_of
@@ -55,6 +56,20 @@ class WorkloadPriority:
         """Reference to the class in a Workload."""
         group = "kueue.x-k8s.io" if self.kind == "WorkloadPriorityClass" else "scheduling.k8s.io"
         return {"group": group, "kind": self.kind, "name": self.name}
+
+
+@dataclass(frozen=True)
+class KueueObservation:
+    """State of a run's Workloads and of the objects that they name, as read from the API server."""
+
+    workloads: tuple[Obj, ...] = ()
+    """All Workloads of the run."""
+    flavors: Mapping[str, Obj] | Problem = field(default_factory=dict)
+    """ResourceFlavors of the admitted Workload by name, or the reason why one is missing."""
+    priority: WorkloadPriority | Problem | None = None
+    """Priority of the run, or the reason why its class cannot be used. None if the run names no class."""
+    problem: Problem | None = None
+    """Reason why the Workloads are unknown. If set, all other fields are empty."""
 
 
 def workload_name(identity: RunIdentity) -> str:

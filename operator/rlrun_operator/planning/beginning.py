@@ -118,7 +118,7 @@ def wait_for_slot(
     include the time in the queue. This happens to a run that waited for its references.
     """
     admission = observation.admission
-    if status.attempt_start_time is not None and _has_workloads(observation, status.attempt):
+    if status.attempt_start_time is not None and observation.has_workloads(status.attempt):
         return None
     began = status.attempt_start_time
     if isinstance(admission, Admitted):
@@ -143,7 +143,7 @@ def end_attempt_without_slot(
 ) -> PlanPart | None:
     """End the attempt of a run that has lost its slot, unless its orchestrator has ended with an outcome."""
     admission = observation.admission
-    if not isinstance(admission, Waiting | Refused) or not _has_workloads(observation, status.attempt):
+    if not isinstance(admission, Waiting | Refused) or not observation.has_workloads(status.attempt):
         return None
     problem = admission.problem
     ended = PlanPart(
@@ -163,11 +163,6 @@ def wait_with_refused_slot(
     if not isinstance(observation.admission, Refused):
         return None
     return plan_waiting(observation, status, spec, settings, now, observation.admission.problem)
-
-
-def _has_workloads(observation: RunObservation, attempt: int) -> bool:
-    workloads = [c for c in observation.pod_controllers() if attempt_of(c) == attempt]
-    return bool(workloads or observation.pods_of(attempt))
 
 
 def _with_known_number(queue: RunQueue, stored: RunQueue | None) -> RunQueue:

@@ -18,7 +18,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EndedAttempt, RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition, seconds
-from rlrun.kube.objects import Obj, ObjectRef, attempt_of
+from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.pods import Pod, role_of
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout
@@ -290,8 +290,8 @@ def delete_workloads(observation: RunObservation, settings: OperatorSettings, re
 
 def orchestrator_job(observation: RunObservation, attempt: int) -> Obj | None:
     """Return the Job of the attempt's orchestrator, or None."""
-    jobs = (j for j in observation.owned_children("Job") if role_of(j) == "orchestrator")
-    return next((j for j in jobs if attempt_of(j) == attempt), None)
+    jobs = observation.owned_children("Job", attempt=attempt)
+    return next((j for j in jobs if role_of(j) == "orchestrator"), None)
 
 
 def delete_children(

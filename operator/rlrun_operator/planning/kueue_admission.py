@@ -12,7 +12,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus, RunQueue
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.conditions import find_condition, parse_time
-from rlrun.kube.objects import Obj, attempt_of, label
+from rlrun.kube.objects import Obj, label
 from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -106,8 +106,7 @@ def stage_of(observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, 
         return Stage.SUSPENDED
     if status.attempt_start_time is None:
         return Stage.PAUSED if remaining_wait(status, now) > 0 else Stage.QUEUED
-    owned = [c for c in observation.pod_controllers() if attempt_of(c) == status.attempt]
-    return Stage.ACTIVE if owned or observation.pods_of(status.attempt) else Stage.QUEUED
+    return Stage.ACTIVE if observation.has_workloads(status.attempt) else Stage.QUEUED
 
 
 def _readable_spec(observation: RunObservation) -> RLRunSpec:

@@ -14,12 +14,12 @@ from rlrun.api.run_status import RLRunStatus, RunQueue
 from rlrun.constants import RUN_UID_LABEL
 from rlrun.kube.conditions import parse_time
 from rlrun.kube.kinds import POD_CONTROLLERS
-from rlrun.kube.objects import Obj, label
+from rlrun.kube.objects import Obj, attempt_of, label
 from rlrun.kube.pods import Pod
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 
-from rlrun_operator.kueue.observation import KueueObservation
+from rlrun_operator.kueue.workload import KueueObservation
 from rlrun_operator.planning.artifact_catalog import ArtifactCatalog
 from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.base.naming import RunIdentity
@@ -184,13 +184,18 @@ class RunObservation:
         """UID of the run."""
         return str(self.run["metadata"]["uid"])
 
-    def owned_children(self, *kinds: str) -> list[Obj]:
-        """Return the children with this run's uid, of the given kinds or, if none is given, of all kinds."""
-        return [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
+    def owned_children(self, *kinds: str, attempt: int | None = None) -> list[Obj]:
+        """Return the children with this run's uid. Without `kinds` or `attempt`, those of all kinds or attempts."""
+        owned = [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
+        return owned if attempt is None else [c for c in owned if attempt_of(c) == attempt]
 
-    def pod_controllers(self) -> list[Obj]:
-        """Return the children of this run that create pods."""
-        return self.owned_children(*POD_CONTROLLERS)
+    def pod_controllers(self, attempt: int | None = None) -> list[Obj]:
+        """Return the children of this run, or of one attempt, that create pods."""
+        return self.owned_children(*POD_CONTROLLERS, attempt=attempt)
+
+    def has_workloads(self, attempt: int) -> bool:
+        """Return whether the attempt has a pod, or a child that creates pods."""
+        return bool(self.pod_controllers(attempt) or self.pods_of(attempt))
 
     def has_object(self, kind: str, name: str) -> bool:
         """Return whether the run already has this child or artifact."""

@@ -17,8 +17,7 @@ from rlrun.api.base.schema import Schema
 from rlrun.api.run_status import StartupFailureKind
 from rlrun.constants import ExitCode, Reason
 from rlrun.kube.conditions import parse_time
-from rlrun.kube.kinds import JOB, REPLICA_SET
-from rlrun.kube.objects import Obj, attempt_of, true_condition
+from rlrun.kube.objects import Obj, true_condition
 from rlrun.kube.pods import UNKNOWN_ENDS, Pod, Termination, component_of, relevant_pods, role_of
 from rlrun.kube.refusals import describe_object, explain_refusal
 from rlrun.protocol.orchestrator import RunStatus
@@ -419,10 +418,9 @@ FAILED_CREATE = "FailedCreate"
 
 def refused_pods(observation: RunObservation, attempt: int) -> list[PodProblem]:
     """Return the problems of the attempt's ReplicaSets and Jobs whose pods are refused."""
-    owners = [c for c in observation.owned_children(REPLICA_SET.kind, JOB.kind) if attempt_of(c) == attempt]
     return [
         PodProblem(role_of(owner), component_of(owner), problem)
-        for owner in owners
+        for owner in observation.pod_controllers(attempt)
         if (problem := explain_refused_pod(owner, observation.pod_events.get(owner["metadata"]["uid"]))) is not None
     ]
 

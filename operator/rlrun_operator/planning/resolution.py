@@ -116,7 +116,7 @@ def has_signed_references(observation: RunObservation, attempt: int, resolved: R
 
     Users can change the ConfigMap that stores them, so the signature is verified unless they have just been resolved.
     """
-    objects = [obj for obj in observation.owned_children("ConfigMap") if attempt_of(obj) == attempt]
+    objects = observation.owned_children("ConfigMap", attempt=attempt)
     if not objects or readable_config(objects[0]) is None:
         return True
     signature = sign_references(observation.storage_key, observation.identity(attempt), resolved)

@@ -17,7 +17,6 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.events import EventRecord
-from rlrun.kube.objects import attempt_of
 from rlrun.kube.pods import relevant_pods
 from rlrun.protocol.environment import ROLLOUT_SHARE
 from rlrun.protocol.problem import Problem
@@ -151,9 +150,8 @@ def restart_with_unreadable_configuration(
     pods'.
     """
     attempt = status.attempt
-    configs = [c for c in observation.owned_children("ConfigMap") if attempt_of(c) == attempt]
-    workloads = [c for c in observation.pod_controllers() if attempt_of(c) == attempt]
-    if not workloads or not configs or readable_config(configs[0]) is not None:
+    configs = observation.owned_children("ConfigMap", attempt=attempt)
+    if not observation.pod_controllers(attempt) or not configs or readable_config(configs[0]) is not None:
         return None
     problem = Problem(
         reason=Reason.CONFIGURATION_UNREADABLE,

@@ -9,8 +9,13 @@ from typing import Any
 from rlrun.api.base.pod_patch import MERGE_KEYS
 from rlrun.kube.objects import Obj
 
-from rlrun_operator.resources.base.security_context import SECURITY_CONTEXT
-
+SECURITY_CONTEXT: Obj = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+}
+"""Security context of all containers, as required by the restricted Pod Security Standard."""
 NEW_CONTAINER: Obj = {"securityContext": {k: v for k, v in SECURITY_CONTEXT.items() if k != "readOnlyRootFilesystem"}}
 """Security fields for containers that only the patch has, as required by the restricted Pod Security Standard."""
 

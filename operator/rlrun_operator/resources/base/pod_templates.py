@@ -25,9 +25,8 @@ from rlrun_operator.config.quantities import to_millis
 from rlrun_operator.config.settings import Image, OperatorSettings
 from rlrun_operator.resources.base.naming import OwnerIdentity, RunIdentity
 from rlrun_operator.resources.base.outgoing import VOLUME, add_authorities, connect
-from rlrun_operator.resources.base.pod_patch import patch_template
+from rlrun_operator.resources.base.pod_patch import SECURITY_CONTEXT, patch_template
 from rlrun_operator.resources.base.pod_shape import apply_shapes
-from rlrun_operator.resources.base.security_context import SECURITY_CONTEXT
 
 GPU_RESOURCE = "nvidia.com/gpu"
 EPHEMERAL_STORAGE = "ephemeral-storage"

@@ -1,7 +1,7 @@
 from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import OperatorSettings, QueueSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue
-from rlrun_operator.kueue.observation import KueueObservation
+from rlrun_operator.kueue.workload import KueueObservation
 from rlrun_operator.planning.observation import Admitted, Refused, RunKey, RunObservation, Waiting
 
 from tests.support.clocks import START
