@@ -40,7 +40,7 @@ Receive = Callable[[ResourceKind, str | None, Obj], None]
 
 
 class Handlers:
-    """Handlers of changes. They only queue what a change concerns; reconciles read the objects from the store."""
+    """Handlers of changes. They only queue the affected runs and pools; reconciles read the objects from the store."""
 
     def __init__(self, objects: Informers, queue: WorkQueue[RunKey], pools: ServingController) -> None:
         self._objects = objects
@@ -131,7 +131,7 @@ def registry(
 
 
 class NoDiffBase(kopf.DiffBaseStorage):  # type: ignore[misc]
-    """No record of the last state, which kopf would read from an annotation that users may write."""
+    """Stores no last state of an object. kopf would read it from an annotation that users may write."""
 
     @override
     def build(self, **_: Any) -> kopf.BodyEssence:

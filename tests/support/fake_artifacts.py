@@ -89,8 +89,8 @@ class FakeArtifacts:
         self._fail("put")
         self.files[uri] = data
 
-    async def bury(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
-        self._fail("bury")
+    async def write_tombstone(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        self._fail("write_tombstone")
         self.files[uri] = data
 
     async def add_usage(self, variables: Mapping[str, str], uri: str, records: Sequence[UsageRecord]) -> None:

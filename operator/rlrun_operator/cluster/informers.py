@@ -138,7 +138,7 @@ class Informers:
     def jobs(self, on_stalled: Callable[[], None]) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines that follow the API server until they are cancelled.
 
-        They call `on_stalled` if `receive` is not passed all objects of rlrun.dev.
+        They call `on_stalled` if kopf does not pass all objects of rlrun.dev to `receive`.
         """
         return [
             informer.follow_received(on_stalled) if isinstance(informer, ReceivingInformer) else informer.follow()

@@ -60,11 +60,11 @@ class ReceivingInformer(Informer[T]):
             self._expect(self._missing)
 
     async def follow_received(self, on_stalled: Callable[[], None]) -> None:
-        """Check that `receive` is passed all objects, until cancelled.
+        """Check until cancelled that the other library passes all objects to `receive`.
 
-        Lists their metadata at the start, after each gap, and every CHECK_SECONDS. Calls `on_stalled` if the
-        same objects are missing from two lists, and reads them itself, or if the kind was not served at first: the
-        other library may not watch it.
+        Lists their metadata at the start, after each gap, and every CHECK_SECONDS. If objects are still missing at the
+        second list, calls `on_stalled` and reads them itself. Also calls `on_stalled` if the API server did not serve
+        the kind at first, because the library may not watch it.
         """
         pause, was_served, overdue = FIRST_PAUSE, True, frozenset[str]()
         while True:

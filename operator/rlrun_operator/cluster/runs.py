@@ -27,7 +27,7 @@ SECRET_SECONDS = 1200.0
 
 
 class RunObjects:
-    """Reader of the objects of runs, with the client that writes them."""
+    """Reads the objects of runs from informers or the API server. `cluster` is the client that writes them."""
 
     def __init__(
         self,

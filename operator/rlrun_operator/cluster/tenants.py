@@ -37,7 +37,7 @@ TenancyProblem = Callable[[str], Problem | None]
 
 
 class Tenants:
-    """Tenants of one operator. Not thread-safe: use from one event loop only."""
+    """Namespaces that are tenants of one operator. Not thread-safe: use from one event loop only."""
 
     def __init__(self, settings: OperatorSettings, informers: Informers) -> None:
         self._settings = settings

@@ -206,9 +206,7 @@ def _default_security_context() -> PodSecurityContext:
 
 
 class ClusterDns(Schema):
-    """DNS servers that environments may reach: pods, selected by their own labels and those of their namespace, and
-    networks.
-    """
+    """DNS servers that environments may reach: pods, selected by pod and namespace labels, and networks."""
 
     namespace_labels: dict[str, str] = Field(
         default_factory=lambda: {"kubernetes.io/metadata.name": "kube-system"}, min_length=1
@@ -223,7 +221,7 @@ class ClusterDns(Schema):
 
 
 class EgressRule(Schema):
-    """Egress rule of a NetworkPolicy. Requires destinations, because a rule without them would allow all."""
+    """Egress rule of a NetworkPolicy. Requires destinations, because a rule without them would allow all traffic."""
 
     to: list[dict[str, Any]] = Field(min_length=1)
     """NetworkPolicy peers."""
@@ -361,7 +359,7 @@ class TenantRole(Schema):
 
 
 class KueueSettings(Schema):
-    """Use of Kueue, which admits runs with a queueName."""
+    """Settings for Kueue, which admits runs with a queueName."""
 
     priority_classes: list[str] = Field(default_factory=list)
     """WorkloadPriorityClasses that runs may name in their label. * matches any characters."""
@@ -524,7 +522,7 @@ class SettingsError(Exception):
 def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
     """Load the YAML or JSON file that RLRUN_SETTINGS names. Raises SettingsError.
 
-    Unless the file sets it, the address family is that of the API server's Service.
+    If the file sets no address family, the family of the API server's Service is used.
     """
     path = Path(environment.get(VARIABLE) or DEFAULT_PATH)
     try:

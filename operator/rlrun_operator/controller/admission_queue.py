@@ -85,7 +85,7 @@ class AdmissionQueue:
         self._changes_at: datetime | None = None
 
     def load(self, runs: Iterable[Obj]) -> None:
-        """Load the state of the queue from the statuses of all runs. Must be called before the first answer."""
+        """Load the state of the queue from the statuses of all runs. Must be called before `answer`."""
         for run in runs:
             entry = self._stored_entry(run)
             if entry is not None:
@@ -118,8 +118,7 @@ class AdmissionQueue:
         return any(entry.key == key for entry in self._entries.values())
 
     def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
-        """Give the slot of a run that cannot be reconciled to the next run, unless its status may already contain the
-        slot.
+        """Pass the slot to the next run after a failed reconcile, unless the run's status may already contain the slot.
 
         After a temporary error or a conflict the run keeps the offer, because it is reconciled again immediately. The
         offer expires after `OFFER_SECONDS`.
@@ -191,7 +190,7 @@ class AdmissionQueue:
             self._is_changed = True
         self._refresh(now, keep=uid)
         turn = entry.turn
-        assert turn is not None, "every waiting run has a position"
+        assert turn is not None, "unreachable: a waiting run has no position"
         if turn.waits_for is not None:
             problem = waiting_problem(turn.waits_for, observation.namespace, demand, self._limits)
             return Waiting(problem, self._record(entry, turn.runs_ahead))

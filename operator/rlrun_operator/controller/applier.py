@@ -51,7 +51,7 @@ REMOVAL_SECONDS = 60.0
 
 
 class Applier:
-    """Executor of the plans of runs."""
+    """Executes the plans of runs."""
 
     def __init__(self, cluster: AsyncKubeClient, artifacts: ArtifactStore, usage: UsageLog | None = None) -> None:
         """If `usage` is None, usage is not recorded."""
@@ -87,7 +87,8 @@ class Applier:
             await self._remove(observation, plan.removals, now)
             if plan.tombstone is not None:
                 tombstone = plan.tombstone
-                await self._artifacts.bury(observation.s3_variables, tombstone.uri, tombstone.content.to_bytes())
+                content = tombstone.content.to_bytes()
+                await self._artifacts.write_tombstone(observation.s3_variables, tombstone.uri, content)
             if plan.purge is not None:
                 await self.logs.settle(plan.purge.root)
                 await self._artifacts.purge(observation.s3_variables, plan.purge)
@@ -199,7 +200,7 @@ class Applier:
         except ApiError as error:
             if error.status == CONFLICT or error.is_object_missing:
                 log.info(
-                    "Workload %s has changed; its status is retried in the next reconcile",
+                    "Workload %s has changed; its status update will be retried in the next reconcile",
                     status.obj["metadata"]["name"],
                 )
                 return

@@ -34,7 +34,7 @@ PAUSE_SECONDS = 30.0
 
 
 class ArtifactTombstones:
-    """Writer of tombstones. Not thread-safe: use it from one event loop only."""
+    """Writes tombstones. Not thread-safe: use it from one event loop only."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ArtifactTombstones:
             variables = await self._variables()
             if isinstance(variables, Problem):
                 return variables.message
-            await self._artifacts.bury(variables, str(uri), b"{}")
+            await self._artifacts.write_tombstone(variables, str(uri), b"{}")
         except (StoreError, ApiError) as error:
             return str(error)
         return None

@@ -24,7 +24,7 @@ _HOST: TypeAdapter[str] = TypeAdapter(EgressHost)
 
 
 class EgressObserver:
-    """Reader of the signing key and the namespaces' annotations. Reads nothing if there is no egress proxy."""
+    """Reads the egress proxy's signing key and the namespaces' annotations. Reads nothing without an egress proxy."""
 
     def __init__(self, cluster: AsyncKubeClient, settings: EgressSettings | None) -> None:
         self._cluster = cluster

@@ -61,7 +61,7 @@ LOGGED = 200
 
 
 class GarbageCollector:
-    """Sweeps of one operator. Only the process that holds the Lease runs them."""
+    """Runs the sweeps of one operator, in the process that holds the Lease."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class GarbageCollector:
             problem = repr(error)
         GARBAGE_SWEEPS.labels("completed" if problem is None else "failed").inc()
         if problem is not None:
-            log.warning("Garbage collection failed, and is repeated after %s: %s", self._garbage.interval, problem)
+            log.warning("Garbage collection failed; retrying after %s: %s", self._garbage.interval, problem)
 
     async def _sweep(self) -> str | None:
         """Sweep once. Returns why items could not be deleted, or None."""
@@ -169,7 +169,7 @@ class GarbageCollector:
 
 
 class OperatorSource(ClusterSource):
-    """`ClusterSource` of a sweep's thread, which sends its requests through the operator's client and event loop."""
+    """`ClusterSource` for the thread of a sweep. Sends requests through the operator's client and event loop."""
 
     def __init__(self, cluster: AsyncKubeClient, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:
         """`call` is the sweep, at whose end requests are no longer sent."""
@@ -190,7 +190,7 @@ class OperatorSource(ClusterSource):
         labels: Labels | None = None,
     ) -> list[T]:
         if kind == SECRET:
-            raise ApiError(403, "Forbidden", "the operator has no right to list Secrets; rlrun gc finds those of runs")
+            raise ApiError(403, "Forbidden", "the operator may not list Secrets; rlrun gc finds those of deleted runs")
 
         async def convert_pages() -> list[T]:
             pages = self._cluster.all_pages(kind, namespace, labels)

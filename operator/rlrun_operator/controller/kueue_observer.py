@@ -25,7 +25,7 @@ FORBIDDEN, NOT_FOUND = 403, 404
 
 
 class KueueObserver:
-    """Reader of Workloads. Sends no requests for runs without a LocalQueue."""
+    """Reads the Workloads of runs. Sends no requests for runs without a LocalQueue."""
 
     def __init__(self, cluster: AsyncKubeClient, settings: OperatorSettings) -> None:
         self._cluster = cluster

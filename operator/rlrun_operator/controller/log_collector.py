@@ -23,7 +23,7 @@ CONCURRENT_LOGS = 8
 
 
 class LogCollector:
-    """Copier of logs from pods to S3."""
+    """Copies logs from pods to S3."""
 
     def __init__(self, cluster: AsyncKubeClient, artifacts: ArtifactStore, *, seconds: float = COLLECT_SECONDS) -> None:
         self._cluster = cluster

@@ -25,7 +25,7 @@ KEPT_SECONDS = 5.0
 
 
 class NodeStates:
-    """States of the nodes of evicted pods, each read at most once in KEPT_SECONDS, and before decisions."""
+    """Cache of the states of evicted pods' nodes. Reads a node at most once in KEPT_SECONDS, and before decisions."""
 
     def __init__(self, cluster: AsyncKubeClient, clock: Callable[[], float]) -> None:
         self._cluster = cluster
@@ -34,7 +34,7 @@ class NodeStates:
         """Time of the latest read, and whether the node was lost, by name in the order of the reads."""
 
     async def find_lost(self, pods: Iterable[Pod], *, is_fresh: bool = False) -> frozenset[str]:
-        """Return the lost nodes among the nodes of pods that a taint evicts. `is_fresh` reads the nodes now."""
+        """Return the lost nodes among the nodes of pods that a taint evicts. `is_fresh` reads the nodes again."""
         evicted = {pod.node for pod in pods if pod.is_evicted_by_taint and pod.is_leaving and pod.is_alive}
         return frozenset([name for name in sorted(evicted - {""}) if await self._is_lost(name, is_fresh=is_fresh)])
 

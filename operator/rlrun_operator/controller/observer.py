@@ -82,7 +82,7 @@ KEPT_KINDS = (JOB.kind, POD.kind)
 
 
 class Observer:
-    """Reader of the state of runs."""
+    """Reads the state of runs."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class Observer:
     ) -> RunObservation | None:
         """Return the observation of the run, or None if it does not exist.
 
-        If `now` is given, the Secret of a run that ended long before is not read. `is_fresh` reads the facts that
-        decisions depend on again. Raises ApiError, also for a status that this version cannot read.
+        If `now` is given, the Secret of a run that ended long before is not read. `is_fresh` repeats the reads that
+        decisions depend on. Raises ApiError, also for a status that this version cannot read.
         """
         objects = self._objects
         run = await objects.get(RLRUN, namespace, name, is_fresh=is_fresh)

@@ -130,7 +130,7 @@ def pause_after(silent: float, pause: float, parse_seconds: float = 0.0, watches
 
 
 def has_only_numbers(before: RunStatus, after: RunStatus) -> bool:
-    """Return whether only numbers have changed. Other changes (failures, waits, warnings) are reported immediately."""
+    """Return whether two reports differ in numbers only. Failures, waits and warnings are reported immediately."""
     return all(
         getattr(before, name) == getattr(after, name) for name in ("phase", "waiting_for", "warnings", "problem")
     )

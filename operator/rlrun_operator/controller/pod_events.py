@@ -46,7 +46,7 @@ class _RunReads:
 
 
 class PodEvents:
-    """Reader of the newest Event of each pod that does not start, and of each Job whose pods are missing.
+    """Reads the newest Event of each pod that does not start, and of each Job whose pods are missing.
 
     Reads the Events of one pod per run at a time, except before decisions.
     """
@@ -112,7 +112,7 @@ class PodEvents:
 
 
 def lacks_pods(job: Obj, pods: Sequence[Pod]) -> bool:
-    """Return whether the Job has fewer pods than it should. Its status does not show why."""
+    """Return whether the Job has fewer pods than it should. The Job's status does not show the cause."""
     spec, status = job["spec"], job.get("status") or {}
     if not pods and not status.get("startTime"):
         return False  # The Job controller has not processed the Job yet.

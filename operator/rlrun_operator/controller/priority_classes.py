@@ -18,7 +18,7 @@ KEPT_SECONDS = 60.0
 
 
 class PriorityClasses:
-    """Reader of PriorityClasses, by name and with a cache."""
+    """Reads PriorityClasses by name, and caches them."""
 
     def __init__(self, cluster: AsyncKubeClient, settings: OperatorSettings) -> None:
         self._cluster = cluster

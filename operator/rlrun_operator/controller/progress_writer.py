@@ -23,7 +23,7 @@ AT_ONCE = 0.0
 
 
 class ProgressWriter:
-    """Writer of the progress of one run per call."""
+    """Writes the progress of runs; each call to `write` handles one run."""
 
     def __init__(self, objects: RunObjects, poller: OrchestratorClient, clock: Callable[[], datetime]) -> None:
         self._objects = objects

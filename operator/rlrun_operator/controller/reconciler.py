@@ -31,7 +31,7 @@ NAME_TIME = timedelta(hours=1)
 
 
 class Reconciler:
-    """Reconciler of one run per call."""
+    """Reconciles runs; each call to `reconcile` handles one run."""
 
     def __init__(
         self,
@@ -55,7 +55,9 @@ class Reconciler:
         """Names of deleted runs, with the time at which the deletion was noticed, oldest first."""
 
     def is_settled(self, key: RunKey, version: str) -> bool:
-        """Return whether this version of a finished run needs no further action. Changes of the run cause events."""
+        """Return whether this version of a finished run needs no further action. A later change of the run causes an
+        event.
+        """
         return self._settled.get(key) == version
 
     async def reconcile(self, key: RunKey) -> float | None:

@@ -41,7 +41,7 @@ RETRY_SECONDS = 1.0
 
 
 class TerminatingPodLogs:
-    """Copier of the logs of terminating pods. Not thread-safe: use from one event loop only."""
+    """Copies the logs of terminating pods. Not thread-safe: use from one event loop only."""
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ def decide(
     is_ready: bool = False,
     outcome: str = "",
 ) -> Decision:
-    """Return the decision.
+    """Decide the next action for a run, and the writes to its Workload.
 
     Args:
         stage: Stage of the run.
@@ -206,7 +206,7 @@ def _without_quota(workload: Obj) -> Problem:
         return Problem(
             reason=Reason.QUEUE_MISCONFIGURED,
             message=f"Kueue cannot admit the run from the LocalQueue {queue}: {_said(condition)}. Ask the platform "
-            "team to correct the queue, or start the run with another `spec.queueName`.",
+            "team to correct the queue, or start the run with a different `spec.queueName`.",
         )
     return Problem(
         reason=Reason.WAITING_FOR_QUOTA,

@@ -37,7 +37,7 @@ READY_REASONS = {True: "Recovered", False: "Started"}
 
 @dataclass(frozen=True)
 class WorkloadStatus:
-    """Status to apply, and its field manager."""
+    """Workload status to apply, and the field manager to apply it with."""
 
     obj: Obj
     manager: str

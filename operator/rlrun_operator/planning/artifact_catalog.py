@@ -24,7 +24,7 @@ from rlrun.storage.manifest import Manifest, changed_message
 
 
 def keep_reference(run: Obj) -> Obj:
-    """Return the parts of a run that `referenced_steps` needs, because runs may be large."""
+    """Reduce a run to the parts that `referenced_steps` needs, because runs may be large."""
     metadata, spec = run["metadata"], run.get("spec") or {}
     reference = {"metadata": {"namespace": metadata.get("namespace")}, "spec": {}}
     if spec.get("checkpointId") and needs_start_checkpoint(run):
@@ -35,7 +35,9 @@ def keep_reference(run: Obj) -> Obj:
 def referenced_steps(
     namespace: str, names: Mapping[int, str], objects: Mapping[int, Obj], runs: Iterable[Obj]
 ) -> set[int]:
-    """Return the steps of checkpoints that unfinished `runs` start from. `names` maps every step to a name."""
+    """Return the steps of checkpoints that unfinished `runs` start from. `names` maps each step to the name of its
+    checkpoint.
+    """
     steps = {name: step for step, name in names.items()}
     referenced = set()
     for run in runs:

@@ -36,7 +36,7 @@ from rlrun_operator.planning.observation import RunObservation
 
 @dataclass(frozen=True)
 class UploadSchedule:
-    """Upload intervals in steps, 0 for none. Both artifacts are uploaded after the last step."""
+    """Upload intervals in steps, 0 to disable them. Both artifacts are always uploaded after the last step."""
 
     checkpoint_interval: int
     adapter_interval: int

@@ -57,7 +57,13 @@ from rlrun_operator.planning.ending import (
 )
 from rlrun_operator.planning.observation import Admitted, Refused, RunObservation, Waiting, newest_event
 from rlrun_operator.planning.pod_problems import explain_refused_pod, pod_problems, refused_pods
-from rlrun_operator.planning.readiness import expected_pods, is_wait, readiness_conditions, shown_wait, silence
+from rlrun_operator.planning.readiness import (
+    expected_pods,
+    is_wait,
+    last_reported_wait,
+    readiness_conditions,
+    unreachable_problem,
+)
 from rlrun_operator.planning.resolution import (
     changed_package,
     frozen_config,
@@ -226,7 +232,7 @@ def wait_for_weights(
 
 
 def awaits_weights(observation: RunObservation, attempt: int, resolved: ResolvedRun) -> bool:
-    """Return whether the attempt waits for its cache, so that it needs no slot yet."""
+    """Return whether the attempt waits for its cache, and therefore needs no slot yet."""
     if frozen_config(observation, attempt) is not None or observation.weights.is_filled:
         return False
     return cache_identity(observation.namespace, resolved.model) is not None
@@ -259,7 +265,7 @@ def fill_cache(
 
 
 def waiting_problem(identity: CacheIdentity, model: RLModelSpec, seen: ObservedWeights) -> Problem:
-    """Return the problem to report: the running download, or what prevents it."""
+    """Return the problem to report: the download is running, or something prevents it."""
     where = f"claim {identity.namespace}/{identity.name}"
     if seen.claim is not None and is_leaving(seen.claim):
         message = f"The {where} with the weights is being deleted, and is recreated when no pod uses it."
@@ -434,10 +440,10 @@ def report_readiness(
     # responded before.
     is_ready = shown is not None and (shown.status is ConditionStatus.true or is_wait(shown.reason))
     ready_seconds = seconds(shown.last_transition_time, now) if shown is not None and is_ready else 0.0
-    unreachable = silence(observation.poll_error, min(observation.silent_seconds, ready_seconds), shown)
+    unreachable = unreachable_problem(observation.poll_error, min(observation.silent_seconds, ready_seconds), shown)
     if observation.poll_error is not None and unreachable is None:
         # A single missing response is meaningless: keep showing what the run waits for.
-        waiting_for = shown_wait(status)
+        waiting_for = last_reported_wait(status)
     return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, unreachable)))
 
 

@@ -58,7 +58,8 @@ def _plan_record(observation: RunObservation, settings: OperatorSettings, now: d
     if waited >= limit:
         return _release(observation, f"The deletion could not be recorded in the bucket within {limit:.0f} s.")
     message = (
-        f"Recording the deletion in the bucket for garbage collection, for at most {limit:.0f} s. No action needed."
+        f"Recording the deletion in the bucket, so that garbage collection can remove the files. The operator stops "
+        f"trying after {limit:.0f} s. No action needed."
     )
     status = _status(observation, message, now) if waited >= REPORTED_SECONDS else None
     tombstone = _tombstone(observation, settings, RunTombstone(artifact_policy=ArtifactPolicy.retain))
@@ -84,7 +85,7 @@ def _plan_files(
         status = apply_change(observation.new_status(), StatusChange(fields=reason_fields(problem)), now)
         return Plan(status=status, requeue_after=RETRY_SECONDS)
     message = (
-        f"Deleting the files at {root} (`spec.artifactPolicy` Delete), for at most "
+        f"Deleting the files at {root} (`spec.artifactPolicy` Delete). The operator stops trying after "
         f"{settings.artifact_deletion_seconds:.0f} s. To delete the run at once and keep its files: `kubectl annotate "
         f"rlrun {observation.name} -n {observation.namespace} {SKIP_DELETION_ANNOTATION}=true`."
     )

@@ -204,7 +204,9 @@ def plan_suspended(
 def pause_change(
     status: RLRunStatus, phase: Phase, problem: Problem, readiness: Reason, fields: StatusFields
 ) -> StatusChange:
-    """Return the change of a paused run without pods. `readiness` is the reason for the conditions of its roles."""
+    """Return the status change for a paused run without pods. `readiness` is the reason for the conditions of its
+    roles.
+    """
     running = ConditionChange("Running", False, problem.reason)
     conditions = (running, *closed_readiness(status, readiness, None), *NOT_FINISHED)
     return StatusChange(conditions, {"phase": phase, **fields, **reason_fields(problem)})

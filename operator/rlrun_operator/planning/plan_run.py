@@ -58,7 +58,7 @@ from rlrun_operator.planning.status import apply_change, read_status, to_clock
 
 
 class PlanBuilder:
-    """Builder of a plan: the merged parts, and the run's status with their changes applied."""
+    """Builds a plan: merges its parts, and applies their changes to the run's status."""
 
     def __init__(self, observation: RunObservation, now: datetime) -> None:
         self._observation = observation

@@ -51,7 +51,7 @@ END_ADVICE = {
     "NodeShutdown": "The node was shut down.",
     "NodeLost": "The node does not report to Kubernetes.",
     "PreemptionByScheduler": "A pod with higher priority preempted it: see `spec.priorityClassName`.",
-    "DeletionByTaintManager": "The node has a taint that the pod does not tolerate, or does not report.",
+    "DeletionByTaintManager": "The node has a taint that the pod does not tolerate, or it has stopped reporting.",
     "EvictionByEvictionAPI": "The node is being drained.",
     "DeletionByPodGC": "The node does not exist.",
 }
@@ -63,7 +63,7 @@ REPEATED_WITHIN = timedelta(minutes=30)
 
 
 def explain_cluster_end(pod: Pod) -> Problem | None:
-    """Return why the cluster ended or rejected the pod, or None if its status does not say that it did."""
+    """Return why the cluster ended or rejected the pod, or None if the pod's status reports neither."""
     reason, words = _words_of(pod)
     if not reason:
         return None
@@ -83,7 +83,7 @@ def explain_cluster_end(pod: Pod) -> Problem | None:
 
 
 def repeated_end(pods: Sequence[Pod], wanted: Mapping[str, Mapping[str, int]], now: datetime) -> Problem | None:
-    """Return the problem of a component without a ready pod whose pods nodes repeatedly evict or reject, or None.
+    """Return the problem if a component has no ready pod and nodes repeatedly evict or reject its pods, or None.
 
     Kubernetes replaces such pods immediately, without a pause or a limit. `wanted` is the number of pods by role and
     component. All times, including `now`, are the API server's. A pod that ran for a long time resets the count. Other

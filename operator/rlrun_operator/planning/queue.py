@@ -39,7 +39,7 @@ from rlrun_operator.resources.demand import pod_requests, workloads
 
 @dataclass(frozen=True)
 class SlotRequest:
-    """Demand of a run for its next or current attempt."""
+    """Resources that a run's next or current attempt requests."""
 
     components: Mapping[str, Mapping[str, int]]
     """Requests of each component's pods, by resource in thousandths."""
@@ -128,7 +128,7 @@ class QueueLimits:
 
     @property
     def backfill(self) -> timedelta:
-        """Time for which other runs may start before the first run, whose resources are not free."""
+        """Time for which other runs may start ahead of the first run in the queue while its resources are not free."""
         return timedelta(seconds=self.settings.backfill_seconds)
 
     def runs_of(self, namespace: str) -> int | None:
@@ -354,18 +354,18 @@ def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: Que
         parts += [f"{from_millis(own[name])} {name}" for name in sorted(own)]
         needed = ", ".join(f"{from_millis(demand[name])} {name}" for name in sorted(own) if demand.get(name))
         return (
-            f"Namespace {namespace} has a limit of {' and '.join(parts)} at a time, and the rest does not suffice for "
-            f"this run{f', which needs {needed}' if needed else ''}. The run starts in its turn, when others of the "
-            "namespace end or are suspended."
+            f"Namespace {namespace} may use at most {' and '.join(parts)} at a time, and what is left is not enough "
+            f"for this run{f', which needs {needed}' if needed else ''}. It starts when its turn comes, after other "
+            "runs in the namespace end or are suspended."
         )
     if reason is Reason.RUN_LIMIT_REACHED:
         return (
             f"This platform has a limit of {limits.settings.max_runs} runs with pods at a time, which is reached or "
-            f"reserved for a run ahead of this one. The run starts in its turn."
+            f"reserved for a run ahead of this one. The run starts when its turn comes."
         )
     needed = ", ".join(f"{from_millis(demand[name])} {name}" for name in sorted(limits.capacity) if demand.get(name))
     whole = ", ".join(f"{from_millis(amount)} {name}" for name, amount in sorted(limits.capacity.items()))
     return (
         f"The run needs {needed or 'a slot'}, which is in use or reserved for a run ahead of this one; this platform "
-        f"has {whole} for all runs. The run starts in its turn."
+        f"has {whole} for all runs. The run starts when its turn comes."
     )

@@ -30,11 +30,11 @@ SILENT_SECONDS = 30.0
 """Seconds without a status from an orchestrator whose pod is ready after which its condition reports the silence."""
 
 
-def silence(error: Problem | None, silent_seconds: float, shown: Condition | None) -> Problem | None:
-    """Return the problem of an orchestrator that does not respond to the operator, or None.
+def unreachable_problem(error: Problem | None, silent_seconds: float, shown: Condition | None) -> Problem | None:
+    """Return the problem to report if the orchestrator does not respond to the operator, or None.
 
-    `error` is the error of the last request. `shown` is the current condition: if it reports silence, the silence
-    continues until a response, because an operator that has just started does not know when it began.
+    `error` is the error of the last request. `shown` is the current condition: if it already reports the orchestrator
+    as unreachable, this continues until a response, because a restarted operator does not know when the outage began.
     """
     if error is None:
         return None
@@ -45,12 +45,12 @@ def silence(error: Problem | None, silent_seconds: float, shown: Condition | Non
     return Problem(
         reason=Reason.ORCHESTRATOR_UNREACHABLE,
         message=f"The operator has had no status from the orchestrator for {SILENT_SECONDS:.0f} s ({error.reason}). "
-        "Until then, the run shows no progress, and `spec.startDeadlineSeconds` or `spec.stallDeadlineSeconds` "
+        "While this lasts, the run shows no progress, and `spec.startDeadlineSeconds` or `spec.stallDeadlineSeconds` "
         "may end it. Check the orchestrator's log and node, and that NetworkPolicies allow the operator to reach it.",
     )
 
 
-def shown_wait(status: RLRunStatus) -> Problem | None:
+def last_reported_wait(status: RLRunStatus) -> Problem | None:
     """Return what the orchestrator was waiting for in its last report, according to the conditions, or None."""
     for kind in CONDITION_OF.values():
         condition = find_condition(status, kind)

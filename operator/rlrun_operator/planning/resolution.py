@@ -135,7 +135,7 @@ def config_error(config_map: Obj) -> str:
     """Return the first invalid field of a configuration with its error, or an empty string."""
     text = config_text(config_map)
     if len(text) > MAX_CONFIG:
-        return f'`data["{CONFIG_KEY}"]` has {len(text)} characters, and may have {MAX_CONFIG}'
+        return f'`data["{CONFIG_KEY}"]` is {len(text)} characters long; the maximum is {MAX_CONFIG}'
     try:
         ResolvedRun.parse(text)
     except InputInvalid as error:

@@ -128,7 +128,7 @@ def decide(
     has_trained: bool = False,
     repeated: Problem | None = None,
 ) -> FailureDecision | None:
-    """Return the decision, or None if the container restarts by Kubernetes suffice.
+    """Decide whether to end the run or to start a new attempt. None leaves restarts to Kubernetes.
 
     `run_restarts` is the number of restarts of the whole run so far that count toward maxRestarts. `counted.crashes`
     contains only new crashes, so that no rule applies to the same crash twice. `has_trained` means that the run has

@@ -60,7 +60,7 @@ def next_restart(status: RLRunStatus, now: datetime) -> tuple[int, datetime]:
 
 
 def remaining_wait(status: RLRunStatus, now: datetime) -> float:
-    """Return the seconds until the next attempt may start, or 0 if none waits or the clock was set back."""
+    """Return the seconds until the next attempt may start, or 0 if no attempt waits or the clock was set back."""
     due, wait = status.next_restart_time, status.restart_backoff_seconds
     left = 0.0 if due is None else (due - now).total_seconds()
     return left if 0.0 < left <= wait else 0.0
@@ -311,7 +311,7 @@ def seconds_to_next_reconcile(
         observation.is_watched
         and observation.artifacts_problem is None
         and is_true(status, "Running")
-        and (problem is None or is_silence(observation, problem))
+        and (problem is None or is_unreachable(observation, problem))
         and not awaits_upload(observation, status, spec, settings, now)
     )
     if is_quiet:
@@ -334,8 +334,8 @@ def spread(uid: str) -> float:
     return 0.75 + 0.5 * zlib.crc32(uid.encode()) / 2**32
 
 
-def is_silence(observation: RunObservation, problem: Problem) -> bool:
-    """Return whether the problem is that the orchestrator does not respond. Its first response causes a reconcile."""
+def is_unreachable(observation: RunObservation, problem: Problem) -> bool:
+    """Return whether the orchestrator does not respond. Its first response causes a reconcile."""
     return observation.poll_error is not None and problem.reason == Reason.ORCHESTRATOR_UNREACHABLE
 
 

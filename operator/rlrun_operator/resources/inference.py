@@ -62,7 +62,7 @@ def lora_args(model: RLModelSpec, adapters: int) -> list[str]:
     return [
         "--enable-lora",
         "--max-loras", str(adapters),
-        "--max-lora-rank", str(allowed_rank(model.lora.rank)),
+        "--max-lora-rank", str(vllm_max_lora_rank(model.lora.rank)),
     ]  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def engine_env(kind: PolicyKind) -> dict[str, str]:
     }
 
 
-def allowed_rank(rank: int) -> int:
+def vllm_max_lora_rank(rank: int) -> int:
     """Return the smallest rank that vLLM supports for adapters of `rank`."""
     return next(r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank)
 

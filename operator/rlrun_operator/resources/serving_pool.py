@@ -42,7 +42,6 @@ from rlrun_operator.resources.base.pod_templates import (
 from rlrun_operator.resources.inference import (
     ADAPTERS_DIR,
     SIDECAR_STARTUP_SECONDS,
-    allowed_rank,
     engine,
     engine_checks,
     engine_grace,
@@ -50,6 +49,7 @@ from rlrun_operator.resources.inference import (
     engine_volumes,
     lora_args,
     serve_args,
+    vllm_max_lora_rank,
 )
 from rlrun_operator.resources.models.model_volumes import model_storage, weights
 from rlrun_operator.resources.network import SERVER_LABELS, build_policy, model_egress, scrapes
@@ -222,7 +222,7 @@ def pool_deployment(
         env={
             "RLRUN_ADAPTERS_DIR": ADAPTERS_DIR,
             "RLRUN_ENGINE_URL": engine_url(settings),
-            "RLRUN_MAX_LORA_RANK": str(allowed_rank(model.lora.rank)),
+            "RLRUN_MAX_LORA_RANK": str(vllm_max_lora_rank(model.lora.rank)),
             **client.env,
         },
         extra_env=[token_variable(identity.token_secret)],

@@ -74,7 +74,7 @@ class CircuitBreaker:
 
     @property
     def is_closed(self) -> bool:
-        """True if all calls are made."""
+        """True if every call is permitted."""
         return self.state is BreakerState.CLOSED
 
     def acquire(self) -> Permit | None:

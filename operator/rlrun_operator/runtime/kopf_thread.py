@@ -38,7 +38,7 @@ class KopfThread:
         self._restart = asyncio.Event()
 
     def restart(self) -> None:
-        """End kopf and start it again. Its handler of the cleanup calls this, too."""
+        """End kopf and start it again. kopf's cleanup handler also calls this method."""
         self._restart.set()
 
     async def run(self, registry: kopf.OperatorRegistry) -> None:
@@ -92,7 +92,7 @@ class KopfThread:
 
 
 def in_this_loop(function: Callable[P, object]) -> Callable[P, None]:
-    """Return a function for other threads, which makes the event loop of this one call `function`."""
+    """Wrap `function` so that other threads can call it; it then runs on this thread's event loop."""
     loop = asyncio.get_running_loop()
 
     def call(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -22,7 +22,9 @@ KEY_BYTES = 32
 
 
 class KeyInvalid(Exception):
-    """Raised if the Secret exists but has no usable key. It is not replaced, because runs use its former key."""
+    """Raised if the Secret exists but has no usable key. The operator does not replace the Secret, because runs use its
+    former key.
+    """
 
 
 async def ensure_key(cluster: AsyncKubeClient, namespace: str, name: str) -> bytes:

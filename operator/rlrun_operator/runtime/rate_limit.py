@@ -47,8 +47,8 @@ class RateLimit:
 
 
 class FairRateLimit:
-    """`RateLimit` with round-robin over tenants: one request per tenant waits for the limit, and the tenant's others
-    wait behind it.
+    """`RateLimit` with round-robin over tenants: one request per tenant waits for the limit, and the tenant's other
+    requests wait behind it.
     """
 
     def __init__(self, limit: RateLimit) -> None:

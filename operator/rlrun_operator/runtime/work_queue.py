@@ -46,7 +46,7 @@ _Place = tuple[float, int]
 
 
 class Priority(Enum):
-    """Seconds that are added to the arrival of a key."""
+    """Priority of a key, as seconds that are added to the time of its arrival."""
 
     EVENT = 0.0
     PROGRESS = 15.0
@@ -110,9 +110,7 @@ class WorkQueue(Generic[K]):
         return len(self._due)
 
     def add(self, key: K, priority: Priority = Priority.EVENT) -> None:
-        """Queue the key for the next free worker. Priority PROGRESS does not change the time for which the key is
-        scheduled.
-        """
+        """Queue the key for the next free worker. Adding with PROGRESS leaves an already scheduled time unchanged."""
         since = self._clock() + priority.value
         if priority is not Priority.PROGRESS:
             self._add(key, since)
@@ -300,7 +298,7 @@ async def work(
 
 
 def error_reason(error: Exception) -> str:
-    """Return the error's value of the metric label `reason`, of low cardinality."""
+    """Return one of a few values of the metric label `reason` for the error."""
     if isinstance(error, ApiError):
         return f"Api{error.reason}"
     if isinstance(error, StoreError):

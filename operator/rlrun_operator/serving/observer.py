@@ -63,7 +63,7 @@ class Credentials(Protocol):
 
 
 class PoolObserver:
-    """Reader of the state of pools."""
+    """Reads the state of pools."""
 
     def __init__(
         self,

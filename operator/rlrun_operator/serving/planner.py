@@ -130,7 +130,7 @@ def desired_adapters(pool: PoolObservation, adapters: list[Obj], settings: Opera
 
 
 def _too_many(count: int) -> Problem:
-    message = f"{count} adapters of this model are requested, but a pool serves at most {MAX_SERVED}. Undeploy others."
+    message = f"{count} adapters of this model are requested, but a pool serves at most {MAX_SERVED}. Undeploy some."
     return Problem(reason=Reason.POOL_REFUSED, message=message)
 
 

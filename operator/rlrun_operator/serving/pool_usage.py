@@ -27,7 +27,7 @@ CAUGHT_UP = 7 * 24
 
 
 class PoolUsage:
-    """Writer of the usage of pools."""
+    """Writes the usage of pools to the usage log."""
 
     def __init__(self, usage: UsageLog, variables: Callable[[], Awaitable[Mapping[str, str] | Problem]]) -> None:
         """`variables` returns the AWS_* variables of the platform, or the reason why there are none."""

@@ -34,7 +34,7 @@ RETRY_SECONDS = 5.0
 
 
 class PoolReconciler:
-    """Reconciler of one pool per call."""
+    """Reconciles serving pools; each call to `reconcile` handles one pool."""
 
     def __init__(
         self,

@@ -57,8 +57,8 @@ class ListingRequest:
         return RunKey(self.run["metadata"]["namespace"], self.run["metadata"]["name"])
 
     @property
-    def signs(self) -> tuple[Any, ...]:
-        """Facts that change when an unscheduled upload completes, and when an upload fails or is dropped."""
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Facts that change when an unscheduled upload completes, or when an upload fails or is dropped."""
         report = self.report
         said = None if report is None else (report.phase, report.problem, report.waiting_for, tuple(report.warnings))
         phases = [(str(p["metadata"].get("uid")), str((p.get("status") or {}).get("phase"))) for p in self.pods]
@@ -87,7 +87,7 @@ class ListingRequest:
 class _Kept:
     folders: list[ObservedArtifact]
     ready: dict[tuple[str, int], ReadyArtifact]
-    signs: tuple[Any, ...]
+    fingerprint: tuple[Any, ...]
     step: int
     until: float
 
@@ -135,11 +135,11 @@ class ArtifactListings:
             return ArtifactListing(problem=error.problem)
         until = self._clock() + self._settings.artifact_sweep_seconds * self._spread()
         self._written[request.key] = {(f.kind, f.step, f.digest): f.written for f in folders if f.digest}
-        self._kept[request.key] = _Kept(folders, ready, request.signs, request.step, until)
+        self._kept[request.key] = _Kept(folders, ready, request.fingerprint, request.step, until)
         return ArtifactListing(folders)
 
     def _is_valid(self, kept: _Kept, request: ListingRequest) -> bool:
-        if self._clock() >= kept.until or kept.signs != request.signs:
+        if self._clock() >= kept.until or kept.fingerprint != request.fingerprint:
             return False
         if request.step < kept.step:
             # The run repeats steps and replaces their artifacts.

@@ -82,7 +82,7 @@ CHECK_SECONDS = 10.0
 
 
 class CircuitOpen(Unreachable):
-    """Raised without a request while S3 is considered down."""
+    """Raised instead of sending a request while S3 is considered down."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(
@@ -187,8 +187,8 @@ class ArtifactStore:
         silence = self._limits.silence_of_upload(len(data))
         await self._call(variables, lambda store: store.put_bytes(S3Uri.parse(uri), data), silence)
 
-    async def bury(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
-        """Write a tombstone, which allows the deletion of files, so the bucket's mark must name this cluster."""
+    async def write_tombstone(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
+        """Write a tombstone, which allows the deletion of files. The bucket's mark must name this cluster."""
 
         def work(store: Store) -> None:
             self._require_mark(store)

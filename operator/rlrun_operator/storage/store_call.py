@@ -45,12 +45,12 @@ class StoreTimeout(Unreachable):
 
 
 class CallEnded(Exception):
-    """Raised in the thread if the caller has left, so that no further request is sent."""
+    """Raised in the thread when the caller no longer waits, so that no further request is sent."""
 
 
 class StoreCall:
-    """Call to S3. Its thread calls `begin`, `before_request`, `after_response` and `on_data`, its caller the other
-    methods.
+    """Call to S3. The thread of the call uses `begin`, `before_request`, `after_response` and `on_data`; the caller
+    uses the other methods.
     """
 
     def __init__(

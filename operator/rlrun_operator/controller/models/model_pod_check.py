@@ -29,8 +29,8 @@ class ModelPodCheck:
     """Dry run of trainer and engine pods in the operator's namespace.
 
     The pods of a model's generation are checked until the API server accepts them. Refused pods are checked again,
-    because a missing object such as a RuntimeClass may be created later. Accepted pods are not, because settings change
-    only with a restart of the operator.
+    because a missing object such as a RuntimeClass may be created later. Accepted pods are not checked again, because
+    settings change only with a restart of the operator.
     """
 
     def __init__(self, settings: OperatorSettings) -> None:

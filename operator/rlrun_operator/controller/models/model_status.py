@@ -37,7 +37,7 @@ CONDITIONS = (
 
 @dataclass(frozen=True)
 class CacheStates:
-    """Number of namespaces by the state of their caches of the same weights."""
+    """Number of namespaces in each state of the cache for the same weights."""
 
     filled: int = 0
     downloading: int = 0

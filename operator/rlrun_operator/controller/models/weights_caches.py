@@ -37,7 +37,7 @@ async def sweep_caches(
 ) -> Mapping[str, CacheStates] | None:
     """Delete caches that no RLModel, unfinished run or serving pool uses. Returns the states of the others.
 
-    `runs` are all runs in `namespaces`, in which None stands for all namespaces. Returns None if the caches could not
+    `runs` are all runs in `namespaces`. None in `namespaces` means all namespaces. Returns None if the caches could not
     be read.
     """
     try:

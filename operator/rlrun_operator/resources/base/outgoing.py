@@ -35,9 +35,9 @@ def add_authorities(spec: Obj, writer: Obj) -> None:
     spec["volumes"].append({"name": VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": VOLUME_SIZE}})
 
 
-def connect(spec: Obj, settings: OperatorSettings, role: Role) -> None:
-    """Configure authorities and proxy in all containers of a pod's spec, unless a container sets these variables
-    itself.
+def inject_proxy_and_ca_env(spec: Obj, settings: OperatorSettings, role: Role) -> None:
+    """Set the CA-bundle and proxy variables in every container of the pod's spec. Variables that a container already
+    sets are kept.
     """
     variables = {
         **(dict.fromkeys(CA_CLIENT_VARIABLES, CA_BUNDLE_PATH) if settings.ca_bundle else {}),

@@ -24,7 +24,7 @@ from rlrun.kube.objects import Obj
 from rlrun_operator.config.quantities import to_millis
 from rlrun_operator.config.settings import Image, OperatorSettings
 from rlrun_operator.resources.base.naming import OwnerIdentity, RunIdentity
-from rlrun_operator.resources.base.outgoing import VOLUME, add_authorities, connect
+from rlrun_operator.resources.base.outgoing import VOLUME, add_authorities, inject_proxy_and_ca_env
 from rlrun_operator.resources.base.pod_patch import SECURITY_CONTEXT, patch_template
 from rlrun_operator.resources.base.pod_shape import apply_shapes
 
@@ -93,7 +93,7 @@ def pod_template(
     if settings.ca_bundle:
         add_authorities(spec, *add_limits([_bundle_writer(settings)]))
     template = patch_template(template, dict(patch))
-    connect(template["spec"], settings, role)
+    inject_proxy_and_ca_env(template["spec"], settings, role)
     return template
 
 
@@ -224,8 +224,8 @@ def storage_limit(resources: Resources, default: str | None) -> str | None:
 
 
 def disk_volume(size: str | None) -> Obj:
-    """Return a volume on the disk of the node. The kubelet evicts a pod whose volume exceeds `size`, or None for no
-    limit.
+    """Return a volume on the disk of the node. The kubelet evicts the pod if the volume exceeds `size`, unless it is
+    None.
     """
     return {"emptyDir": {"sizeLimit": size} if size else {}}
 

@@ -96,7 +96,7 @@ def weights(settings: OperatorSettings, model: RLModelSpec, shape: Pods, storage
 
 
 def fetcher_client(source: str, storage: StorageAccess) -> StorageClient:
-    """Return what the fetcher needs for S3, which is nothing if the model is not in S3."""
+    """Return the S3 client settings of the fetcher, which are empty if the model is not in S3."""
     if not source.startswith("s3://"):
         return StorageClient({}, {}, {})
     return storage.client(StorageRole.fetcher, storage.references(source))

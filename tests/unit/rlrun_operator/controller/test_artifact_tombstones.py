@@ -118,7 +118,7 @@ async def test_a_run_that_does_not_make_it_again_does_not_matter(bench: Bench, o
 async def test_a_tombstone_that_s3_refuses_is_tried_again_but_not_for_ever(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.artifacts.errors["bury"] = Unreachable("no answer")
+    bench.artifacts.errors["write_tombstone"] = Unreachable("no answer")
     bench.delete(checkpoint())
     await bench.written()
     assert f"(try {TRIES} of {TRIES}): no answer" in caplog.text

@@ -761,12 +761,12 @@ async def test_the_deletion_of_a_run_leaves_its_files_and_a_tombstone(world: Wor
 async def test_a_run_is_deleted_without_its_tombstone_if_s3_does_not_answer_for_a_minute(world: World) -> None:
     await world.start()
     world.cluster.request_deletion(world.run)
-    world.artifacts.errors["bury"] = Unreachable("no answer")
+    world.artifacts.errors["write_tombstone"] = Unreachable("no answer")
     with pytest.raises(Unreachable):
         await world.reconcile()
     with pytest.raises(Unreachable):
         await world.reconcile(after=10)
-    assert "Recording the deletion in the bucket for garbage collection, for at most 60 s" in world.status["message"]
+    assert "The operator stops trying after 60 s" in world.status["message"]
     await world.reconcile(after=51)
     assert world.cluster.find("RLRun", "reverse") is None
     (event,) = [e for e in world.cluster.events if e["reason"] == "ArtifactsNotDeleted"]

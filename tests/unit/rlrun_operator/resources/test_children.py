@@ -28,7 +28,7 @@ from rlrun_operator.resources.access.egress import EgressAccess
 from rlrun_operator.resources.access.run_tokens import environment_token, run_token
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.naming import RunIdentity
-from rlrun_operator.resources.inference import allowed_rank, engine_args
+from rlrun_operator.resources.inference import engine_args, vllm_max_lora_rank
 from rlrun_operator.resources.platform import s3_variables
 from rlrun_operator.resources.weights_cache import cache_identity, cache_objects
 
@@ -327,7 +327,7 @@ def test_the_engine_of_a_run_that_trains_all_weights_takes_weights_and_no_adapte
 
 @pytest.mark.parametrize(("rank", "expected"), [(1, 8), (8, 8), (9, 16), (16, 16), (257, 320), (512, 512)])
 def test_rank_is_rounded_up_to_what_the_engine_knows(rank: int, expected: int) -> None:
-    assert allowed_rank(rank) == expected
+    assert vllm_max_lora_rank(rank) == expected
 
 
 @pytest.mark.parametrize(("gpus", "limit"), [(0, None), (4, "4")])
