@@ -66,7 +66,7 @@ def describe(summary: RunState, history: RewardHistory) -> str:
 
 
 class Display(Protocol):
-    """Output of the command."""
+    """Output of the `follow` command."""
 
     def show(self, summary: RunState, history: RewardHistory) -> None:
         """Show the current state of the run."""
@@ -164,8 +164,8 @@ def watch_until_finished(
 ) -> RunState:
     """Show a run until it finishes and return its final state. `was_found` is True if the run is known to exist.
 
-    Raises CliError if the run is deleted, if the first request for a run not known to exist gets no response, or if
-    the API server later does not respond for MAX_OUTAGE_SECONDS.
+    Raises CliError if the run is deleted, if the first request gets no response and `was_found` is False, or if the API
+    server later does not respond for MAX_OUTAGE_SECONDS.
     """
     history = RewardHistory()
     outage_since: float | None = None

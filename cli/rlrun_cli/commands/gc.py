@@ -62,11 +62,11 @@ def gc(
     ] = False,
     fmt: Output = None,
 ) -> None:
-    """List unreferenced files and objects in all namespaces, or in the one of -n. Deletes them with --delete."""
+    """List unreferenced files and objects in all namespaces or, with -n, in one. Deletes them with --delete."""
     from rlrun.garbage_collection.report import parse_age
 
     if delete + adopt + bool(mark_deleted) > 1:
-        raise CliError("--delete, --adopt and --mark-deleted exclude each other", "use one at a time", code=INVALID)
+        raise CliError("--delete, --adopt and --mark-deleted cannot be combined", "use one at a time", code=INVALID)
     try:
         age = parse_age(older_than)
     except ValueError as problem:

@@ -147,7 +147,7 @@ def create_file(file: Path, text: str) -> None:
             target.write(text)
     except FileExistsError:
         what = f"{file} already exists" if file.exists() else f"a parent folder of {file} is a file"
-        raise CliError(what, "name another file, or delete this one", code=INVALID) from None
+        raise CliError(what, "choose a different path, or delete that file", code=INVALID) from None
     except OSError as problem:
         raise CliError(
             f"{file} cannot be written: {problem.strerror}", "name a file in a writable folder", code=INVALID

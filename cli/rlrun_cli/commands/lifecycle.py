@@ -166,7 +166,7 @@ def _after_resume(ctx: typer.Context, api: RemoteCluster, name: str, *, wait: bo
 
 
 def refuse_finished(item: Obj, what: str, namespace: str) -> None:
-    """Raise RunEndedError for a run that has ended. `what` completes "cannot be"."""
+    """Raise RunEndedError if the run has ended. `what` completes the words "cannot be" in the message."""
     name, summary = item["metadata"]["name"], summarize(item)
     if summary.finished or item["spec"].get("stop"):
         state = summary.phase if summary.finished else "being stopped"

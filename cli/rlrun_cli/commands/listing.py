@@ -58,7 +58,7 @@ class Choice:
     fmt: TableFormat | None = None
 
     def select(self, api: RemoteCluster, kind: ResourceKind, fields: str) -> Printed:
-        """Return the selected objects: whole ones if they are printed or sorted by a field, otherwise their rows."""
+        """Return the selected objects: whole objects if they are printed or sorted by a field, otherwise their rows."""
         place = None if self.all_namespaces else api.namespace
         return Printed(kind, place, self.selector, fields, bool(self.sort_by) or not output.is_table(self.fmt))
 
@@ -94,8 +94,8 @@ def show_list(
 ) -> None:
     """Print the selected objects, and their changes with --watch.
 
-    `empty` is the notice for an empty list, where ` in namespace NAME` replaces `{place}`. `fields` is a field
-    selector. `order` returns the rows in the order without --sort-by.
+    `empty` is the notice for an empty list; ` in namespace NAME` replaces its `{place}`. `fields` is a field selector.
+    `order` sorts the rows when `--sort-by` is not given.
     """
     if choice.watch and choice.sort_by:
         raise CliError("--sort-by cannot be used with --watch", "remove one of the two", code=INVALID)

@@ -189,7 +189,7 @@ def logs(
 ) -> None:
     """Print the logs of a run's orchestrator, trainer, inference engines or environments, even after it has ended."""
     if env is not None and role not in (Role.orchestrator, Role.environment):
-        raise CliError("--env selects environments, not pods of another --role", "remove --role", code=INVALID)
+        raise CliError("--env selects environments, so --role must be environment", "remove --role", code=INVALID)
     components = components_of(api.get(RLRUN, name), env) if env is not None else []
     role = Role.environment if env is not None else role
     chosen = LogSelection(role, components, tail, parse_seconds(since), previous, attempt)

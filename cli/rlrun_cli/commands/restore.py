@@ -41,7 +41,7 @@ def restore(
     sweep: "Sweep",
     create: Annotated[bool, typer.Option("--create", help="Create the listed objects.")] = False,
 ) -> None:
-    """List checkpoints and adapters in the bucket that have no object, in all namespaces or in the one of -n."""
+    """List checkpoints and adapters in the bucket that have no object, in all namespaces or, with -n, in one."""
     from rlrun.kube.errors import ApiError
 
     if create:

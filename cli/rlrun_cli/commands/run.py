@@ -53,9 +53,9 @@ Exit codes: 0 valid; 2 invalid."""
 
 
 def choose_name(option: str | None, file: RunFile) -> str:
-    """Return --name, or the name in the file, or a name with a random suffix from the display name or the file's name.
+    """Return --name, or the name in the file, or else a random name derived from the display name or the file's name.
 
-    Raises CliError if --name is not a valid name of a run.
+    Raises CliError if --name is not a valid name for a run.
     """
     if option:
         if len(option) > MAX_RUN_NAME or not re.fullmatch(LABEL, option):
@@ -92,9 +92,9 @@ def choose_namespace(option: str | None, file: RunFile) -> str | None:
 
 
 def add_wandb_key(values: dict[str, str], file: RunFile, key: str | None, *, is_option: bool) -> None:
-    """Add the key of Weights & Biases to the variables of a run that reports there, unless they have it.
+    """Add the Weights & Biases key to the variables of a run that reports there, unless they contain a key.
 
-    A key given by option is always added. The shell's key is not added if the run may get one from its own Secret
+    A key given as an option is always added. The shell's key is not added if the run may get a key from its own Secret
     (envFrom). Prints a warning if there is no key at all.
     """
     if key and is_option:
@@ -111,7 +111,7 @@ def add_wandb_key(values: dict[str, str], file: RunFile, key: str | None, *, is_
 
 
 def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool) -> Obj:
-    """Build the RLRun. The variables' Secret comes last in envFrom, so that it overrides the others."""
+    """Build the RLRun. The variables' Secret comes last in envFrom, so that it overrides the other Secrets."""
     identity = {"name": name} | ({"namespace": namespace} if namespace else {})
     others = {k: v for k, v in file.metadata.items() if k not in ("name", "namespace", "generateName")}
     spec = dict(file.spec)
@@ -131,7 +131,7 @@ def with_user(body: Obj, user: str) -> Obj:
 def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
     """Create the Secret if there are variables, then the run, annotated with its user unless the file sets one.
 
-    Raises CliError, after deleting the Secret unless the run may have been stored.
+    If creating the run fails, deletes the Secret, unless the run may have been stored, and raises CliError.
     """
     name = body["metadata"]["name"]
     body = with_user(body, api.user_name())

@@ -105,7 +105,7 @@ def to_cli_error(error: ApiError) -> CliError:
         case 403:
             return CliError(
                 f"cannot {action}: {reply}",
-                "ask for the role edit (to look only: view) in this namespace, or select another with -n",
+                "ask for the `edit` role (or `view` for read-only access) in this namespace, or select another with -n",
             )
         case 404 if "could not find the requested resource" in reply or not error.is_object_missing:
             return NotFoundError(

@@ -22,9 +22,9 @@ HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110
 
 @dataclass(frozen=True)
 class CommandEntry:
-    """Command: its function, and its line in the group's help page.
+    """Command of a group: its function, and its line in the group's help page.
 
-    The function's module has the epilog of the help page, named after the function: `STOP_RUN_EPILOG` for `stop_run`.
+    The module of `stop_run` defines `STOP_RUN_EPILOG`, the text at the end of the command's own help page.
     """
 
     target: str
@@ -39,7 +39,7 @@ class CommandEntry:
 
 @dataclass(frozen=True)
 class GroupEntry:
-    """A group of commands within a group."""
+    """Group of commands within a group."""
 
     summary: str
     commands: "Mapping[str, CommandEntry]"
@@ -151,7 +151,7 @@ class LazyGroup(PlainHelp, TyperGroup):
 
 
 def load(name: str, entry: Entry) -> Any:
-    """Return the command of an entry, importing its module if it is a single command."""
+    """Return the command of an entry. Imports the module of a single command."""
     if isinstance(entry, GroupEntry):
         return LazyGroup(
             name=name,

@@ -52,12 +52,12 @@ class TableFormat(StrEnum):
 
 
 def is_table(fmt: TableFormat | None) -> bool:
-    """Return True for table formats."""
+    """Return True if `fmt` prints a table."""
     return fmt in (None, TableFormat.table, TableFormat.wide)
 
 
 def document_format(fmt: TableFormat | None) -> Format:
-    """Convert a format that is not a table to a document format."""
+    """Convert a format for which `is_table` is False to a document format."""
     return Format(str(fmt))
 
 
@@ -155,7 +155,7 @@ def age(item: dict[str, Any], now: datetime | None = None) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], least: Sequence[int] = ()) -> list[Text]:
-    """Return lines of aligned columns, three spaces apart. `least` has the columns' minimum widths."""
+    """Return the lines of a table, with columns three spaces apart. `least` has the columns' minimum widths."""
     cells = _cells(headers, rows)
     widths = _widths(cells, least)
     lines = []
@@ -201,7 +201,7 @@ class GrowingTable:
         self._widths: list[int] = []
 
     def add(self, headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """Print more rows. The first call with rows, and one with other headers, also prints the headers."""
+        """Print more rows. Prints the headers before the first rows, and again when they change."""
         if not rows:
             return
         first = headers != self._headers
@@ -213,7 +213,7 @@ class GrowingTable:
 
 
 def to_yaml(value: Any) -> str:
-    """Return YAML that keeps the field order and long strings on one line."""
+    """Return YAML in field order, without wrapping long strings."""
     text = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000))
     if _has_invisible(text):
         text = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=10_000))
@@ -221,7 +221,7 @@ def to_yaml(value: Any) -> str:
 
 
 def to_json(value: Any, indent: int = 2) -> str:
-    """Return JSON on several lines."""
+    """Return indented JSON."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return json.dumps(value, indent=indent) if _has_invisible(text) else text
 
@@ -261,7 +261,7 @@ def emit_document(value: Any, fmt: Format) -> None:
 
 
 def emit_values(values: list[dict[str, Any]], name: str, fmt: Format) -> None:
-    """Print values that are not Kubernetes objects: as a list, or the field `name` of each."""
+    """Print values that are not Kubernetes objects: as a list, or only the field `name` of each value."""
     if fmt is Format.name:
         for value in values:
             sys.stdout.write(f"{value[name]}\n")

@@ -24,9 +24,9 @@ Chart = tuple[str, Sequence[tuple[float, float]]]
 
 
 def with_plot_file(words: Sequence[str]) -> list[str]:
-    """Move the file after --plot to an option of its own.
+    """Move the file name after `--plot` to a separate option.
 
-    `--plot` alone draws in the terminal and must not take the next word, such as the run's name.
+    `--plot` alone draws in the terminal and must not consume the next word, such as the run's name.
     """
     result: list[str] = []
     for word in words:
@@ -41,7 +41,7 @@ def with_plot_file(words: Sequence[str]) -> list[str]:
 
 
 def check_plot_file(file: Path) -> None:
-    """Raise CliError if the file cannot be drawn. Called before any data is read."""
+    """Raise CliError if the file cannot be written as an image. Called before any data is read."""
     if _format(file) not in FORMATS:
         raise CliError(f"--plot: {file} is neither a .png nor a .svg file", "use one of these extensions", code=INVALID)
     if not file.absolute().parent.is_dir():

@@ -35,7 +35,7 @@ def value_at(item: Any, path: Sequence[str | int]) -> Any:
 
 
 def sort(items: Sequence[T], by: str, object_of: Callable[[T], Any]) -> list[T]:
-    """Sort items by a field of their objects, with objects that lack it at the end.
+    """Sort items by a field of their objects. Objects without the field come last.
 
     Raises CliError if no object has the field.
     """

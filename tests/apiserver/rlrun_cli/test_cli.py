@@ -233,7 +233,7 @@ def test_forbidden_requests_name_the_role_that_grants_them(
         answer = rlrun(*command, kubeconfig=kubeconfig)
         assert answer.code == 1
         assert "forbidden" in answer.err
-        assert "the role edit" in answer.err
+        assert "the `edit` role" in answer.err
     stranger = kubeconfig_with(control_plane.kubeconfig, tmp_path / "stranger", token="nonsense")
     assert "rejected your credentials" in rlrun("list", kubeconfig=stranger).err
 

@@ -58,7 +58,7 @@ def create_key(
         raise CliError(
             f"--description has {len(description)} characters; at most {MAX_DESCRIPTION} without line breaks are "
             "allowed",
-            "write a shorter one, on one line",
+            "write a shorter description, on one line",
             code=INVALID,
         )
     with s3_operation(f"create an API key for namespace {api.namespace}"):

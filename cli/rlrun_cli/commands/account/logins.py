@@ -154,8 +154,8 @@ def _read_key() -> str:
     key = str(text).strip()
     if not re.fullmatch(KEY_PATTERN, key):
         raise CliError(
-            f"{len(key)} characters were given, which are not an API key",
-            "give one line as `rlrun key create` prints it",
+            f"the input ({len(key)} characters) is not an API key",
+            "enter one line as printed by `rlrun key create`",
             code=INVALID,
         )
     return key

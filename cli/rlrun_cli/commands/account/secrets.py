@@ -91,7 +91,7 @@ def set_secret(
     values = read_files(env_file or [], os.environ) | dict(_content(option) for option in from_file or [])
     values |= _ask_for_values(names or [])
     if not values:
-        raise CliError("no variables are given", "name one: rlrun secret set SECRET NAME", code=INVALID)
+        raise CliError("no variables are given", "give at least one: rlrun secret set SECRET NAME", code=INVALID)
     if sum(len(name) + len(value.encode()) for name, value in values.items()) > MAX_SECRET_BYTES:
         raise CliError("the values exceed 1 MiB in total, the size limit of a Secret", "shorten them", code=INVALID)
     data = {name: base64.b64encode(value.encode()).decode() for name, value in sorted(values.items())}

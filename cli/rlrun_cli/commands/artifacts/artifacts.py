@@ -157,7 +157,7 @@ def _delete(api: RemoteCluster, kind: ResourceKind, name: str, *, yes: bool) -> 
         keep = "checkpoints.keepCloud" if kind is RLCHECKPOINT else "adapters.keepLast"
         raise CliError(
             f"{name} belongs to run {spec['runName']}, which still exists, so the operator would recreate it",
-            f"let retention delete it ({keep} of the run), or delete the run first: rlrun delete {spec['runName']}",
+            f"let retention delete it (the run's {keep}), or delete the run first: rlrun delete {spec['runName']}",
         )
     confirm(f"Delete {api.namespace}/{name}?", f"{name} was not deleted", yes=yes)
     api.delete(kind, name, item["metadata"]["uid"])

@@ -23,7 +23,7 @@ CHAT_EPILOG = """Examples:
 
 Without PROMPT, each line you type is a message of one conversation; Ctrl-D ends the conversation. The adapter must be \
 deployed (rlrun adapters deploy). Requires `create rladapters/chat` in the adapter's namespace, which is part of the \
-role edit. Programs can use the same URL with any OpenAI client: docs/guides/continue.md."""
+`edit` role. Programs can use the same URL with any OpenAI client: docs/guides/continue.md."""
 
 
 @with_cluster

@@ -37,12 +37,12 @@ def find(api: RemoteCluster, name: str) -> Obj:
             continue
     raise NotFoundError(
         f"no adapter or checkpoint is named {name} in namespace {api.namespace}",
-        "list the existing ones: rlrun adapters; rlrun checkpoints",
+        "list what exists: rlrun adapters; rlrun checkpoints",
     )
 
 
 def find_by_uri(api: RemoteCluster, uri: S3Uri) -> Obj | None:
-    """Return the object of the artifact in this folder, or None if the user can read none."""
+    """Return the checkpoint or adapter with this URI, or None if the user cannot read such an object."""
     *_, namespace, _, folder, _ = ("", "", "", "", *uri.key.split("/"))
     kind = KINDS_BY_FOLDER.get(folder)
     if kind is None or not namespace:

@@ -40,7 +40,7 @@ Timeout = Annotated[
 
 
 def read_request(base_url: str | None, model: str | None, args: str) -> BaselineRequest | None:
-    """Return the evaluation to run, or None without an endpoint. `args` is JSON. Raises CliError."""
+    """Return the requested evaluation, or None if no endpoint is given. `args` is JSON. Raises CliError."""
     if base_url is None:
         if model is not None:
             raise CliError(
@@ -79,7 +79,7 @@ def for_wheel(request: BaselineRequest, wheel: Wheel) -> BaselineRequest:
 
 
 def endpoint_key(base_url: str, variable: str | None) -> str:
-    """Return the endpoint's API key, or an empty string without a variable. Raises CliError."""
+    """Return the endpoint's API key from `variable`, or an empty string if `variable` is None. Raises CliError."""
     if variable is None:
         return ""
     key = os.environ.get(variable, "")

@@ -71,9 +71,9 @@ visible after up to 15 seconds."""
 
 
 def stored_wheels(store: Store, folder: S3Uri, wheels: list[Wheel]) -> set[str] | None:
-    """Return the files of the wheels that `folder` has already, or None if it has other content. Raises StoreError.
+    """Return the files of those wheels that `folder` contains, or None if it has different content. Raises StoreError.
 
-    The last wheel is the package itself; it is missing after an interrupted push.
+    The last wheel is the package itself. After an interrupted push, `folder` does not contain it.
     """
     stored = {name for name, _ in store.list_files(folder) if name.endswith(".whl")}
     files = {wheel.file for wheel in wheels}
@@ -87,7 +87,7 @@ def stored_wheels(store: Store, folder: S3Uri, wheels: list[Wheel]) -> set[str] 
 
 
 def has_bundle(store: Store, folder: S3Uri, wheels: Sequence[Wheel]) -> bool:
-    """Return whether `folder` has the same wheels and all their requirements. Raises StoreError.
+    """Return whether `folder` contains the same wheels and all their requirements. Raises StoreError.
 
     Requirements are not resolved again: a pushed version keeps its dependencies even if the index has newer ones.
     """
@@ -107,15 +107,15 @@ def has_bundle(store: Store, folder: S3Uri, wheels: Sequence[Wheel]) -> bool:
 
 
 def upload(store: Store, folder: S3Uri, wheels: list[Wheel], *, force: bool) -> bool:
-    """Upload the wheels to `folder`. Returns False if it has the same content already.
+    """Upload the wheels to `folder`. Returns False if `folder` already has the same content.
 
-    Raises CliError if it has other content and `force` is not set, StoreError for errors of S3.
+    Raises CliError if `folder` has different content and `force` is not set, StoreError for errors of S3.
     """
     stored = stored_wheels(store, folder, wheels)
     if stored is None:
         if not force:
             raise CliError(
-                f"{folder} already has other files under this version",
+                f"{folder} already contains different files for this version",
                 "increase the version in pyproject.toml, or add --force if no run uses this version",
             )
         store.delete_prefix(folder)

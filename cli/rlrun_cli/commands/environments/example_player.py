@@ -21,13 +21,13 @@ LATE_SECONDS = 60.0
 
 
 def play_example(wheels: Sequence[Wheel], args: Mapping[str, Any], seconds: float) -> Remark:
-    """Run the first example and return the result. The last wheel is the environment's package.
+    """Run the first example of the environment and return the result. The last wheel is the environment's package.
 
     The environment's code runs in a separate process with the user's rights and Python. Raises
     UnsupportedVerifiersError.
     """
     if problem := problem_of_this_python(wheels):
-        return Remark(f"example 0 was not played: {problem}")
+        return Remark(f"example 0 was not run: {problem}")
     config = {"id": f"check/{wheels[-1].name}", "args": dict(args)}
     with tempfile.TemporaryDirectory(prefix="rlrun-check-") as scratch:
         packages, report = Path(scratch, "packages"), Path(scratch, "report")
@@ -46,7 +46,7 @@ def play_example(wheels: Sequence[Wheel], args: Mapping[str, Any], seconds: floa
 
 
 def describe(report: Mapping[str, Any]) -> Remark:
-    """Convert a report to a remark."""
+    """Convert the report of an example to a remark."""
     if missing := report.get("missing"):
         return Remark(f"example 0 was not run: this Python lacks {_text(missing)}")
     if problem := report.get("problem"):

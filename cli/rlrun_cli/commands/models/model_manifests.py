@@ -98,7 +98,7 @@ def _check(body: dict[str, Any]) -> None:
         RLModel.from_object(body)
     except ValidationError as error:
         raise CliError(
-            "these options do not give a valid model",
+            "the options do not describe a valid model",
             "correct them and try again",
             code=INVALID,
             details=[str(problem) for problem in problems(error, RLModel)],

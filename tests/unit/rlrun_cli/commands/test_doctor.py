@@ -115,7 +115,7 @@ def test_expired_credentials(rlrun: Rlrun, healthy: FakeCluster) -> None:
 def test_missing_rights_are_named(rlrun: Rlrun, healthy: FakeCluster) -> None:
     yes, no = {"status": {"allowed": True}}, {"status": {"allowed": False}}
     healthy.answers[REVIEW] = [yes, no, yes, no, yes]
-    assert_problem(rlrun("doctor"), "rights", "you may not create rlruns, get rlruns/metrics in", "role edit")
+    assert_problem(rlrun("doctor"), "rights", "you may not create rlruns, get rlruns/metrics in", "`edit` role")
 
 
 @pytest.mark.parametrize(("answers", "text"), [(0, "no ready pod"), (None, "no operator is installed")])

@@ -137,7 +137,7 @@ def test_a_repeated_key_of_a_yaml_is_a_problem(rlrun: Rlrun, api: FakeCluster, t
     file.write_text("kind: RLRun\nspec:\n  model: a/b\n  model: a/c\n")
     answer = rlrun("run", file)
     assert answer.code == 2
-    assert "spec.model: is set twice; the second time is on line 4" in answer.err
+    assert "spec.model: is set twice, the second time on line 4" in answer.err
 
 
 @pytest.mark.parametrize("name", ["reverse-text.toml", "reverse-text.yaml"])

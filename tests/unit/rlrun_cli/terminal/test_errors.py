@@ -36,7 +36,7 @@ def test_each_invalid_field_is_listed_once() -> None:
     ("code", "body", "kind", "message", "hint"),
     [
         (401, None, Exception, "rejected your credentials", "--kubeconfig"),
-        (403, status(message="rlruns is forbidden: User cannot"), Exception, "User cannot", "role edit"),
+        (403, status(message="rlruns is forbidden: User cannot"), Exception, "User cannot", "`edit` role"),
         (404, status(message='rlruns "x" not found', details={"name": "x"}), NotFoundError, "does not exist", "list"),
         (404, "404 page not found", NotFoundError, "does not know this kind", "helm install"),
         (409, status(reason="AlreadyExists", message="exists"), ConflictError, "already exists", "--name"),

@@ -74,8 +74,8 @@ def test_requires_python_chooses_the_python_of_runs(
     answer = rlrun("env", "check", package, "--play")
     assert answer.code == 0, answer.out
     assert "runs will use verifiers 0.3.1 (v0) and Python 3.13" in answer.out
-    said = "requires-python asks for >=3.12, and this Python is 3.11.7"
-    assert f"example 0 was not played: {said}" in " ".join(answer.out.split())
+    said = "requires-python asks for >=3.12, but this Python is 3.11.7"
+    assert f"example 0 was not run: {said}" in " ".join(answer.out.split())
     words = ("--base-url", "http://127.0.0.1:9/v1", "--model", "m")
     assert said in rlrun("env", "eval", package, *words, "--output", package / "samples").err
     project.write_text(text.replace(">=3.11", ">=3.14"))
