@@ -42,7 +42,7 @@ def summarize(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
         seconds = median(rollout.seconds for rollout in rollouts)
         text = (
             f"mean reward {fmean(rewards):.3g} of {len(rewards)} rollouts, from {min(rewards):.3g} to "
-            f"{max(rewards):.3g}; {_differing(groups)} of {len(groups)} examples have different rewards; a rollout "
+            f"{max(rewards):.3g}; rewards differ within {_differing(groups)} of {len(groups)} examples; a rollout "
             f"takes {seconds:.2g} s"
         )
         remarks.append(Remark(text))
@@ -50,7 +50,7 @@ def summarize(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
 
 
 def judge(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
-    """Return the summary, and remarks on how suitable the environment is for training."""
+    """Return the summary, and remarks about how suitable the environment is for training."""
     remarks, groups = summarize(rollouts), _groups(rollouts)
     rewards = [reward for values in groups for reward in values]
     if not rewards:

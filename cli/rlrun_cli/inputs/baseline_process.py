@@ -57,14 +57,14 @@ Write = Callable[[dict[str, Any]], None]
 
 
 def load(request: BaselineRequest) -> Any:
-    """Load the environment. Raises what the environment's code raises."""
+    """Load the environment. Raises any exception of the environment's code."""
     # Append to the path, so that a user's package cannot replace a library of this process.
     sys.path.append(request.folder)
     return importlib.import_module(request.module).load_environment(**request.args)
 
 
 async def run(environment: Any, request: BaselineRequest, write: Write) -> None:
-    """Run all rollouts and write each result when it is done. Raises TypeError for an unsupported environment."""
+    """Run all rollouts and write each result when its rollout ends. Raises TypeError for an unsupported environment."""
     # A rollout that waits for a thread would count the wait as its own time.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(request.concurrency, request.rollouts)))
     is_verifiers = "verifiers" in sys.modules and isinstance(environment, sys.modules["verifiers"].Environment)

@@ -30,7 +30,7 @@ def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, se
     Raises CliError if the environment cannot be loaded or the rollouts do not finish within `seconds`.
     """
     if problem := problem_of_this_python(wheels):
-        raise CliError(f"the environment cannot be run: {problem}", "install rlrun in a Python that it allows")
+        raise CliError(f"the environment cannot be run: {problem}", "install rlrun in such a Python")
     with tempfile.TemporaryDirectory(prefix="rlrun-check-") as scratch:
         packages = Path(scratch, "packages")
         unpack(wheels, packages)
@@ -42,7 +42,7 @@ def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, se
         expected = request.examples * request.rollouts
         if is_late:
             raise CliError(
-                f"{len(rollouts)} of up to {expected} rollouts finished within {seconds:.0f} s",
+                f"only {len(rollouts)} of up to {expected} rollouts finished within {seconds:.0f} s",
                 "check that the endpoint responds; use fewer --examples or a longer --timeout",
             )
         if problem or not rollouts:
@@ -80,7 +80,7 @@ def _run(request: str, key: str, seconds: float, output: Any) -> bool:
 
 
 def read_results(file: Path) -> tuple[list[BaselineRollout], str]:
-    """Return the rollouts, and the reason if the environment could not be run."""
+    """Return the rollouts, and the reason why the environment could not be run, if any."""
     if not file.is_file():
         return [], "its process exited"
     rollouts: list[BaselineRollout] = []

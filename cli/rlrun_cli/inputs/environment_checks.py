@@ -103,7 +103,7 @@ def _is_bound(tree: ast.Module) -> bool:
 
 
 def check_generation(wheels: Sequence[Wheel]) -> list[Remark]:
-    """Return the verifiers and Python that runs use for the wheels. `check_requirements` reports unsupported ones."""
+    """Return the versions of verifiers and Python that runs use. `check_requirements` reports unsupported versions."""
     try:
         generation = generation_of(wheels)
     except UnsupportedVerifiersError:
@@ -115,7 +115,7 @@ def check_generation(wheels: Sequence[Wheel]) -> list[Remark]:
 def check_requirements(wheels: Sequence[Wheel], *, is_bundled: bool) -> list[Remark]:
     """Check that the image or the wheels satisfy all requirements of the wheels.
 
-    `is_bundled` is True if a push adds wheels of missing packages.
+    `is_bundled` is True if a push adds the wheels of missing packages.
     """
     remarks = [Remark(conflict.text, conflict.hint) for conflict in conflicts(wheels)]
     if missing := missing_packages(wheels):
@@ -129,7 +129,7 @@ def check_requirements(wheels: Sequence[Wheel], *, is_bundled: bool) -> list[Rem
 
 
 def check_name(name: str) -> None:
-    """Raise CliError if another module in pods would hide the module of a package with this name."""
+    """Raise CliError if pods would import another package's module instead of the module of the named package."""
     module = package_name(name).replace("-", "_")
     if owner := owner_of_module(module):
         raise CliError(

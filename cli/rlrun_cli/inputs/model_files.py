@@ -38,7 +38,7 @@ def model_files(folder: Path) -> dict[str, Path]:
 
 
 def has_chat_template(files: dict[str, Path]) -> bool:
-    """Return True if the tokenizer has a chat template that engines find."""
+    """Return True if the model has a chat template in a file where inference engines look for it."""
     if any(Path(name).name == TEMPLATE for name in files):
         return True
     path = files.get("tokenizer_config.json")

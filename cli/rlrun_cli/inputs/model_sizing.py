@@ -34,7 +34,7 @@ PROCESS_GIB = 8
 
 @dataclass(frozen=True)
 class Sizing:
-    """GPUs per pod. Numbers above MAX_GPUS do not fit one pod."""
+    """Numbers of GPUs per pod. A number above MAX_GPUS means that the model does not fit in one pod."""
 
     weights_gb: float
     trainer_gpus: int
@@ -46,7 +46,7 @@ class Sizing:
 
     @property
     def fits(self) -> bool:
-        """True if the number of GPUs is at most MAX_GPUS for both kinds of pods."""
+        """True if trainer and engine each need at most MAX_GPUS GPUs."""
         return max(self.trainer_gpus, self.engine_gpus) <= MAX_GPUS
 
 
@@ -76,7 +76,7 @@ def parameters_in(name: str) -> float | None:
 
 
 def size(billions: float, gpu_memory_gb: float) -> Sizing:
-    """Return the GPUs for a model of unknown architecture with adapters."""
+    """Return the GPUs for training adapters of a model whose architecture is unknown."""
     weights = billions * BYTES_PER_PARAMETER
     found = Sizing(weights, _gpus(weights, gpu_memory_gb * TRAINER_SHARE), _gpus(weights, gpu_memory_gb * ENGINE_SHARE))
     return replace(
@@ -131,7 +131,8 @@ def kv_bytes(model: Architecture, tensor: int) -> int:
 def pod_resources(
     weights_gb: float, gpus: int, *, reads: int = 1, bytes_per_parameter: int = 2, downloads: bool = False
 ) -> Resources:
-    """Return the CPU and memory of a container with GPUs, and more memory if `reads` processes read large weights.
+    """Return the CPU and memory of a container with GPUs. The memory suffices for `reads` processes that read the
+    weights.
 
     `downloads` is True if the weights are copied to the node's disk, which the container then requests.
     """

@@ -25,7 +25,7 @@ def module_of(wheel: Wheel) -> str:
 
 
 def form_of(wheel: Wheel) -> PackageForm:
-    """Return what the module of the wheel defines."""
+    """Return the form in which the wheel's module defines its environment."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
             names = set(archive.namelist())
@@ -35,14 +35,15 @@ def form_of(wheel: Wheel) -> PackageForm:
 
 
 def pushed_verifiers(wheels: Sequence[Wheel]) -> str | None:
-    """Return the version of verifiers among the wheels, or None if they use the image's version."""
+    """Return the version of verifiers among the wheels, or None if the wheels use the image's version."""
     return next((wheel.version for wheel in wheels if wheel.name == VERIFIERS), None)
 
 
 def python_of(wheels: Sequence[Wheel]) -> ImagePython:
-    """Return the Python of the wheels: that of the environment's package, which is the last one.
+    """Return the Python version for the wheels, which the environment's package, the last wheel, determines.
 
-    If it allows none of the image's, which `requirements.conflicts` reports, return the oldest.
+    If the package allows no Python of the image, `requirements.conflicts` reports this, and the oldest Python is
+    returned.
     """
     try:
         return choose_python(wheels[-1].requires_python)
@@ -51,9 +52,9 @@ def python_of(wheels: Sequence[Wheel]) -> ImagePython:
 
 
 def problem_of_this_python(wheels: Sequence[Wheel]) -> str:
-    """Return why this Python cannot run the wheels, empty if it can."""
+    """Return the reason why this Python cannot run the wheels, or an empty string."""
     this, wanted = platform.python_version(), wheels[-1].requires_python
-    return "" if admits(wanted, this) else f"requires-python asks for {wanted}, and this Python is {this}"
+    return "" if admits(wanted, this) else f"requires-python asks for {wanted}, but this Python is {this}"
 
 
 def generation_of(wheels: Sequence[Wheel]) -> Generation:
@@ -65,5 +66,5 @@ def generation_of(wheels: Sequence[Wheel]) -> Generation:
 
 
 def version_of_verifiers(wheels: Sequence[Wheel]) -> str:
-    """Return the version of verifiers that the wheels run with. Raises UnsupportedVerifiersError."""
+    """Return the version of verifiers with which the wheels run. Raises UnsupportedVerifiersError."""
     return pushed_verifiers(wheels) or image_versions()[generation_of(wheels)]

@@ -42,7 +42,7 @@ _VERIFIERS_HINT = (
 
 @dataclass(frozen=True)
 class Conflict:
-    """Requirement that is not satisfied, or wheel that has no effect."""
+    """Requirement that is not satisfied, or a wheel that has no effect."""
 
     text: str
     hint: str
@@ -57,7 +57,7 @@ class _Needed:
 def pinned_packages(wheels: Sequence[Wheel]) -> Mapping[str, ImagePackage]:
     """Return the packages of the image that apply to these wheels. The last wheel is the environment's package.
 
-    A wheel of a supported verifiers version replaces the image's.
+    A wheel of a supported verifiers version replaces the image's verifiers.
     """
     try:
         pins = image_packages(generation_of(wheels))
@@ -80,13 +80,13 @@ def extended_packages(wheels: Sequence[Wheel]) -> set[str]:
 
 
 def addressed_packages(wheels: Sequence[Wheel]) -> set[str]:
-    """Return the packages that the wheels require by URL, such as that of a repository."""
+    """Return the packages that the wheels require by URL, for example the URL of a repository."""
     parsed = (_parse(text) for wheel in wheels for text in wheel.requires)
     return {package_name(each.name) for each in parsed if each is not None and each.url}
 
 
 def wanted_versions(wheels: Sequence[Wheel]) -> dict[str, SpecifierSet]:
-    """Return the versions that the wheels require of each package, without packages required by URL."""
+    """Return the versions that the wheels require of each package. Packages required by URL are omitted."""
     wanted: dict[str, SpecifierSet] = {}
     needed = [each.requirement for each in _requires(wheels)]
     for requirement in needed:
@@ -144,10 +144,10 @@ def _of_python(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
 
 
 def other_python(wheels: Sequence[Wheel], wheel: Wheel) -> str:
-    """Return the hint for a wheel that does not allow the Python of the environment's package."""
+    """Return the hint for a wheel that does not support the Python version of the environment's package."""
     allowed = [python for python in PYTHONS if admits(wheel.requires_python, python.full_version)]
     choice = f', or write requires-python = ">={allowed[0]}" in {wheels[-1].name}' if allowed else ""
-    return f"require another version of {wheel.name}{choice}"
+    return f"require a different version of {wheel.name}{choice}"
 
 
 def _foreign_tags(file: str, python: ImagePython) -> str:

@@ -56,10 +56,9 @@ YAML_START = re.compile(r"\s*\{|.*^(apiVersion|kind)\s*:", re.MULTILINE | re.DOT
 
 
 def load(path: Path, owner: str | None = None) -> RunFile:
-    """Read a file in the format of its suffix. `-` reads standard input in any format.
+    """Read a file in the format that its suffix indicates. `-` reads standard input in any format.
 
-    `owner` is the owner of environments whose ids in a TOML file have none.
-    Raises CliError with all problems of the file.
+    `owner` is the default owner of environments in a TOML file. Raises CliError with all problems of the file.
     """
     path = plain_path(path)
     return load_text(path, read_text(path), owner)
@@ -136,7 +135,7 @@ def load_object(path: Path, text: str, kind: type[KubernetesObject]) -> dict[str
         raise CliError(
             f"{name} is a {document.get('kind')}, not an {wanted}", "use kubectl apply for other kinds", code=INVALID
         )
-    wrong = [FieldProblem(key, f"is set twice; the second time is on line {line}") for key, line in repeated]
+    wrong = [FieldProblem(key, f"is set twice, the second time on line {line}") for key, line in repeated]
     try:
         kind.from_object(document)
     except ValidationError as error:

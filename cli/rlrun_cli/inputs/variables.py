@@ -47,7 +47,7 @@ def parse_option(option: str, environ: Mapping[str, str]) -> tuple[str, str]:
 def parse_file(text: str, source: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Parse an env file. Returns its variables, and one problem per invalid statement (`source:line: what to do`).
 
-    `known` has values for `${NAME}`, which take precedence over those of the file.
+    `known` has values for `${NAME}`, which take precedence over the file's own variables.
     """
     variables: dict[str, str] = {}
     problems = []
@@ -56,9 +56,7 @@ def parse_file(text: str, source: str, known: Mapping[str, str]) -> tuple[dict[s
         name, value = binding.key, binding.value
         try:
             if binding.error:
-                raise ValueError(
-                    "cannot be read: write NAME=value, close all quotes, and write only a comment after them"
-                )
+                raise ValueError("cannot be read: write NAME=value and close all quotes; only a comment may follow")
             if name is None:
                 continue
             if value is None or not NAME.fullmatch(name):
@@ -153,7 +151,7 @@ def secret_name(run: str) -> str:
 
 
 def secret(run: str, namespace: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Build the Secret. It has no owner yet, because it must exist before the run that references it."""
+    """Build the Secret. It has no owner yet, because the Secret must exist before the run that references it."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -123,14 +123,14 @@ def read_project(folder: Path) -> dict[str, Any]:
 
 
 def project_name(project: Mapping[str, Any]) -> str:
-    """Return the name in the project's table, or an empty string if the build determines it."""
+    """Return the name in the project's table, or an empty string if the build backend determines the name."""
     table = project.get("project")
     name = table.get("name") if isinstance(table, dict) else None
     return name if isinstance(name, str) else ""
 
 
 def package_owner(project: Mapping[str, Any], option: str | None) -> str:
-    """Return the owner for the package's id. Raises CliError if it is missing or invalid."""
+    """Return the owner of the package. Raises CliError if the owner is missing or invalid."""
     owner = option or project.get("tool", {}).get("rlrun", {}).get("owner")
     if not owner:
         raise CliError(
@@ -194,6 +194,6 @@ def build_wheel(folder: Path) -> Wheel:
             output = [line for line in log.text.splitlines() if line.strip()][-LOG_LINES:]
             raise CliError(
                 f"the wheel of {folder} could not be built: {problem}",
-                "fix the problem until `python -m build --wheel` works in that folder",
+                "fix the project, so that `python -m build --wheel` works in that folder",
                 details=output,
             ) from problem

@@ -34,7 +34,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class NoCluster(SyncTransport):
-    """Stand-in for a missing cluster: a user with an API key and no kubeconfig can use rlrun-server only."""
+    """Transport used without a kubeconfig, when an API key gives access to rlrun-server only. Every request fails."""
 
     @override
     def send(self, request: requests.KubeRequest) -> Obj:
@@ -95,7 +95,7 @@ class RemoteCluster:
         """Return the cluster of the selected context without sending a request.
 
         If there is an API key or `has_server` is set, the kubeconfig may be missing; then only requests to the cluster
-        fail. Raises CliError if the kubeconfig is not usable or has no such context.
+        fail. Raises CliError if the kubeconfig is unusable or does not contain the context.
         """
         # The official client takes long to import, and most commands of a shell session are `--help`.
         import_lazily()
@@ -172,7 +172,7 @@ class RemoteCluster:
     def own_key(self) -> str:
         """Return the user's API key from API_KEY_VARIABLE or `rlrun login`, or an empty string.
 
-        A key belongs to one namespace. A login's key is not used if the user chose another namespace.
+        A key belongs to one namespace. The key of a login is not used if the user selected a different namespace.
         """
         if key := os.environ.get(API_KEY_VARIABLE, "").strip():
             return key
@@ -217,11 +217,11 @@ class RemoteCluster:
         return obj
 
     def read(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Obj | None:
-        """Return one object, or None if there is none. Raises ApiError."""
+        """Return one object, or None if the object does not exist. Raises ApiError."""
         return self.transport.find(requests.get(kind, namespace or self.namespace, name))
 
     def create(self, obj: Obj) -> Obj:
-        """Create an object and return it as the API server stored it. Raises ConflictError if the name exists."""
+        """Create an object and return it as stored by the API server. Raises ConflictError if the name exists."""
         with _cli_errors():
             return self.transport.send(requests.create(obj, CLI_FIELD_MANAGER, self.namespace))
 
@@ -290,7 +290,7 @@ class RemoteCluster:
         return self.transport.send(requests.create(review, CLI_FIELD_MANAGER)).get("status") or {}
 
     def garbage_source(self) -> "ClusterSource":
-        """Return the client through which garbage collection reads this cluster."""
+        """Return the client with which garbage collection reads this cluster."""
         from rlrun.garbage_collection.cluster_source import ClusterSource
 
         return ClusterSource(self._open_transport(RESPONSE_SECONDS))

@@ -54,7 +54,7 @@ def list_packages(send: "Send", namespace: str, owner: str | None) -> tuple[list
 
 
 def are_public(send: "Send", owner: str) -> bool | None:
-    """Return whether an owner's packages are public, or None if rlrun-server is too old to report it.
+    """Return whether an owner's packages are public, or None if rlrun-server is too old to report this.
 
     Raises AccessDenied, StorageServerUnavailable, CliError.
     """

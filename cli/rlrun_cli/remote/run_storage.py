@@ -113,7 +113,7 @@ def _open_sweep(
     except (InstallationMismatch, SweepStopped) as problem:
         raise CliError(str(problem)) from problem
     except (StoreError, ApiError) as problem:
-        advice = "nothing was changed; try again when S3 and the cluster are both readable"
+        advice = "nothing was changed; try again when S3 and the cluster both respond"
         raise CliError(str(problem), advice) from problem
 
 
@@ -147,7 +147,7 @@ def s3_operation(action: str) -> Iterator[None]:
     except AccessDenied as problem:
         raise CliError(
             f"cannot {action}: {problem}",
-            "ask for the role edit (to look only: view) in the namespace; rlrun doctor shows your rights",
+            "ask for the `edit` role (or `view` for read-only access) in the namespace; rlrun doctor shows your rights",
         ) from problem
     except StoreError as problem:
         raise CliError(f"cannot {action}: {problem}") from problem
@@ -159,7 +159,7 @@ def run_layout(api: RemoteCluster, storage: RemoteStorage, uid: str) -> RunLayou
 
 
 def find_run_uid(api: RemoteCluster, name: str) -> str:
-    """Return the UID of a run. A deleted run is found while one of its artifacts exists.
+    """Return the UID of a run. The UID of a deleted run can be found while one of its artifacts exists.
 
     Raises NotFoundError if neither run nor artifact exists, CliError if several deleted runs have this name.
     """

@@ -87,9 +87,9 @@ def open_storage(cluster: RemoteCluster, server: str | None) -> RemoteStorage:
 
 
 def find_server(cluster: RemoteCluster, server: str | None, audience: str = "") -> "Send":
-    """Return the function that sends requests to the server. Raises CliError.
+    """Return the function that sends requests to rlrun-server. Raises CliError.
 
-    `audience` is the audience of the token that replaces a client certificate.
+    `audience` is the audience of the token that is requested if the kubeconfig has a client certificate and no token.
     """
     return locate_server(cluster, server, audience).send
 
@@ -97,7 +97,7 @@ def find_server(cluster: RemoteCluster, server: str | None, audience: str = "") 
 def locate_server(
     cluster: RemoteCluster, server: str | None, audience: str = "", token: Callable[[], str] | None = None
 ) -> "DirectServer | ProxiedServer":
-    """Return the server at its URL or behind the API server. Raises CliError.
+    """Return the connection to rlrun-server, at its URL or through the API server. Raises CliError.
 
     `token` returns the credential. None uses the user's own credential.
     """
@@ -116,7 +116,7 @@ def locate_server(
     if namespace and service:
         return ProxiedServer(cluster, namespace, service, token)
     raise CliError(
-        f"rlrun-server was not found; ConfigMap {DISCOVERY_NAMESPACE}/{DISCOVERY_NAME} does not specify it",
+        f"rlrun-server was not found; ConfigMap {DISCOVERY_NAMESPACE}/{DISCOVERY_NAME} does not specify its address",
         "give its URL with --server or RLRUN_SERVER, or ask the platform team to install the chart with rlrun-server",
         code=INVALID,
     )
@@ -261,7 +261,7 @@ class ProxiedServer:
 
 
 class Once:
-    """Callable that is called until it has succeeded once. Thread-safe."""
+    """Calls a function until it has succeeded once, and never again. Thread-safe."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -277,7 +277,7 @@ class Once:
 
 
 def may_be_repeated(method: str, path: str) -> bool:
-    """Return True if a request without a response may be sent again, because it changes nothing."""
+    """Return True if a request that got no response may be repeated, because it changes nothing."""
     return method == "GET" or path in (USER_SIGN_PATH, LOCATION_PATH)
 
 
@@ -312,7 +312,7 @@ def _service_name(proxied: str) -> str:
 
 
 def checked_url(url: str, field: str) -> str:
-    """Return the URL if a token may be sent to it. Raises CliError that names the field."""
+    """Return the URL if it is safe to send a token to it. Raises CliError that names the field."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme not in ("http", "https") or not host:

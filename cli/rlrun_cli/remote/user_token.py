@@ -19,7 +19,7 @@ RENEW_SECONDS = 120.0
 
 
 class AccountMissingError(CliError):
-    """Error for a ServiceAccount or namespace that does not exist."""
+    """Error for a ServiceAccount or namespace that is missing."""
 
 
 class UserToken:
@@ -47,8 +47,8 @@ class UserToken:
         if key := self._cluster.own_key() if self._with_key else "":
             if not re.fullmatch(KEY_PATTERN, key):
                 raise CliError(
-                    f"{API_KEY_VARIABLE} has {len(key)} characters, which are not an API key",
-                    "set it to one line as `rlrun key create` prints it, or unset it",
+                    f"the value of {API_KEY_VARIABLE} ({len(key)} characters) is not an API key",
+                    "set it to one line as printed by `rlrun key create`, or unset it",
                     code=INVALID,
                 )
             return key

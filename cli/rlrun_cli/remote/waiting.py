@@ -31,9 +31,10 @@ def wait_for(
     goal: str,
     hint: str,
 ) -> Obj:
-    """Poll the object until the condition holds, and return it. `goal` completes "is not" in the error message.
+    """Poll the object until `is_done` returns True, and return it. `goal` completes the words "is not" in the error
+    message.
 
-    Raises CliError after the deadline, if the object does not exist, and any error of `is_done`.
+    Raises CliError after the deadline or if the object does not exist, and any error of `is_done`.
     """
     deadline = clock() + seconds
     while True:

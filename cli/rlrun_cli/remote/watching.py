@@ -22,10 +22,10 @@ BOOKMARK, DELETED = "BOOKMARK", "DELETED"
 def watch(
     api: RemoteCluster, printed: Printed, sleep: Callable[[float], None], clock: Callable[[], float]
 ) -> Iterator[tuple[Table, bool]]:
-    """Yield the rows of all objects, then changed ones, each with True if the objects were deleted. Ends only with an
-    error.
+    """Yield `(table, deleted)` pairs: first all objects, then each change. Ends only with an error.
 
-    Raises CliError if a request is rejected, the first one gets no response, or later none for MAX_OUTAGE_SECONDS.
+    Raises CliError if a request is rejected, if the first request gets no response, or if the API server later stays
+    silent for MAX_OUTAGE_SECONDS.
     """
     table, version, seen = Table([], [], ""), "", dict[str, str]()
     last_response = clock()

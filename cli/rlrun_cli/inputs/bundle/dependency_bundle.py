@@ -58,12 +58,13 @@ def is_complete(wheels: Sequence[Wheel]) -> bool:
 def find_dependencies(
     wheels: Sequence[Wheel], seconds: float = RESOLVE_SECONDS, only_binary: Sequence[str] = ()
 ) -> list[Wheel]:
-    """Return the wheels to add to these. The last wheel is the environment's package.
+    """Return the wheels of the dependencies that neither `wheels` nor the image contain. The last of `wheels` is the
+    environment's package.
 
     uv and pip use pip's index settings and run for at most `seconds`. `only_binary` lists packages whose source
-    distributions must not be built, as in pip's option. Prints a warning for each version below the newest one that the
-    requirements allow. Raises CliError if the requirements conflict with each other, the image or the wheels, or if no
-    wheel for the image can be found or built.
+    distributions must not be built, as in pip's option. Prints a warning for each version that is older than the newest
+    one that the requirements allow. Raises CliError if the requirements conflict with each other, the image or the
+    wheels, or if a wheel for the image can be neither found nor built.
     """
     if problems := conflicts(wheels):
         raise CliError(

@@ -50,7 +50,7 @@ QUERY = re.compile(r"(://[^\s?#]*)\?[^\s#)\]`]*")
 
 @dataclass(frozen=True)
 class ToolResult:
-    """Result of a run."""
+    """Exit status and output of a command."""
 
     status: int | None
     """Exit status, or None if the process was killed at the deadline."""
@@ -59,20 +59,20 @@ class ToolResult:
 
     @property
     def last_lines(self) -> list[str]:
-        """Lines that an error shows."""
+        """Last lines of the output, for error messages."""
         return [line for line in self.lines if line.strip()][-OUTPUT_LINES:]
 
 
 @dataclass(frozen=True)
 class UvSettings:
-    """pip's settings for indexes and builds, converted to uv's."""
+    """pip's settings for indexes and builds, as options and variables of uv."""
 
     options: Sequence[str]
     variables: Mapping[str, str]
 
 
 def read_settings() -> UvSettings:
-    """Read pip's files and variables. uv's own settings are ignored, because pip would not use them."""
+    """Read pip's configuration files and variables. uv's own settings are ignored, because pip would not use them."""
     listed = subprocess.run(
         [*PIP, "config", "list"], capture_output=True, text=True, timeout=SETTINGS_SECONDS, env=_environ(), check=False
     )

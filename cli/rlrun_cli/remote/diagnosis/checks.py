@@ -61,7 +61,7 @@ def check_rights(api: RemoteCluster) -> str:
     if missing:
         raise CheckFailed(
             f"you may not {', '.join(missing)} in namespace {api.namespace}",
-            "ask for the role edit (to look only: view) in this namespace, or select another with -n",
+            "ask for the `edit` role (or `view` for read-only access) in this namespace, or select another with -n",
         )
     return f"you may start, change and read runs in namespace {api.namespace}"
 
@@ -123,7 +123,7 @@ def check_server(server: str | None, api: RemoteCluster) -> str:
     if problem := location.get("problem"):
         raise CheckFailed(
             f"cannot use S3 correctly: {problem}",
-            "ask the platform team to read S3 servers in docs/security.md, and the log of rlrun-server",
+            "ask the platform team to read `S3 servers` in docs/security.md, and the log of rlrun-server",
         )
     return "responds, and accepts your credential"
 
@@ -195,7 +195,7 @@ def run(
 ) -> list[Finding]:
     """Run the checks concurrently and return their findings. Exceeding `seconds` is a problem.
 
-    `missing_right` is the next step of a check for which the user lacks a right; if empty, it is that of commands.
+    `missing_right` is the hint shown when the user lacks a permission. If empty, the usual hint of commands is shown.
     """
     return run_checks({name: partial(_run, check, api, missing_right) for name, check in checks.items()}, seconds)
 

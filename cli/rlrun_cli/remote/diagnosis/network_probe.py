@@ -87,10 +87,10 @@ while True:
 
 
 class NetworkProbe:
-    """Probe in the namespace of the commands.
+    """Probe that starts pods in the selected namespace.
 
-    Its pods have the security context, placement and proxy of orchestrators, but no certificates of private authorities
-    (`caBundle`), whose ConfigMap or Secret is not in this namespace.
+    Its pods have the security context, placement and proxy of orchestrators. They lack the certificates of private
+    authorities (`caBundle`), because the ConfigMap or Secret with them is not in this namespace.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class NetworkProbe:
             *found,
             Finding(
                 "network policies",
-                f"not enforced: a pod still connects {POLICY_SECONDS:g} s after a policy that forbids it",
+                f"not enforced: {POLICY_SECONDS:g} s after a policy forbade it, a pod can still connect",
                 "install a network plugin that enforces NetworkPolicies: otherwise nothing isolates user code from "
                 "the network (docs/security.md)",
             ),
@@ -249,7 +249,7 @@ class NetworkProbe:
 
 
 def hub_endpoint(models: list[Obj]) -> str:
-    """Return the URL of the hub that RLModels use, or an empty string if none does."""
+    """Return the URL of the hub from which models are downloaded, or an empty string if there is no such model."""
     for model in models:
         if str(model["spec"].get("source")).startswith("hf://"):
             env = (model["spec"].get("trainer") or {}).get("env") or []

@@ -121,7 +121,7 @@ def test_a_wheel_for_another_python_than_the_environment_s_is_told_with_how_to_c
     (found,) = conflicts([wheel(name="helper", python="<3.12"), wheel(python=">=3.12")])
     assert 'or write requires-python = ">=3.11" in my-env' in found.hint
     (found,) = conflicts([wheel(name="helper", python=">=3.14"), wheel(python=">=3.12")])
-    assert found.hint == "require another version of helper"
+    assert found.hint == "require a different version of helper"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_secret_and_owner() -> None:
 @pytest.mark.parametrize("line", ["A: 1", "A B=1", "A='x"])
 def test_a_line_in_another_form_is_told_the_form(line: str) -> None:
     assert parse_file(line, "f", {})[1] == [
-        "f:1: cannot be read: write NAME=value, close all quotes, and write only a comment after them"
+        "f:1: cannot be read: write NAME=value and close all quotes; only a comment may follow"
     ]
 
 

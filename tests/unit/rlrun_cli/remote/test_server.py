@@ -110,7 +110,7 @@ def test_the_token_of_the_kubeconfig_goes_through_the_api_server(cluster: ApiSer
     refused = rlrun(cluster, server.user("ben"), "metrics", "first")
     assert refused.code == 1
     assert "User ben may not get rlruns/metrics in namespace team" in " ".join(refused.err.split())
-    assert "Next:  ask for the role edit" in refused.err
+    assert "Next:  ask for the `edit` role" in refused.err
 
 
 def test_a_url_is_used_directly(cluster: ApiServer, server: SigningServer) -> None:
