@@ -1,4 +1,7 @@
-"""S3 in memory below the product's own `Store`: only the boto3 client is replaced. Strongly consistent, as S3 is."""
+"""S3 in memory below the product's own `Store`: only the boto3 client is replaced. Strongly consistent, as S3 is.
+
+tests/support/contracts/s3_contract.py says what it has in common with a real one, and holds it to it.
+"""
 
 import copy
 import hashlib
@@ -22,6 +25,8 @@ from rlrun.storage.transfer import Transfer
 from typing_extensions import override
 
 PAGE = 1000
+MIN_PART = 5 * 1024**2
+"""Smallest part of an upload in bytes, except for the last one."""
 MODIFIED = datetime(2026, 1, 1, tzinfo=UTC)
 """Time of every write."""
 
@@ -35,11 +40,15 @@ class NoSuchUpload(ClientError):  # type: ignore[misc]  # botocore has no types
 
 
 class FakeS3:
-    """Client of one bucket, in memory. Parts of an upload are kept apart until the upload is completed."""
+    """Client of one bucket, in memory. Parts of an upload are kept apart until the upload is completed.
+
+    An operation or an argument that `Store` does not use is a Python error, and is never ignored.
+    """
 
     exceptions = SimpleNamespace(NoSuchUpload=NoSuchUpload)
 
-    def __init__(self) -> None:
+    def __init__(self, bucket: str = "bucket") -> None:
+        self.bucket = bucket
         self.data: dict[str, bytes] = {}
         self.uploads: dict[str, tuple[str, dict[int, bytes]]] = {}
         """Key and parts of multipart uploads that are not completed."""
@@ -47,133 +56,129 @@ class FakeS3:
         """Called with every key before it is deleted."""
         self._ids = itertools.count()
 
-    def put_object(self, *, Bucket: str, Key: str, Body: Any, IfNoneMatch: str = "", **_: Any) -> dict[str, Any]:
+    def put_object(self, *, Bucket: str, Key: str, Body: Any, IfNoneMatch: str = "") -> dict[str, Any]:
         """A whole object."""
-        if IfNoneMatch == "*" and Key in self.data:
-            raise _client_error("PreconditionFailed", 412, "PutObject")
-        self.data[Key] = _bytes(Body)
+        self._check(Bucket, "PutObject")
+        self._store(Key, _bytes(Body), IfNoneMatch, "PutObject")
         return {"ETag": _etag(self.data[Key])}
 
-    def get_object(self, *, Bucket: str, Key: str, Range: str | None = None, **_: Any) -> dict[str, Any]:
-        """A whole object, or `bytes=a-b` or `bytes=-b` of it."""
-        data = self._find(Key, "GetObject")
+    def get_object(self, *, Bucket: str, Key: str, Range: str = "") -> dict[str, Any]:
+        """A whole object, or `bytes=a-b`, `bytes=a-` or `bytes=-b` of it."""
+        self._check(Bucket, "GetObject")
+        if Key not in self.data:
+            raise _client_error("NoSuchKey", 404, "GetObject")
+        whole = data = self.data[Key]
+        answer: dict[str, Any] = {"ETag": _etag(whole)}
         if Range:
-            first, last = Range.removeprefix("bytes=").split("-")
-            if int(first or 0) >= len(data):
+            begin, end = Range.removeprefix("bytes=").split("-")
+            first = int(begin) if begin else max(0, len(whole) - int(end))
+            data = whole[first : int(end) + 1] if begin and end else whole[first:]
+            if not data:
                 raise _client_error("InvalidRange", 416, "GetObject")
-            data = data[int(first) : int(last) + 1 if last else None] if first else data[-int(last) :]
-        return {"Body": io.BytesIO(data), "ContentLength": len(data), "ETag": _etag(data)}
+            answer["ContentRange"] = f"bytes {first}-{first + len(data) - 1}/{len(whole)}"
+        return {**answer, "Body": io.BytesIO(data), "ContentLength": len(data)}
 
-    def head_object(self, *, Bucket: str, Key: str, **_: Any) -> dict[str, Any]:
-        """Size of an object."""
-        data = self._find(Key, "HeadObject")
-        return {"ContentLength": len(data), "ETag": _etag(data)}
-
-    def delete_object(self, *, Bucket: str, Key: str, **_: Any) -> dict[str, Any]:
+    def delete_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
         """One object; one that is not there is no error."""
+        self._check(Bucket, "DeleteObject")
         if Key in self.data:
             self.on_delete(Key)
             del self.data[Key]
         return {}
 
-    def delete_objects(self, *, Bucket: str, Delete: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        """Many objects."""
+    def delete_objects(self, *, Bucket: str, Delete: Mapping[str, Any]) -> dict[str, Any]:
+        """Up to PAGE objects, without a list of them: `Quiet` is needed."""
+        assert Delete["Quiet"]
+        self._check(Bucket, "DeleteObjects")
+        if len(Delete["Objects"]) > PAGE:
+            raise _client_error("MalformedXML", 400, "DeleteObjects")
         for entry in Delete["Objects"]:
             self.delete_object(Bucket=Bucket, Key=entry["Key"])
         return {}
 
     def list_objects_v2(
-        self,
-        *,
-        Bucket: str,
-        Prefix: str = "",
-        Delimiter: str | None = None,
-        MaxKeys: int = PAGE,
-        ContinuationToken: str = "",
-        **_: Any,
+        self, *, Bucket: str, Prefix: str = "", Delimiter: str = "", MaxKeys: int = PAGE, ContinuationToken: str = ""
     ) -> dict[str, Any]:
-        """One page."""
-        keys = sorted(k for k in self.data if k.startswith(Prefix) and k > ContinuationToken)
-        if Delimiter:
-            inner = {k.removeprefix(Prefix) for k in keys}
-            folders = sorted({k.partition(Delimiter)[0] + Delimiter for k in inner if Delimiter in k})
-            contents = sorted(k for k in inner if Delimiter not in k)
-            return {
-                "CommonPrefixes": [{"Prefix": Prefix + folder} for folder in folders],
-                "Contents": [self._entry(Prefix + k) for k in contents],
-                "IsTruncated": False,
-            }
-        page = keys[:MaxKeys]
-        answer: dict[str, Any] = {"Contents": [self._entry(k) for k in page]}
-        answer["IsTruncated"] = len(keys) > len(page)
-        if answer["IsTruncated"]:
-            answer["NextContinuationToken"] = page[-1]
-        return answer
+        """One page of keys, and of folders if there is a delimiter."""
+        self._check(Bucket, "ListObjectsV2")
+        found: dict[str, bool] = {}
+        for key in sorted(key for key in self.data if key.startswith(Prefix)):
+            head, is_folder, _ = key.removeprefix(Prefix).partition(Delimiter) if Delimiter else ("", "", "")
+            found[f"{Prefix}{head}{is_folder}" if is_folder else key] = bool(is_folder)
+        left = {name: is_folder for name, is_folder in found.items() if name > ContinuationToken}
+        page = list(left.items())[:MaxKeys]
+        answer = {
+            "Contents": [self._entry(name) for name, is_folder in page if not is_folder],
+            "CommonPrefixes": [{"Prefix": name} for name, is_folder in page if is_folder],
+            "NextContinuationToken": page[-1][0] if len(left) > len(page) else "",
+        }
+        # As boto3, which has no entry for what the answer lacks.
+        shown = {name: value for name, value in answer.items() if value}
+        return {**shown, "KeyCount": len(page), "IsTruncated": len(left) > len(page)}
 
-    def upload_file(self, Filename: str, Bucket: str, Key: str, **_: Any) -> None:
-        """What boto3 makes of several requests."""
-        self.data[Key] = Path(Filename).read_bytes()
-
-    def download_file(self, Bucket: str, Key: str, Filename: str, **_: Any) -> None:
-        """The other way."""
-        Path(Filename).write_bytes(self._find(Key, "GetObject"))
-
-    def create_multipart_upload(self, *, Bucket: str, Key: str, **_: Any) -> dict[str, Any]:
+    def create_multipart_upload(self, *, Bucket: str, Key: str) -> dict[str, Any]:
         """Begins an upload in parts."""
-        name = f"upload-{next(self._ids)}"
+        self._check(Bucket, "CreateMultipartUpload")
+        name = f"upload-{next(self._ids):06}"
         self.uploads[name] = (Key, {})
         return {"UploadId": name, "Key": Key}
 
-    def upload_part(
-        self, *, Bucket: str, Key: str, UploadId: str, PartNumber: int, Body: Any, **_: Any
-    ) -> dict[str, Any]:
+    def upload_part(self, *, Bucket: str, Key: str, UploadId: str, PartNumber: int, Body: Any) -> dict[str, Any]:
         """One part."""
-        if UploadId not in self.uploads:
-            raise NoSuchUpload("UploadPart")
-        data = self.uploads[UploadId][1][PartNumber] = _bytes(Body)
-        return {"ETag": _etag(data)}
+        parts = self._parts(Bucket, Key, UploadId, "UploadPart")
+        parts[PartNumber] = _bytes(Body)
+        return {"ETag": _etag(parts[PartNumber])}
 
     def complete_multipart_upload(
-        self,
-        *,
-        Bucket: str,
-        Key: str,
-        UploadId: str,
-        MultipartUpload: Mapping[str, Any],
-        IfNoneMatch: str = "",
-        **_: Any,
+        self, *, Bucket: str, Key: str, UploadId: str, MultipartUpload: Mapping[str, Any], IfNoneMatch: str = ""
     ) -> dict[str, Any]:
         """The object appears, whole."""
-        if IfNoneMatch == "*" and Key in self.data:
-            raise _client_error("PreconditionFailed", 412, "CompleteMultipartUpload")
-        upload = self.uploads.pop(UploadId, None)
-        if upload is None:
-            raise NoSuchUpload("CompleteMultipartUpload")
-        parts = upload[1]
-        self.data[Key] = b"".join(parts[part["PartNumber"]] for part in MultipartUpload["Parts"])
+        operation = "CompleteMultipartUpload"
+        stored = self._parts(Bucket, Key, UploadId, operation)
+        numbers = [part["PartNumber"] for part in MultipartUpload["Parts"]]
+        if numbers != sorted(set(numbers)):
+            raise _client_error("InvalidPartOrder", 400, operation)
+        if any(_etag(stored.get(part["PartNumber"], b"")) != part["ETag"] for part in MultipartUpload["Parts"]):
+            raise _client_error("InvalidPart", 400, operation)
+        if any(len(stored[number]) < MIN_PART for number in numbers[:-1]):
+            raise _client_error("EntityTooSmall", 400, operation)
+        self._store(Key, b"".join(stored[number] for number in numbers), IfNoneMatch, operation)
+        del self.uploads[UploadId]
         return {}
 
-    def abort_multipart_upload(self, *, Bucket: str, Key: str, UploadId: str, **_: Any) -> dict[str, Any]:
+    def abort_multipart_upload(self, *, Bucket: str, Key: str, UploadId: str) -> dict[str, Any]:
         """The parts go."""
-        self.uploads.pop(UploadId, None)
+        self._parts(Bucket, Key, UploadId, "AbortMultipartUpload")
+        del self.uploads[UploadId]
         return {}
 
-    def list_multipart_uploads(self, *, Bucket: str, Prefix: str = "", **_: Any) -> dict[str, Any]:
-        """Uploads that were never completed."""
-        found = [(name, key) for name, (key, _) in self.uploads.items() if key.startswith(Prefix)]
-        uploads = [{"Key": key, "UploadId": name, "Initiated": MODIFIED} for name, key in found]
-        return {"Uploads": uploads, "IsTruncated": False}
+    def list_multipart_uploads(self, *, Bucket: str, Prefix: str = "") -> dict[str, Any]:
+        """Uploads that were never completed, on one page."""
+        self._check(Bucket, "ListMultipartUploads")
+        found = sorted((key, name) for name, (key, _) in self.uploads.items() if key.startswith(Prefix))
+        uploads = [{"Key": key, "UploadId": name, "Initiated": MODIFIED} for key, name in found]
+        return {**({"Uploads": uploads} if uploads else {}), "IsTruncated": False}
 
     def close(self) -> None:
         """Nothing to give back."""
 
+    def _check(self, bucket: str, operation: str) -> None:
+        if bucket != self.bucket:
+            raise _client_error("NoSuchBucket", 404, operation)
+
+    def _parts(self, bucket: str, key: str, upload: str, operation: str) -> dict[int, bytes]:
+        self._check(bucket, operation)
+        if upload not in self.uploads or self.uploads[upload][0] != key:
+            raise NoSuchUpload(operation)
+        return self.uploads[upload][1]
+
+    def _store(self, key: str, data: bytes, condition: str, operation: str) -> None:
+        if condition == "*" and key in self.data:
+            raise _client_error("PreconditionFailed", 412, operation)
+        self.data[key] = data
+
     def _entry(self, key: str) -> dict[str, Any]:
         return {"Key": key, "Size": len(self.data[key]), "LastModified": MODIFIED}
-
-    def _find(self, key: str, operation: str) -> bytes:
-        if key not in self.data:
-            raise _client_error("NoSuchKey", 404, operation)
-        return self.data[key]
 
     def get_paginator(self, operation: str) -> "Pages":
         """Pages of a listing."""
@@ -227,7 +232,7 @@ class InMemoryStore(Store):
     """The product's store on `FakeS3`. Counts what is read; `fail` is raised by every read of an artifact."""
 
     def __init__(self, bucket: str = "bucket") -> None:
-        self.s3 = FakeS3()
+        self.s3 = FakeS3(bucket)
         self.objects: MutableMapping[str, bytes] = ObjectsByUri(self.s3, bucket)
         place_on(self, self.s3)
         self.endpoint = "http://s3.test"

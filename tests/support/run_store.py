@@ -22,13 +22,13 @@ class RunStore(InMemoryStore):
             raise self.failures.pop(0)
 
     @override
-    def check(self, bucket: str) -> None:
+    def check(self, uri: S3Uri) -> None:
         self._raise_next()
-        super().check(bucket)
+        super().check(uri)
 
     @override
-    def put_bytes(self, uri: S3Uri, data: bytes) -> None:
+    def put_bytes(self, uri: S3Uri, data: bytes, *, replace: bool = True) -> None:
         self._raise_next()
         if self.away is not None:
             raise type(self.away)(str(self.away))
-        super().put_bytes(uri, data)
+        super().put_bytes(uri, data, replace=replace)

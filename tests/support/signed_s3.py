@@ -1,4 +1,7 @@
-"""S3 that checks signatures of version 4 as one of several servers does, by their published behaviour."""
+"""S3 that checks signatures of version 4 as one of several servers does, by their published behaviour.
+
+tests/support/contracts/s3_signature_contract.py says what it has in common with a real one, and holds it to it.
+"""
 
 import base64
 import hashlib
@@ -11,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from unittest.mock import patch
@@ -18,11 +22,13 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from tests.support.seaweedfs import S3Server
 
-SECRET = "secret"
+KEY, SECRET = "key", "secret"
 BUCKET = "rlrun"
 HOST = "s3.localhost"
 EXTRACT = "x-amz-meta-snowball-auto-extract"
 COPY = "x-amz-copy-source"
+SKEW = timedelta(minutes=15)
+"""Difference of the clocks that is accepted."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ def signed_s3(dialect: Dialect) -> Iterator[SignedS3]:
     http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     host = HOST if dialect.virtual_hosts_only else "127.0.0.1"
     endpoint = f"http://{host}:{http.server_address[1]}"
-    http.stub = SignedS3(dialect, S3Server(endpoint, "key", SECRET, BUCKET))  # type: ignore[attr-defined]
+    http.stub = SignedS3(dialect, S3Server(endpoint, KEY, SECRET, BUCKET))  # type: ignore[attr-defined]
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:
@@ -208,7 +214,14 @@ def _problem(
     canonical = "\n".join(
         [method, path, "&".join(f"{k}={v}" for k, v in pairs), "".join(lines), listed, digest]
     )  # fmt: skip
-    _, *scope = credential.split("/")
+    access_key, *scope = credential.split("/")
+    if access_key != KEY:
+        return "InvalidAccessKeyId"
+    age = datetime.now(UTC) - datetime.strptime(date, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    if in_query and age > timedelta(seconds=int(query["X-Amz-Expires"])):
+        return "AccessDenied"
+    if not in_query and abs(age) > SKEW:
+        return "RequestTimeTooSkewed"
     text = "\n".join(
         ["AWS4-HMAC-SHA256", date, "/".join(scope), hashlib.sha256(canonical.encode()).hexdigest()]
     )  # fmt: skip

@@ -21,7 +21,7 @@ class MemoryBucket(FakeS3):
     """The bucket of a scenario, as the invariants see it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(BUCKET)
         self._hashes: dict[str, tuple[bytes, Stored]] = {}
         self._manifests: dict[str, tuple[bytes, Manifest | None]] = {}
 

@@ -24,7 +24,7 @@ FILES = {"config.json": b"{}", "model.safetensors": b"w" * 1000}
 
 def store_with(files: dict[str, bytes], fail: StoreError | None = None) -> InMemoryStore:
     """A store with this model at s3://b/m."""
-    store = InMemoryStore()
+    store = InMemoryStore("b")
     if files:
         store.publish("s3://b/m", files, ArtifactKind.model)
     store.fail = fail

@@ -175,7 +175,7 @@ async def test_a_mirror_of_the_hub_in_a_network_of_no_proxy_is_reached_directly(
 
 
 async def test_a_model_in_s3_is_fetched(company: Company) -> None:
-    store = InMemoryStore()
+    store = InMemoryStore("rlrun")
     store.publish("s3://rlrun/m", FILES, ArtifactKind.model)
     company.network.s3.objects = dict(store.s3.data)
     code, output = await company.start(
