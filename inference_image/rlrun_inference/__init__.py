@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Register what it changes with the CPU platform of vLLM. Idempotent, because vLLM calls it in every process.
+    """Register the plugin's changes with vLLM's CPU platform. Idempotent, because vLLM calls it in every process.
 
     vLLM finds it by the entry point group `vllm.general_plugins`. Other platforms are not changed.
     """

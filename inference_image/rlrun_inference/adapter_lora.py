@@ -19,7 +19,7 @@ from rlrun_inference.adapter_rows import AdapterRows, group_by_adapter
 
 
 class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
-    """CPU wrapper of vLLM whose embedding, linear layers and logits are multiplied per adapter."""
+    """vLLM's CPU wrapper, with one product per adapter for embeddings, linear layers and logits."""
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:
         """Store the mapping of the batch and group its rows. Called once before each forward pass."""
@@ -46,7 +46,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
             lora_b_stacked: Per slice [slots, 1, outputs of the slice, rank].
             scale: Factor on the product.
             output_slices: Outputs of each slice, e.g. of q, k and v in one fused layer.
-            kwargs: Accepted for the base class; the buffer in it is not needed.
+            kwargs: Ignored. vLLM passes a buffer.
         """
         start = 0
         for a, b, width in zip(lora_a_stacked, lora_b_stacked, output_slices, strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def inspect_in_process(registry: Any) -> None:
-    """Make vLLM's module `model_executor.models.registry` call the inspection itself. Idempotent."""
+    """Make vLLM's module `model_executor.models.registry` inspect models in its own process. Idempotent."""
 
     def run(inspect: Callable[[], Any]) -> Any:
         return inspect()

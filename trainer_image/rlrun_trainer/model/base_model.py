@@ -26,7 +26,7 @@ from rlrun_trainer.model import row_layout
 from rlrun_trainer.model.adapter_linear import as_wide_as_layers, compute_in_model_dtype
 from rlrun_trainer.model.adapter_targets import file_targets, linear_layers, resolve, warning
 from rlrun_trainer.model.failure_guard import FailureGuard
-from rlrun_trainer.model.loader import DECODE, Loader, at_rest
+from rlrun_trainer.model.loader import DECODE, Loader, reshard
 from rlrun_trainer.model.peft_format import AdapterShape, adapter_files, peft_name
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
 from rlrun_trainer.runtime.settings import TrainerSettings
@@ -45,7 +45,7 @@ RANK_STRIDE = 1_000_003
 
 
 class Reference(StrEnum):
-    """Weights from which a KL penalty measures the distance."""
+    """Reference weights of a KL penalty."""
 
     pending = "pending"
     """Weights before the first reinforcement learning step, which has not started yet."""
@@ -181,8 +181,8 @@ class BaseModel:
         return slot
 
     def open_weights(self, name: str, model: str, seed: int, compared: bool) -> AdapterSlot:
-        """Claim the whole trainer for a run that trains all weights. `compared` loads a second model for its KL
-        penalty.
+        """Claim the whole trainer for a run that trains all weights. `compared` loads a second model as the reference
+        of the run's KL penalty.
 
         Weights are stored in float32 and cast to the trainer's dtype for computation. Raises ProblemError.
         """
@@ -219,7 +219,7 @@ class BaseModel:
 
     def activate(self, slot: AdapterSlot) -> None:
         """Activate the slot's adapter for forward and backward passes."""
-        at_rest(self.model)
+        reshard(self.model)
         if slot.shape is not None:
             self.model.set_adapter(slot.name)
 
@@ -243,7 +243,7 @@ class BaseModel:
         """Return the reference parameters of a run that trains all weights. Empty without a penalty."""
         if self.start is None:
             return {}
-        at_rest(self.start)
+        reshard(self.start)
         return dict(self.start.named_parameters())
 
     @contextmanager
@@ -362,7 +362,7 @@ def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> B
     )
     _check_head(base)
     _choose_rows(base)
-    at_rest(base.model)
+    reshard(base.model)
     log.info("base model %s on %s, %s, %s attention", settings.model_dir, base.device, loader.dtype, loader.attention)
     return base
 
@@ -389,7 +389,7 @@ def _choose_rows(base: BaseModel) -> None:
     # All processes must pack alike, so the first one's measurement counts.
     differences = torch.tensor([measured.shared, measured.separate], dtype=torch.float64)
     measured = row_layout.RowDifference(*base.world.broadcast_tensor(differences, (2,), torch.float64).tolist())
-    base.shares_rows, warning = row_layout.decide(measured, mixing, base.loader.dtype)
+    base.shares_rows, warning = row_layout.choose_packing(measured, mixing, base.loader.dtype)
     if warning is not None:
         log.warning("%s", warning.message)
         base.warnings.append(warning)

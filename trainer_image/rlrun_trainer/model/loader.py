@@ -15,11 +15,11 @@ from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun_trainer.model.failure_guard import FailureGuard
-from rlrun_trainer.model.sharding import DECODE, at_rest, shard
+from rlrun_trainer.model.sharding import DECODE, reshard, shard
 from rlrun_trainer.runtime.process_group import ProcessGroup, group_of_one
 from rlrun_trainer.runtime.settings import TrainerSettings
 
-__all__ = ["DECODE", "Loader", "at_rest"]
+__all__ = ["DECODE", "Loader", "reshard"]
 
 
 class Loader:
@@ -98,7 +98,7 @@ def device_of(
 
 
 def cuda_problem(gpus: int, local_rank: int) -> str | None:
-    """Return the reason why this process cannot use its GPU of `gpus`, or None. Runs a test computation on the GPU."""
+    """Return the reason why this process cannot use its GPU, or None. Runs a test computation on the GPU."""
     node = os.environ.get(gpu_check.NODE_VARIABLE, "")
     found = replace(gpu_check.inspect(), image_cuda=torch.version.cuda or "")
     explained = gpu_check.problem(found, gpus, "trainer", node)

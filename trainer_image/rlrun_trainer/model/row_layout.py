@@ -36,7 +36,7 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class RowDifference:
-    """Mean absolute difference of log probabilities from those of each sample alone, in nats per token."""
+    """Mean absolute change of log probabilities, compared with each sample alone, in nats per token."""
 
     shared: float
     """Difference with both samples in one row."""
@@ -45,7 +45,7 @@ class RowDifference:
 
 
 def mixing_layers(types: Sequence[str] | None) -> list[str]:
-    """Return those of a configuration's `layer_types` that may mix samples in a row."""
+    """Return the layer types of a configuration that may mix samples in a row."""
     return [kind for kind in dict.fromkeys(types or ()) if not _separates(kind)]
 
 
@@ -55,7 +55,9 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def measure(hidden: Hidden, head: Head, vocab_size: int, device: torch.device) -> RowDifference:
-    """Compute two samples of random tokens alone and in both layouts. All processes that share the model must call it.
+    """Compute log probabilities of two random samples, alone and in both layouts, and compare them.
+
+    All processes that share the model must call it.
 
     `hidden` maps token ids and positions [rows, width] to hidden states, and `head` maps hidden states to logits.
     """
@@ -86,8 +88,8 @@ def measure(hidden: Hidden, head: Head, vocab_size: int, device: torch.device) -
         )
 
 
-def decide(drift: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> tuple[bool, Problem | None]:
-    """Return whether samples share rows, and a warning if the measurement forbids what the layer types allow.
+def choose_packing(drift: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> tuple[bool, Problem | None]:
+    """Decide whether samples may share a row. Also returns a warning if only the measured `drift` rules it out.
 
     Raises ProblemError (SamplesNotSeparated) if log probabilities differ even with one sample per row.
     """
@@ -96,9 +98,9 @@ def decide(drift: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> t
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.SAMPLES_NOT_SEPARATED,
-            f"Log probabilities of two samples differ by {drift.separate:.2g} nats per token from those of each sample "
-            f"alone, even with one sample per row (at most {REFUSAL * limit:g} is rounding). Training would use wrong "
-            "probabilities. Use another model.",
+            f"Log probabilities of samples computed together differ by {drift.separate:.2g} nats per token from those "
+            f"computed alone, even with one sample per row (rounding explains at most {REFUSAL * limit:g}). Training "
+            "would use wrong probabilities. Use another model.",
         )
     if mixing:
         return False, None
@@ -107,7 +109,7 @@ def decide(drift: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> t
     return False, Problem(
         reason=Reason.PACKING_DISABLED,
         message=f"Log probabilities of two samples in one row differ by {drift.shared:.2g} nats per token from those "
-        "of each sample alone, so this model mixes the samples of a row. The trainer computes one sample per row "
+        "computed alone, so this model mixes the samples of a row. The trainer computes one sample per row "
         "instead, which is correct and slower. No action is needed.",
     )
 

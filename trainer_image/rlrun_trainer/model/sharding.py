@@ -19,9 +19,9 @@ DECODE = "rlrun_decode"
 
 
 def shard(model: Any, device: torch.device, size: int, shard_size: int | None, compute: torch.dtype) -> None:
-    """Shard the model in place. It computes in `compute`, regardless of its weights' dtype.
+    """Shard the model in place. The model then computes in the dtype `compute`, regardless of its weights' dtype.
 
-    Of `size` processes, each group of `shard_size` successive ones holds all weights. None means one group of all.
+    Each group of `shard_size` successive processes, of `size` in total, holds all weights. None means one group.
     """
     layers = getattr(model.get_decoder(), "layers", None)
     if not layers:
@@ -63,7 +63,7 @@ def mesh_shape(size: int, shard_size: int | None) -> tuple[int, ...]:
     return (size // shard_size, shard_size)
 
 
-def at_rest(model: Any) -> None:
-    """Reshard all weights. Only then are the parameters the tensors that are stored and trained."""
+def reshard(model: Any) -> None:
+    """Reshard all weights, so that the model's parameters are the tensors that are stored and trained."""
     if isinstance(model, FSDPModule):
         model.reshard()

@@ -19,8 +19,8 @@ def peak_flops(device_name: str) -> float | None:
     return next((tera * 1e12 for name, tera in PEAK_TFLOPS.items() if name in device_name), None)
 
 
-def work_of(model: Any, lengths: Sequence[int]) -> float:
-    """Return the FLOP of a step on sequences of these lengths. Fails if the configuration lacks the required fields."""
+def model_step_flops(model: Any, lengths: Sequence[int]) -> float:
+    """Return the FLOP of a step on sequences of these lengths. Raises if the configuration lacks a field."""
     config = model.config.get_text_config()
     weights = active_weights(((name, p.numel()) for name, p in model.named_parameters()), config)
     return step_flops(weights, config, lengths)
@@ -29,7 +29,7 @@ def work_of(model: Any, lengths: Sequence[int]) -> float:
 def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
     """Return the number of weights used per token, from (name, size) of all parameters.
 
-    Embeddings and adapters are not counted, and of a mixture's experts only the fraction chosen per token.
+    Embeddings and adapters are not counted. Experts of a mixture count by the fraction that is chosen per token.
     """
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
     chosen = (getattr(config, "num_experts_per_tok", None) or 1) / experts if experts else 1.0

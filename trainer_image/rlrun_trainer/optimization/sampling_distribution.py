@@ -105,7 +105,7 @@ class HistoryBuilder:
 
     def add(self, token_ids: np.ndarray, columns: np.ndarray, turn_starts: np.ndarray) -> None:
         """Add a sample [T]. The tokens at `columns` (ascending) were sampled. A turn starts at each of `turn_starts`,
-        and after added tokens.
+        and after tokens that were not sampled.
         """
         firsts = np.sort(np.unique(token_ids, return_index=True)[1])
         index = np.arange(len(columns))

@@ -18,7 +18,7 @@ from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization.kl_penalty import first_beta, next_beta
-from rlrun_trainer.optimization.mfu import peak_flops, work_of
+from rlrun_trainer.optimization.mfu import model_step_flops, peak_flops
 from rlrun_trainer.optimization.objective import AGE_MISMATCHES, AGE_TOKENS, MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.optimization.packing import MicroBatch, pack
 from rlrun_trainer.optimization.sampling_distribution import PLAIN, SamplingDistribution
@@ -118,7 +118,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         if peak := peak_flops(torch.cuda.get_device_name(base.device)):
             # Not every architecture has the fields, and the update has already been made.
             with suppress(Exception):
-                work = work_of(base.model, [len(sample.token_ids) for sample in samples])
+                work = model_step_flops(base.model, [len(sample.token_ids) for sample in samples])
                 metrics["perf/mfu"] = 100 * work / seconds / (peak * world.size)
     return metrics
 

@@ -35,7 +35,7 @@ SUCCEEDED, FAILED = b"succeeded", b"failed"
 
 
 class StepAborted(Exception):
-    """Abort of a step during the update, or during a pass while the other processes wait in a collective operation.
+    """Raised if a step fails during the update, or in a pass while the other processes wait in a collective operation.
 
     The changes cannot be undone, so this process must exit.
     """

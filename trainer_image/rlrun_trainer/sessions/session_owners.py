@@ -35,5 +35,5 @@ def _refusal(session: str) -> ProblemError:
     return ProblemError.of(
         GONE,
         Reason.ORCHESTRATOR_SUPERSEDED,
-        f"Another orchestrator has opened session {session!r} since. This orchestrator must exit.",
+        f"Another orchestrator has opened session {session!r} in the meantime. This orchestrator must exit.",
     )

@@ -110,7 +110,7 @@ class Sessions:
             log.warning("%d last checkpoints were not saved in time, because a step is still running", len(late))
 
     def unsaved_steps(self) -> list[int]:
-        """Return the newest step of each open session whose newest step no complete checkpoint contains."""
+        """Return the newest step of each open session, except sessions with a complete checkpoint of that step."""
         return [session.state.step for session in self._open.values() if session.has_unsaved_step]
 
     async def drain(self, seconds: float) -> int:
@@ -124,7 +124,7 @@ def _check_same(existing: SessionSpec, requested: SessionSpec) -> None:
     if new[MAX_STEPS] > old[MAX_STEPS]:
         new[MAX_STEPS] = old[MAX_STEPS]
     differing = [
-        f"{key} is {old.get(key)!r}, requested {new.get(key)!r}"
+        f"{key} is {old.get(key)!r}, but {new.get(key)!r} was requested"
         for key in dict.fromkeys([*old, *new])
         if old.get(key) != new.get(key)
     ]

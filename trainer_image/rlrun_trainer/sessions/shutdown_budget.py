@@ -21,13 +21,13 @@ def exceeds_grace_period(
     return Problem(
         reason=Reason.CHECKPOINT_EXCEEDS_GRACE_PERIOD,
         message=f"the newest step took {step_seconds:.0f} s and the newest checkpoint {checkpoint_seconds:.0f} s, but "
-        f"the trainer has {shutdown_seconds:.0f} s for both when it is stopped, so a drained node or a preemption may "
+        f"a trainer that is stopped has only {shutdown_seconds:.0f} s for both, so a drained node or a preemption may "
         f"lose the steps since the last complete checkpoint. {ADVICE}",
     )
 
 
 def checkpoint_lost(steps: list[int], shutdown_seconds: float) -> Problem:
-    """Return the problem of a trainer that exits before its last checkpoints, of these steps, are complete."""
+    """Return the problem to report if the trainer exits before the checkpoints of `steps` are complete."""
     named = ", ".join(map(str, sorted(steps)))
     return Problem(
         reason=Reason.CHECKPOINT_EXCEEDS_GRACE_PERIOD,

@@ -63,7 +63,7 @@ class _Unpublished:
 
 
 class TrainingSession:
-    """Session created by `opening.open_session`. Runs on the event loop and serves one request at a time."""
+    """Session of one run, created by `open_session`. Runs on the event loop and serves one request at a time."""
 
     def __init__(
         self,

@@ -173,8 +173,8 @@ COMMANDS: MessageFormat[Command[Any] | Stop] = MessageFormat(
 ANSWERS = MessageFormat(Answer)
 
 
-def give_up() -> None:
-    """Exit this process immediately. The others notice, so that none continues with a different state."""
+def exit_immediately() -> None:
+    """Exit this process immediately. The other processes notice and exit, too, because their states would differ."""
     logging.shutdown()
     os._exit(1)
 
@@ -185,24 +185,24 @@ class CollectiveExecutor:
     def __init__(
         self,
         base: BaseModel,
-        give_up: Callable[[], None] = give_up,
+        exit_immediately: Callable[[], None] = exit_immediately,
         leaving: Callable[[], bool] = lambda: False,
         on_leave: Callable[[], None] = lambda: None,
     ) -> None:
         """`leaving` returns True after SIGTERM to this process; `on_leave` is called once any process reports it."""
         self.base = base
         self._world = base.world
-        self._give_up = give_up
+        self._exit_immediately = exit_immediately
         self._leaving = leaving
         self._on_leave = on_leave
 
     def run_on_all(self, command: Command[R]) -> R:
-        """Run the command on every process and return this one's result. Raises ProblemError."""
+        """Run the command on every process and return the result of this process. Raises ProblemError."""
         try:
             self._world.broadcast(command, COMMANDS)
         except Exception:
             log.exception("Could not send %s to the other processes", _name(command))
-            self._give_up()
+            self._exit_immediately()
             raise
         return self._run_together(command)
 
@@ -288,14 +288,14 @@ class CollectiveExecutor:
             # Without a message, Kubernetes shows the end of the log.
             if isinstance(error, StepAborted) and error.problem is not None:
                 write_termination_message(error.problem, termination_log())
-            self._give_up()
+            self._exit_immediately()
             raise
         try:
             own = Answer(self._leaving(), Refusal.of(refusal) if refusal is not None else None)
             answers = self._world.all_gather(own, ANSWERS)
         except Exception:
             log.exception("Another process exited during %s; exiting this process", _name(command))
-            self._give_up()
+            self._exit_immediately()
             raise
         if any(answer.leaving for answer in answers):
             self._on_leave()
@@ -306,7 +306,7 @@ class CollectiveExecutor:
             log.error(
                 "Another process rejected %s, but this one did not; exiting this process: %s", _name(command), first
             )
-            self._give_up()
+            self._exit_immediately()
         raise refusal or first
 
 

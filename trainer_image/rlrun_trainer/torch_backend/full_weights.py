@@ -46,7 +46,7 @@ def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempF
 def read_model(folder: Path, base: Loader) -> dict[str, torch.Tensor]:
     """Return the weights in a checkpoint by their names in memory, float32 on the CPU. `base` loads the base model.
 
-    Raises ProblemError, also if the checkpoint's configuration belongs to another class than the base model's.
+    Raises ProblemError, also if the checkpoint's configuration belongs to a different class than the base model's.
     """
     try:
         theirs, ours = ModelClass.of(folder), ModelClass.of(base.settings.model_dir)

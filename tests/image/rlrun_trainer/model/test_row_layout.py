@@ -147,18 +147,18 @@ def test_layers_that_may_mix_samples_are_known_by_type(types: list[str] | None, 
 def test_tolerance_depends_on_the_precision(dtype: torch.dtype) -> None:
     limit = row_layout.tolerance(dtype)
     fine = RowDifference(shared=limit / 2, separate=limit / 2)
-    assert row_layout.decide(fine, [], dtype) == (True, None)
-    shares, warning = row_layout.decide(replace(fine, shared=limit * 2), [], dtype)
+    assert row_layout.choose_packing(fine, [], dtype) == (True, None)
+    shares, warning = row_layout.choose_packing(replace(fine, shared=limit * 2), [], dtype)
     assert not shares
     assert warning is not None
     # Rounding with one sample per row excuses a larger difference in a shared row, but only up to twice the limit.
-    assert row_layout.decide(RowDifference(shared=limit * 1.9, separate=limit), [], dtype) == (True, None)
-    assert not row_layout.decide(RowDifference(shared=limit * 2.1, separate=limit * 4), [], dtype)[0]
-    assert row_layout.decide(fine, ["conv"], dtype) == (False, None)
+    assert row_layout.choose_packing(RowDifference(shared=limit * 1.9, separate=limit), [], dtype) == (True, None)
+    assert not row_layout.choose_packing(RowDifference(shared=limit * 2.1, separate=limit * 4), [], dtype)[0]
+    assert row_layout.choose_packing(fine, ["conv"], dtype) == (False, None)
     with pytest.raises(ProblemError, match="SamplesNotSeparated"):
-        row_layout.decide(replace(fine, separate=limit * 6), [], dtype)
+        row_layout.choose_packing(replace(fine, separate=limit * 6), [], dtype)
     with pytest.raises(ProblemError, match="SamplesNotSeparated"):
-        row_layout.decide(replace(fine, separate=float("nan")), [], dtype)
+        row_layout.choose_packing(replace(fine, separate=float("nan")), [], dtype)
 
 
 def test_rows_that_are_not_shared_hold_one_sample_each() -> None:

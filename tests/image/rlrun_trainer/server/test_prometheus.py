@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from rlrun_trainer.optimization.mfu import active_weights, peak_flops, step_flops, work_of
+from rlrun_trainer.optimization.mfu import active_weights, model_step_flops, peak_flops, step_flops
 from rlrun_trainer.sessions.step_timer import StepTimer
 from transformers import Gemma3Config
 
@@ -85,7 +85,7 @@ def test_flops_of_a_step() -> None:
 def test_work_of_a_model_with_a_nested_configuration() -> None:
     config = Gemma3Config(text_config={"num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8})
     model: Any = SimpleNamespace(config=config, named_parameters=lambda: [("layers.0.mlp.weight", torch.zeros(1000))])
-    assert work_of(model, [3, 5]) == step_flops(1000.0, CONFIG, [3, 5])
+    assert model_step_flops(model, [3, 5]) == step_flops(1000.0, CONFIG, [3, 5])
 
 
 def test_active_weights_exclude_embeddings_adapters_and_idle_experts() -> None:

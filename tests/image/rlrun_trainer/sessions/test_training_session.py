@@ -91,7 +91,7 @@ async def test_more_steps_take_effect_on_the_open_session(client: Client, run_ur
         "PUT", "/sessions/run", tiny_model.spec(run_uri, max_steps=1).model_dump_json(by_alias=True)
     )
     assert status == 422
-    assert "max_steps is 2, requested 1" in text
+    assert "max_steps is 2, but 1 was requested" in text
     more = tiny_model.spec(run_uri, max_steps=9, learning_rate=5e-3).model_dump_json(by_alias=True)
     assert (await client.call("PUT", "/sessions/run", more))[0] == 422
     assert (await client.raw_step(2, 2))[0] == 422
@@ -300,7 +300,7 @@ async def test_the_same_session_with_another_spec_is_refused(client: Client, run
     body = tiny_model.spec(run_uri, sampling={"temperature": 0.5}).model_dump_json(by_alias=True)
     status, text = await client.call("PUT", "/sessions/run", body)
     assert status == 422
-    assert "sampling.temperature is 1.0, requested 0.5" in text
+    assert "sampling.temperature is 1.0, but 0.5 was requested" in text
     # Where to start from means nothing to a session that is open.
     assert await client.open(tiny_model.spec(run_uri, resume_from=f"{run_uri}/checkpoints/step-000007")) == state
 
