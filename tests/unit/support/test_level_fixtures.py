@@ -1,5 +1,6 @@
 """Tests that are not marked slow start no processes."""
 
+import marshal
 import subprocess
 import sys
 
@@ -16,3 +17,7 @@ def test_a_fast_test_that_starts_a_process_fails() -> None:
 @pytest.mark.slow
 def test_a_slow_test_may_start_one() -> None:
     subprocess.run(COMMAND, check=True)
+
+
+def test_a_fast_test_may_do_all_else_that_python_audits() -> None:
+    assert marshal.loads(marshal.dumps({})) == {}
