@@ -38,7 +38,7 @@ ATTEMPT_LABEL = "rlrun.dev/attempt"
 RUN_UID_LABEL = "rlrun.dev/run-uid"
 STEP_LABEL = "rlrun.dev/step"
 SERVING_LABEL = "rlrun.dev/serving"
-"""Name of the serving pool that an object belongs to."""
+"""Label with the name of the serving pool that an object belongs to."""
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 """Label of every object that the operator creates for runs and serving pools, with the value FIELD_MANAGER."""
 

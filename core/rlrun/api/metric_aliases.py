@@ -11,14 +11,14 @@ ALIASES = {
     "rollout/mean_length": "seq_len/mean",
     "rollout/generation_time": "time/generate_completions",
 }
-"""Name of the metric here, by the name in the documentation of self-managed trainers."""
+"""Name of rlrun's metric, by the name in the documentation of self-managed trainers."""
 
 
 def with_aliases(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics, and repeat each metric that has an alias under the alias."""
+    """Return the metrics, with a copy of each aliased metric under its alias."""
     return {**values, **{alias: values[metric] for alias, metric in ALIASES.items() if metric in values}}
 
 
 def canonical(name: str) -> str:
-    """Resolve an alias to the metric's name here. Other names are returned unchanged."""
+    """Return the name of the metric for an alias. Other names are returned unchanged."""
     return ALIASES.get(name, name)

@@ -62,7 +62,7 @@ class RLRunSpec(Spec):
     algorithm: Algorithm = Field(default_factory=Algorithm)
     """Training algorithm: where rewards and advantages come from."""
     loss: Loss = Field(default_factory=Loss)
-    """Use of the importance ratio in the policy gradient."""
+    """Policy-gradient loss, and its importance ratio between trainer and inference engine."""
     kl_penalty: KlPenalty | None = None
     """KL penalty against the model that reinforcement learning starts from. If unset, there is no penalty."""
     oversampling_factor: float = Field(default=2.0, ge=1, le=16)

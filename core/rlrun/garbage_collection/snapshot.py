@@ -111,7 +111,7 @@ class Tombstone:
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """Snapshot of S3 and the cluster. Folders must be complete, and so must runs and artifacts of all namespaces."""
+    """Snapshot of S3 and the cluster. It must contain all folders, and the runs and artifacts of all namespaces."""
 
     root: S3Uri
     """`s3://bucket/prefix`."""

@@ -51,7 +51,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Garbage collection in one place. Methods raise StoreError and ApiError."""
+    """Garbage collection below one prefix of a bucket. Methods raise StoreError and ApiError."""
 
     store: Store
     cluster: ClusterSource

@@ -18,7 +18,7 @@ def policy_name(version: int, digest: str) -> str:
 
 
 class PolicyKind(StrEnum):
-    """Content of a policy version."""
+    """Kind of weights in a policy version."""
 
     adapter = "adapter"
     """LoRA adapter, served together with others under its own name."""

@@ -15,8 +15,8 @@ class QuotaResult(Enum):
 
 
 class TenantQuota:
-    """Counter of slots by tenant. A tenant may use up to `per_tenant` of `total` slots, and at most as many as remain
-    free for others, so that a few tenants can never use all slots.
+    """Counter of slots by tenant. A tenant gets a further slot only while it uses fewer than `per_tenant`, and fewer
+    than are free, so that a few tenants can never use all `total` slots.
     """
 
     def __init__(self, per_tenant: int, total: int) -> None:

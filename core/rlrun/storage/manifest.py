@@ -24,7 +24,7 @@ MAX_FILES = 25_000
 
 
 class ArtifactKind(StrEnum):
-    """Content of a folder in S3."""
+    """Kind of artifact in an S3 folder."""
 
     policy = "Policy"
     checkpoint = "Checkpoint"

@@ -69,7 +69,7 @@ class RunObjects:
         is_fresh: bool = False,
         version: int = 0,
     ) -> builtins.list[Obj]:
-        """Return all objects of the kind with the labels, or all of the kind without labels.
+        """Return all objects of the kind that have `labels`, or every object of the kind if `labels` is None.
 
         `version` is a resource version: all changes up to it must be included. Raises ApiError.
         """

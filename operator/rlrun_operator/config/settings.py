@@ -237,8 +237,8 @@ class Defaults(Schema):
 
 
 class ServingPoolSettings(PodShape):
-    """Settings of serving pools, and the shape of their pods, which is merged over the RLModel's. There is one pool per
-    namespace and base model with deployed adapters.
+    """Settings of serving pools, and the shape of their pods, which takes precedence over the RLModel's shape. There is
+    one pool per namespace and base model with deployed adapters.
     """
 
     replicas: int = Field(default=1, ge=1, le=256)

@@ -38,8 +38,8 @@ class LogCollector:
     async def collect(
         self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]
     ) -> Sequence[LogCopy]:
-        """Copy the logs. Returns the copies that were made or whose container has no log. Failures are logged, not
-        raised.
+        """Copy the logs. Returns the copies that are done, including those of containers without a log. Failures are
+        logged, not raised.
         """
         if not copies or not variables:
             return []

@@ -44,9 +44,7 @@ class UploadSchedule:
 
     @classmethod
     def of(cls, spec: RLRunSpec, config: ResolvedRun | None, settings: OperatorSettings) -> "UploadSchedule":
-        """Return the schedule of an attempt. `config` has the platform's default interval from the start of the
-        attempt.
-        """
+        """Return the schedule of an attempt. `config` has the default interval of the attempt's start."""
         frozen = None if config is None else config.spec.checkpoints.interval
         interval = spec.checkpoints.interval or frozen or settings.defaults.checkpoint_interval
         return cls(interval, spec.adapters.interval, spec.max_steps)

@@ -57,7 +57,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class CrashCount:
-    """Updated records and new events of one reconcile."""
+    """Updated component records, and the new restarts and crashes that they count."""
 
     components: list[ComponentStatus]
     restarts: int

@@ -109,7 +109,7 @@ def apply_failure_policy(
 
 
 def discount_ignored_crashes(spec: RLRunSpec, counted: CrashCount) -> CrashCount:
-    """Remove new crashes from the count that the policy does not count toward maxRestarts."""
+    """Subtract from the count the new crashes that the policy does not count toward maxRestarts."""
     ignored = Counter(
         crash.component
         for crash in counted.crashes

@@ -52,7 +52,7 @@ NO_MEDIA_DOMAIN = "none.invalid"
 
 
 def engine_args(resolved: ResolvedRun) -> list[str]:
-    """Return vLLM's arguments, with a slot for each policy in use. With full fine-tuning an engine has one version."""
+    """Return vLLM's arguments, with a LoRA slot for each policy in use. Full fine-tuning needs no slots."""
     model, spec = resolved.model, resolved.spec
     return serve_args(model, lora_args(model, spec.policies_in_use) if spec.lora.enabled else [])
 
@@ -67,7 +67,7 @@ def lora_args(model: RLModelSpec, adapters: int) -> list[str]:
 
 
 def serve_args(model: RLModelSpec, lora: Sequence[str]) -> list[str]:
-    """Return vLLM's arguments, including `lora`. Those of the RLModel, which must not set `OWNED_FLAGS`, come last."""
+    """Return vLLM's arguments, including `lora`. The RLModel's extraArgs, which contain no `OWNED_FLAGS`, come last."""
     return [
         MODEL_DIR,
         "--served-model-name", model.id,

@@ -117,7 +117,7 @@ class ArtifactListings:
         self._written.pop(key, None)
 
     async def list(self, request: ListingRequest, *, is_fresh: bool = False) -> ArtifactListing:
-        """Return the folders of the run, from S3 or from the last listing. `is_fresh` lists S3."""
+        """Return the folders of the run, from S3 or from the last listing. `is_fresh` always lists S3."""
         kept = self._kept.get(request.key)
         if kept is not None and not is_fresh and self._is_valid(kept, request):
             return ArtifactListing(kept.folders, is_kept=True)

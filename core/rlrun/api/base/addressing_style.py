@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 VARIABLE = "RLRUN_S3_ADDRESSING_STYLE"
 SETTING = "s3.addressingStyle"
-"""Value of the chart."""
+"""Name of the chart's value for the style."""
 HOST_LABELS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 

@@ -290,7 +290,7 @@ def _is_set(value: Any) -> bool:
 
 
 def coerce(value: Any, annotation: Any) -> Any:
-    """Convert the value to the types of the annotation, as far as the clients do.
+    """Convert the value to the types of the annotation, like the hosted clients do.
 
     Nulls and empty strings are removed from sections. Free-form objects and unknown keys are unchanged.
     """

@@ -25,7 +25,7 @@ Number = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Tensor(BaseModel):
-    """Entry of a header."""
+    """Type, shape and byte range of a tensor in the file."""
 
     dtype: Text
     shape: list[Number] = Field(max_length=16)
