@@ -243,7 +243,7 @@ def _table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> list[str]:
     return [
         "| " + " | ".join(head) + " |",
         "|" + "---|" * len(head),
-        *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in body),
+        *("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row) + " |" for row in body),
     ]
 
 

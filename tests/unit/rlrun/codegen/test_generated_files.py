@@ -1,6 +1,7 @@
 """What is generated and committed is what the schema says now, and it says something about every field."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,12 @@ def test_reference_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert update(folder, reference_pages.render(), check=True, command="make generate", others=others) == 0, (
         capsys.readouterr()
     )
+
+
+def test_each_row_of_the_reference_is_one_line() -> None:
+    rows = [pair for page in reference_pages.render().values() for pair in pairwise(page.splitlines())]
+    broken = [below for row, below in rows if row[:1] == "|" and below[:1] not in ("|", "")]
+    assert broken == []
 
 
 def test_check_finds_a_changed_a_missing_and_a_stale_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
