@@ -57,7 +57,7 @@ event loop."""
 LIMIT = 200_000
 """Maximum number each of folders, uploads and tombstones in a sweep. Each takes about 75 MiB."""
 LOGGED = 200
-"""Maximum number of items in the log of a sweep."""
+"""Maximum number of items in the log of a sweep, and of unknown items."""
 
 
 class GarbageCollector:
@@ -128,8 +128,11 @@ class GarbageCollector:
             log.info("Garbage collection: %s", note)
         verb = "will be deleted" if self._garbage.delete else "can be deleted"
         log.info("Garbage collection: %d items %s, %d unknown items are kept", len(items), verb, len(unknown))
-        for item in [*items, *unknown][:LOGGED]:
-            log.info("Garbage collection: %s", line(item, now))
+        for found in (items, unknown):
+            for item in found[:LOGGED]:
+                log.info("Garbage collection: %s", line(item, now))
+            if len(found) > LOGGED:
+                log.info("Garbage collection: %d more items are not shown: rlrun gc lists all", len(found) - LOGGED)
         if unknown:
             log.info("Garbage collection: %s", UNKNOWN_ADVICE.format(count=len(unknown)))
         # The operator has no rights on objects in namespaces that are not tenants. The files there are in its bucket.

@@ -121,6 +121,17 @@ async def test_a_sweep_reports_and_deletes_nothing(bench: Bench, caplog: pytest.
     assert "list secrets" not in bench.cluster.calls, "the operator has no right to"
 
 
+async def test_a_long_report_is_cut_and_says_so(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(garbage_collector, "LOGGED", 2)
+    await bench.collector(delete=False).sweep()
+    assert caplog.text.count(": RunGone") + caplog.text.count(": NoManifest") == 2
+    assert "1 more items are not shown: rlrun gc lists all" in caplog.text
+    assert f"Folder {bench.layout(LOST).root}: RunUnknown" in caplog.text, "garbage does not crowd out unknown items"
+
+
 async def test_a_sweep_deletes_exactly_the_garbage(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     expected = [name for name in bench.stored() if not name.startswith(f"team/{GONE}/") and not name.endswith("/torn")]
