@@ -36,7 +36,7 @@ def _load_backend(settings: TrainerSettings, on_leave: Callable[[], None]) -> Co
 
 
 def follow(settings: TrainerSettings) -> int:
-    """Follow the first process, as one of the other processes, and return the exit code."""
+    """Run the commands that the first process sends to this one. Returns the exit code."""
     stopping: list[int] = []
     # The first process stops the others once its uploads are done.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -60,7 +60,7 @@ class RLRunSpec(Spec):
     lora: RunLora = Field(default_factory=RunLora)
     """LoRA settings that override those of the RLModel."""
     algorithm: Algorithm = Field(default_factory=Algorithm)
-    """Training algorithm: where rewards and advantages come from."""
+    """Training algorithm, which determines rewards and advantages."""
     loss: Loss = Field(default_factory=Loss)
     """Policy-gradient loss, and its importance ratio between trainer and inference engine."""
     kl_penalty: KlPenalty | None = None

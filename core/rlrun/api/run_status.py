@@ -228,10 +228,10 @@ class RLRunStatus(Status):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any] | None, required: Collection[str] = ()) -> Self:
-        """Parse the status of an RLRun, without values that do not match the schema.
+        """Parse the status of an RLRun, dropping values that do not match the schema.
 
-        Another version of the operator may have written such values. Raises ValidationError if one is in a `required`
-        field.
+        Another version of the operator may have written such values. Raises ValidationError if a `required` field has
+        one.
         """
         fields = raw or {}
         while True:

@@ -121,7 +121,7 @@ def artifact(item: Obj) -> Artifact:
 
 
 def child(item: Obj) -> Child | None:
-    """Convert the object of a run's child. Returns None if the object has an owner that is not a run."""
+    """Convert a child object of a run. Returns None if the object has an owner that is not a run."""
     if not is_of_a_run(item):
         return None
     meta = item["metadata"]

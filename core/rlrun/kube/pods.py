@@ -214,8 +214,8 @@ class Pod:
     def is_node_silent(self) -> bool:
         """True if Kubernetes has marked the pod because its node does not report.
 
-        A kubelet derives Ready from ContainersReady and the pod's readiness gates. If no gate is false, only the node
-        controller makes them differ.
+        A kubelet derives Ready from ContainersReady and the pod's readiness gates. If all gates are true, only the node
+        controller makes Ready differ from ContainersReady.
         """
         differ = not self._is_true("Ready") and self._is_true("ContainersReady")
         return self.is_alive and differ and self.closed_gate is None

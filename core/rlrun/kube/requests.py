@@ -222,7 +222,7 @@ def watch(
 
 
 def create(obj: Obj, field_manager: str | None, namespace: str | None = None) -> KubeRequest:
-    """Return the request that creates the object, in `namespace` or else in the object's own."""
+    """Return the request that creates the object, in `namespace` or else in the object's own namespace."""
     kind, own_namespace, name = ref_of(obj)
     place = (namespace or own_namespace) if kind.namespaced else None
     return KubeRequest(Verb.CREATE, kind, place, name or None, obj, field_manager=field_manager)

@@ -84,7 +84,7 @@ class CachedRun(CachedObject):
 
     @property
     def has_begun(self) -> bool:
-        """True once the run's model and checkpoint are resolved and no longer read."""
+        """True once the run's model and checkpoint are resolved, so that they are not read again."""
         return self.phase not in ("", Phase.pending.value)
 
     def read_listed(self) -> Obj:

@@ -88,7 +88,7 @@ class ServerCertificate(Schema):
 
     secret: SecretRef
     create: bool = True
-    """Creates and renews the Secret. If false, the platform team does."""
+    """Creates and renews the Secret. If false, the platform team must do so."""
 
 
 class ApiKeySettings(Schema):
@@ -287,8 +287,8 @@ class QueueSettings(Schema):
     capacity: Capacity = Field(default_factory=dict)
     """Maximum resources that all admitted runs may request together."""
     backfill_seconds: float = Field(default=0.0, ge=0, le=7 * 86400)
-    """Seconds for which runs that need less may start before the first run, whose resources are in use. 0 enforces
-    strict order.
+    """Seconds for which runs that need fewer resources may start ahead of the first run, while its resources are in
+    use. 0 enforces strict order.
     """
 
     @property
@@ -311,7 +311,7 @@ class EgressSettings(Schema):
     key_secret: SecretRef
     """Secret with the signing key."""
     create_key: bool = True
-    """Creates the Secret. If false, the platform team does."""
+    """Creates the Secret. If false, the platform team must do so."""
 
 
 ProxyUrl = Annotated[str, Field(pattern=r"^(https?://[^/@\s]+/?)?$")]
@@ -337,7 +337,7 @@ class GarbageSettings(Schema):
     older_than: str = Field(default="24h", pattern=r"^[0-9]{1,6}[smhd]$")
     """Minimum age of items."""
     delete: bool = False
-    """Deletes the items that a sweep finds if true."""
+    """Deletes the items that a sweep finds. If false, sweeps only report them."""
 
 
 class ApiSettings(Schema):
@@ -431,7 +431,7 @@ class OperatorSettings(Schema):
     egress: EgressSettings | None = None
     """Egress proxy. If unset, environments cannot reach hosts outside the cluster."""
     kueue: KueueSettings | None = None
-    """Use of Kueue. If unset, runs with a queueName are refused."""
+    """Settings for Kueue. If unset, runs with a queueName are refused."""
     private_addresses: list[str] = Field(default_factory=list)
     """Private addresses that runs may name: host names (* matches any characters), IP addresses and networks."""
     defaults: Defaults = Field(default_factory=Defaults)

@@ -55,7 +55,7 @@ PAUSE_SECONDS = 0.05
 """Pause in seconds before each request to S3. A page of a listing takes about as long to parse, and parsing delays the
 event loop."""
 LIMIT = 200_000
-"""Maximum number each of folders, uploads and tombstones in a sweep. Each takes about 75 MiB."""
+"""Maximum number of folders, of uploads, and of tombstones in a sweep. Each takes about 75 MiB."""
 LOGGED = 200
 """Maximum number of items in the log of a sweep, and of unknown items."""
 

@@ -43,8 +43,8 @@ PARSE_SHARE = 0.1
 LONGEST_REST = 60.0
 """Maximum pause in seconds after a response that was expensive to parse."""
 MAX_WATCHES = 2000
-"""Maximum number of watched orchestrators. A namespace may have as many as remain free for others. Other orchestrators
-are polled in every reconcile, even if they do not respond.
+"""Maximum number of watched orchestrators. A namespace gets another watch only while more watches are free than it has.
+Other orchestrators are polled in every reconcile, even if they do not respond.
 """
 CHANGES_PER_SECOND = 50.0
 """Maximum rate of progress updates of all runs together. Each update is a write of a status, most of whose cost is CPU
@@ -97,7 +97,8 @@ class _Watch:
     def on_failure(self, error: RequestError, due: float, now: float) -> Priority | None:
         """Record a failed request. Returns the priority at which to queue the run, or None if nothing has changed.
 
-        A single failure changes nothing, only silence does. `due` is the time at which the response was due.
+        A single failure does not queue the run; failures for SILENT_SECONDS do. `due` is the time at which the response
+        was due.
         """
         POLL_ERRORS.inc()
         self.silent_since = min(due, now) if self.error is None else self.silent_since

@@ -31,9 +31,11 @@ from rlrun_operator.resources.platform import run_layout
 log = logging.getLogger(__name__)
 
 PODS = 1000
-"""Maximum number of pods whose logs are copied concurrently. A namespace may have as many as remain free for others."""
+"""Maximum number of pods whose logs are copied concurrently. A namespace gets another copy only while more are free
+than it has.
+"""
 LOADS = 4
-"""Maximum number of pods, of those not stored completely, that are read concurrently."""
+"""Maximum number of concurrent reads of pods that are not stored completely."""
 CONNECT_SECONDS = 5.0
 """Seconds in which a log hold must accept a connection."""
 RETRY_SECONDS = 1.0

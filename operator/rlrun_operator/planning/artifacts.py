@@ -268,7 +268,7 @@ def artifact_object(observation: RunObservation, spec: RLRunSpec, artifact: Obse
 
 
 def without_owner(obj: Obj) -> Obj:
-    """Return the operator's version of the object without an owner, so that it outlives its run."""
+    """Return the object as the operator applies it, but without an owner, so that it outlives its run."""
     metadata = {k: obj["metadata"].get(k) for k in ("name", "namespace", "labels")}
     spec = {k: obj["spec"].get(k) for k in ("runName", "runUid", "model", "step", "uri")}
     owned = {k: obj[k] for k in ("apiVersion", "kind")}

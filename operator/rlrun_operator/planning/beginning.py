@@ -165,7 +165,7 @@ def end_attempt_without_slot(
 def wait_with_refused_slot(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Keep a refused run waiting until something is changed or its start deadline expires."""
+    """Keep a refused run waiting until the cause of the refusal is resolved or its start deadline expires."""
     if not isinstance(observation.admission, Refused):
         return None
     return plan_waiting(observation, status, spec, settings, now, observation.admission.problem)

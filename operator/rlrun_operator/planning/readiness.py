@@ -27,7 +27,7 @@ CONDITION_OF = {
 
 
 SILENT_SECONDS = 30.0
-"""Seconds without a status from an orchestrator whose pod is ready after which its condition reports the silence."""
+"""Seconds without a status after which an orchestrator with a ready pod is reported as unreachable."""
 
 
 def unreachable_problem(error: Problem | None, silent_seconds: float, shown: Condition | None) -> Problem | None:

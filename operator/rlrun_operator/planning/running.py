@@ -324,7 +324,7 @@ def seconds_to_next_reconcile(
 def quiet_pause(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> float:
-    """Return the seconds until the next reconcile of a running attempt whose changes are noticed."""
+    """Return the seconds until the next reconcile of a running attempt whose changes cause reconciles."""
     pause = QUIET_SECONDS * spread(observation.uid)
     return max(settings.poll_seconds, min(pause, seconds_to_deadline(status, spec, now)))
 

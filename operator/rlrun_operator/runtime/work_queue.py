@@ -120,7 +120,9 @@ class WorkQueue(Generic[K]):
             self._enqueue(key, since)
 
     def add_after(self, key: K, seconds: float, priority: Priority = Priority.EVENT) -> None:
-        """Schedule the key in `seconds`, unless it is scheduled earlier. The highest priority is kept."""
+        """Schedule the key in `seconds`, unless it is already scheduled for an earlier time. The highest priority is
+        kept.
+        """
         if seconds <= 0:
             self.add(key, priority)
             return

@@ -30,7 +30,7 @@ class ModelClass:
 
 
 def copy_companions(model_dir: Path, folder: Path, dtype: str) -> None:
-    """Copy the companion files for weights in `dtype`, such as float32."""
+    """Copy the configuration and tokenizer files of a model, and set their dtype, such as float32."""
     for path in sorted(model_dir.iterdir()):
         if path.is_file() and path.suffix in COMPANIONS and not path.name.endswith(".index.json"):
             shutil.copyfile(path, folder / path.name)

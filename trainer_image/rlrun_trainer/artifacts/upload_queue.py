@@ -73,7 +73,7 @@ def completed_steps(store: Store, folder: S3Uri, known: frozenset[int] = frozens
 
 @dataclass
 class UploadQueue:
-    """Upload queue and its results. Runs on the event loop and calls S3 from threads."""
+    """Queue of uploads, with their results. Runs on the event loop and calls S3 from threads."""
 
     store: Store
     spec: SessionSpec

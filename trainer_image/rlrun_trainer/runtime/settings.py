@@ -38,7 +38,7 @@ class TrainerSettings:
     upload_queue: int = 4
     """Maximum number of uploads per session, including the running one. Each holds a snapshot in scratch."""
     upload_bytes: int = 64 * 1024**3
-    """Maximum total size of these snapshots in bytes. A single one may exceed it."""
+    """Maximum total size of a session's snapshots in bytes. A single snapshot may exceed it."""
     upload_tries: int = 10
     """Number of attempts for an upload after its session was closed. Before that, attempts are unlimited."""
     shutdown_seconds: float = 25.0

@@ -193,7 +193,7 @@ class TrainingSession:
         self._leaving = True
 
     async def save_before_exit(self) -> None:
-        """Save a checkpoint if none contains the newest step: after the current request, and before all waiting
+        """Save a checkpoint unless one contains the newest step. Runs after the current request, before all queued
         uploads.
 
         The checkpoint contains the newest known state of the orchestrator, with its step, and the newest step's

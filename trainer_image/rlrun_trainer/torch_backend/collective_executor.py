@@ -40,7 +40,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Command(ABC, Generic[R_co]):
-    """Work on the model that every process does. Commands are sent between processes as JSON (see `COMMANDS`)."""
+    """Task that every process performs on its model. Commands are sent between processes as JSON (see `COMMANDS`)."""
 
     reads_only: ClassVar[bool] = False
     """True if a single process may reject the command, because the weights are unchanged afterwards."""
@@ -180,7 +180,7 @@ def exit_immediately() -> None:
 
 
 class CollectiveExecutor:
-    """Executor that combines all processes of the trainer, and the `Backend` of sessions."""
+    """`Backend` of sessions that runs each call on all processes of the trainer."""
 
     def __init__(
         self,

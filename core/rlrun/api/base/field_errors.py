@@ -98,8 +98,8 @@ def path_of(location: Iterable[str | int]) -> str:
 def problems(error: ValidationError, model: type[BaseModel], *, by_name: bool = False) -> list[FieldProblem]:
     """Return at most MAX_FAULTS problems from a failed validation of `model`, in the order of the fields.
 
-    The first MAX_SUGGESTIONS unknown fields get the name of a similar field. `by_name` gives snake_case paths, for
-    input that was validated by field names (TOML).
+    Messages about the first MAX_SUGGESTIONS unknown fields suggest a similar field. `by_name` gives snake_case paths,
+    for input that was validated by field names (TOML).
     """
     field_problems: list[FieldProblem] = []
     unknown = 0

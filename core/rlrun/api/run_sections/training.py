@@ -9,7 +9,7 @@ from rlrun.api.base.rules import LIST_TYPE, Rule, Spec
 
 
 class AlgorithmName(StrEnum):
-    """Training algorithm: where rewards and advantages come from."""
+    """Training algorithm, which determines rewards and advantages."""
 
     grpo = "grpo"
     distillation = "distillation"
@@ -49,7 +49,7 @@ class Teacher(Spec):
 
 
 class Algorithm(Spec):
-    """Training algorithm: where rewards and advantages come from."""
+    """Training algorithm, which determines rewards and advantages."""
 
     name: AlgorithmName = Field(default=AlgorithmName.grpo, strict=False)
     """Algorithm: grpo learns from the rewards of the environments, distillation from a teacher's log-probabilities of the policy's own rollouts (on-policy reverse KL between both models, without the sampling settings), sft from the demonstrations of the environments."""  # noqa: E501

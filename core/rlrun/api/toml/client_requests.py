@@ -63,7 +63,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class RequestProblem:
-    """Problem with one field of a request."""
+    """Location of an invalid field in a request, and a message about it."""
 
     location: Location
     """Keys and indexes of the field: `("environments", 0, "id")`."""

@@ -14,8 +14,8 @@ PLAIN_KEYS = frozenset({"role", "type"})
 def redact(record: SampleRecord, fields: Sequence[str]) -> SampleRecord:
     """Replace these fields of the record with `[redacted]`.
 
-    `prompt` and `completion` keep the number and roles of their messages, `error` keeps its reason. `info.user.name` is
-    an entry of `info`; in a list it applies to each table.
+    `prompt` and `completion` keep the number and roles of their messages, `error` keeps its reason. `info.user.name`
+    redacts one entry of `info`, or of each item if `info` or `user` is a list.
     """
     changes: dict[str, Any] = {}
     for field in fields:
