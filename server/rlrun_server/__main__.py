@@ -43,11 +43,10 @@ from rlrun_server.http.serving import serving
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
 from rlrun_server.page.page_files import PageInvalid, load_page
+from rlrun_server.rest.base.stored_files import PlatformStorage
 from rlrun_server.rest.context.services import make_services
-from rlrun_server.rest.metrics.metric_reader import MetricReader
 from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.rest_app import rest_app
-from rlrun_server.rest.samples.sample_reader import SampleReader
 from rlrun_server.runtime.caches import CachedValue
 from rlrun_server.runtime.certificate import Certificate, CertificateInvalid
 from rlrun_server.runtime.log_format import format_lines
@@ -109,9 +108,7 @@ async def serve(config: ServerConfig) -> int:
     user_signing = UserSigning(
         config.settings, location, signers, identification, users, time.monotonic, safety, package_owners
     )
-    metrics = MetricReader(store, own_signer.renew, root, time.monotonic)
-    samples = SampleReader(store, own_signer.renew, root, time.monotonic)
-    environments = EnvironmentCatalog(store, own_signer.renew, root, owners, time.monotonic)
+    storage = PlatformStorage(store, own_signer.renew, root)
     tokens = AccountTokens(own_transport.send, time.monotonic) if config.settings.api_keys_may_write else None
     namespaces = config.settings.namespaces
     services = make_services(
@@ -119,11 +116,10 @@ async def serve(config: ServerConfig) -> int:
         callers,
         identification,
         users,
-        metrics,
-        samples,
+        storage,
         time.monotonic,
         tokens,
-        environments,
+        EnvironmentCatalog(storage, owners, time.monotonic),
         impersonator=impersonator,
     )
     pools = PoolClient(CachedValue(config.pool_key, KEY_SECONDS, time.monotonic).value)
@@ -140,7 +136,7 @@ async def serve(config: ServerConfig) -> int:
     key_management = ApiKeyManagement(
         identification, users, key_store, time.monotonic, lambda: datetime.now(UTC), tokens.forget if tokens else None
     )
-    packages = EnvironmentPackages(store, own_signer.renew, root, owners, package_owners)
+    packages = EnvironmentPackages(storage, owners, package_owners)
     hosted = HostedParts(packages, PackageUploads(keys.value, time.time))
 
     try:

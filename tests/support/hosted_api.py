@@ -9,6 +9,7 @@ from rlrun.storage.layout import S3Uri
 from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
 from rlrun_server.hosted_api.environments.package_uploads import PackageUploads
 from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
+from rlrun_server.rest.base.stored_files import PlatformStorage
 from rlrun_server.signing.package_owners import PackageOwners
 
 from tests.support.fake_s3 import InMemoryStore
@@ -58,7 +59,7 @@ def hosted_api(owners: dict[str, list[str]] | None = None) -> HostedApi:
 
     root = S3Uri(BUCKET, "prefix")
     package_owners = PackageOwners(rest.api, store, renew, root, owners or {}, lambda: found.now)
-    packages = EnvironmentPackages(store, renew, root, owners or {}, package_owners)
+    packages = EnvironmentPackages(PlatformStorage(store, renew, root), owners or {}, package_owners)
     found = HostedApi(rest, store, rest.client)
     app = hosted_app(rest.services, HostedParts(packages, PackageUploads(lambda: [KEY], lambda: found.now)))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

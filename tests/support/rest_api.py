@@ -17,11 +17,10 @@ from rlrun_server.authentication.oidc_login import OidcLogin
 from rlrun_server.authentication.sealed import Sealer
 from rlrun_server.authentication.sessions import BrowserSessions
 from rlrun_server.authentication.users import Users, account_name
+from rlrun_server.rest.base.stored_files import PlatformStorage
 from rlrun_server.rest.context.services import Services, make_services
-from rlrun_server.rest.metrics.metric_reader import MetricReader
 from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.rest_app import rest_app
-from rlrun_server.rest.samples.sample_reader import SampleReader
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore
@@ -123,8 +122,7 @@ def rest_api(
         pass
 
     store, root = store or InMemoryStore(bucket), S3Uri(bucket, "prefix")
-    metrics, samples = MetricReader(store, renew, root, clock), SampleReader(store, renew, root, clock)
-    environments = EnvironmentCatalog(store, renew, root, OWNERS, clock)
+    storage = PlatformStorage(store, renew, root)
     identification = Identification(users, 1000.0, clock)
     tokens = AccountTokens(api.send, clock) if api_keys_may_write else None
     services = make_services(
@@ -132,11 +130,10 @@ def rest_api(
         cluster,
         identification,
         users,
-        metrics,
-        samples,
+        storage,
         clock,
         tokens,
-        environments,
+        EnvironmentCatalog(storage, OWNERS, clock),
         impersonator=cluster if oidc else None,
     )
     for kind in services.objects.kinds:

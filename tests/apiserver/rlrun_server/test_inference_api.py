@@ -16,9 +16,8 @@ from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.users import Users
 from rlrun_server.inference.inference_app import inference_app
 from rlrun_server.inference.pool_client import PoolClient
+from rlrun_server.rest.base.stored_files import PlatformStorage
 from rlrun_server.rest.context.services import make_services
-from rlrun_server.rest.metrics.metric_reader import MetricReader
-from rlrun_server.rest.samples.sample_reader import SampleReader
 
 from tests.apiserver.rlrun_server.test_rest_api import bearer, own_configuration, roles, until  # noqa: F401
 from tests.apiserver.rlrun_server.test_users import Accounts
@@ -49,11 +48,9 @@ async def inference(
     async def renew() -> None:
         pass
 
-    store, root = InMemoryStore("bucket"), S3Uri("bucket", "")
-    metrics = MetricReader(store, renew, root, time.monotonic)
-    samples = SampleReader(store, renew, root, time.monotonic)
+    storage = PlatformStorage(InMemoryStore("bucket"), renew, S3Uri("bucket", ""))
     identification = Identification(users, 1000.0, time.monotonic)
-    services = make_services(cluster, callers, identification, users, metrics, samples, time.monotonic)
+    services = make_services(cluster, callers, identification, users, storage, time.monotonic)
     pools = PoolClient(lambda: PLATFORM_KEY, lambda *_: engine.url)
     tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
     transport = httpx.ASGITransport(app=inference_app(services, pools))

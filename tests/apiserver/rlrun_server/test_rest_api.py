@@ -17,11 +17,10 @@ from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
 from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.users import Users
+from rlrun_server.rest.base.stored_files import PlatformStorage
 from rlrun_server.rest.context.services import make_services
-from rlrun_server.rest.metrics.metric_reader import MetricReader
 from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.rest_app import rest_app
-from rlrun_server.rest.samples.sample_reader import SampleReader
 
 from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.apiserver.rlrun_server.test_users import RBAC, Accounts, chart_objects
@@ -79,13 +78,11 @@ async def rest(own_configuration: aio_client.Configuration, s3_server: S3Server)
     async def renew() -> None:
         pass
 
-    root = S3Uri(s3_server.bucket, "")
-    metrics = MetricReader(store, renew, root, time.monotonic)
-    samples = SampleReader(store, renew, root, time.monotonic)
+    storage = PlatformStorage(store, renew, S3Uri(s3_server.bucket, ""))
     identification = Identification(users, 1000.0, time.monotonic)
-    environments = EnvironmentCatalog(store, renew, root, {}, time.monotonic)
+    environments = EnvironmentCatalog(storage, {}, time.monotonic)
     services = make_services(
-        cluster, callers, identification, users, metrics, samples, time.monotonic, environments=environments
+        cluster, callers, identification, users, storage, time.monotonic, environments=environments
     )
     tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
     transport = httpx.ASGITransport(app=rest_app(services))
@@ -94,8 +91,7 @@ async def rest(own_configuration: aio_client.Configuration, s3_server: S3Server)
         yield found
     for task in tasks:
         task.cancel()
-    metrics.close()
-    samples.close()
+    services.close()
     await callers.close()
     await cluster.close()
 

@@ -1,11 +1,10 @@
 """Environment packages in S3 for hosted clients: ids, versions and files."""
 
-import asyncio
 import base64
 import binascii
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ParamSpec, TypeVar
@@ -16,12 +15,10 @@ from rlrun.kube.errors import ApiError
 from rlrun.storage import package_versions
 from rlrun.storage.errors import AlreadyExists, NotFound, StoreError
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri, environment_package
-from rlrun.storage.store import Store
 
 from rlrun_server.authentication.users import Check
 from rlrun_server.rest.base.problems import RestError, from_api_error, invalid, not_found
-from rlrun_server.rest.base.stored_files import store_failure
-from rlrun_server.rest.base.tenant_queue import TenantQueue
+from rlrun_server.rest.base.stored_files import PlatformStorage, StoredFiles, store_failure
 from rlrun_server.signing.credentials import CredentialsMissing
 from rlrun_server.signing.package_owners import PackageOwners
 from rlrun_server.signing.s3_request import Operation, RequestNotAllowed, S3Request
@@ -77,7 +74,6 @@ MAX_WHEEL = 16 * 1024**2
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl")
-UNUSABLE = "environment packages cannot be read or written: %s"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -90,21 +86,13 @@ class EnvironmentPackages:
     between tenants, regardless of whose packages they read.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        renew: Callable[[], Awaitable[None]],
-        root: S3Uri,
-        owners: Owners,
-        package_owners: PackageOwners,
-    ) -> None:
-        """`renew` refreshes the S3 credentials. `root` is the folder of the platform, `owners` is from the settings."""
+    def __init__(self, storage: PlatformStorage, owners: Owners, package_owners: PackageOwners) -> None:
+        """`owners` is from the settings."""
         self._package_owners = package_owners
-        self._store = store
-        self._renew = renew
-        self._root = root
+        self._files = StoredFiles(storage, "packages", THREADS, waiting=MAX_WAITING)
+        self._store = storage.store
+        self._root = storage.root
         self._owners = owners
-        self._threads = TenantQueue(THREADS, "packages", MAX_WAITING)
 
     def check_of(self, operation: Operation, owner: str, name: str, namespace: str) -> Check | None:
         """Return the permission that a user of the namespace needs for the operation, or None if every user may perform
@@ -127,7 +115,7 @@ class EnvironmentPackages:
         except RequestNotAllowed as error:
             raise RestError(403, Reason.ACCESS_FORBIDDEN, f"{str(error)[0].upper()}{str(error)[1:]}.") from error
         except (StoreError, CredentialsMissing) as error:
-            log.warning(UNUSABLE, error)
+            log.warning("the owner of packages cannot be read: %s", error)
             raise store_failure(error) from error
         except ApiError as error:
             raise from_api_error(error) from error
@@ -174,20 +162,19 @@ class EnvironmentPackages:
 
     def close(self) -> None:
         """Stop the threads without waiting for S3."""
-        self._threads.close()
+        self._files.close()
 
     async def _run(self, tenant: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            await self._renew()
-            return await asyncio.wait_for(self._threads.run(tenant, call, *args, **kwargs), WAIT_SECONDS)
-        except AlreadyExists:
-            detail = "This version already contains the file, and versions are immutable. Increase the version."
-            raise RestError(409, Reason.NAME_TAKEN, detail) from None
-        except NotFound:
-            raise not_found("The file of the package") from None
-        except (StoreError, CredentialsMissing, TimeoutError) as error:
-            log.warning(UNUSABLE, error)
-            raise store_failure(error) from error
+        def work() -> T:
+            try:
+                return call(*args, **kwargs)
+            except AlreadyExists:
+                detail = "This version already contains the file, and versions are immutable. Increase the version."
+                raise RestError(409, Reason.NAME_TAKEN, detail) from None
+            except NotFound:
+                raise not_found("The file of the package") from None
+
+        return await self._files.run(tenant, work)
 
     def _versions(self, folder: S3Uri) -> list[StoredVersion]:
         files: dict[str, dict[str, tuple[int, datetime]]] = {}

@@ -1,8 +1,9 @@
-"""Reader of small files of runs in S3, with a fair thread pool, and responses to requests that fail because of S3."""
+"""Access to the platform's files in S3 with fair thread pools, and responses to requests that fail because of S3."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from rlrun.constants import Reason
@@ -58,17 +59,29 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class PlatformStorage:
+    """The platform's files in S3."""
+
+    store: Store
+    renew: Callable[[], Awaitable[None]]
+    """Refreshes the S3 credentials. Raises CredentialsMissing."""
+    root: S3Uri
+    """Folder of all namespaces."""
+
+
 class StoredFiles:
-    """Files of all runs."""
+    """Files in S3 that are used by one thread pool."""
 
     def __init__(
-        self, store: Store, renew: Callable[[], Awaitable[None]], root: S3Uri, name: str, threads: int
+        self, storage: PlatformStorage, name: str, threads: int, *, waiting: int | None = None, at_once: int = 1
     ) -> None:
-        """`renew` refreshes the S3 credentials and raises CredentialsMissing. `name` is the name of the threads."""
-        self.store = store
-        self._renew = renew
-        self.root = root
-        self._threads = TenantQueue(threads, name)
+        """`name`, `threads`, `waiting` and `at_once` are those of `TenantQueue`."""
+        self.store = storage.store
+        self.root = storage.root
+        self._renew = storage.renew
+        self._name = name
+        self._threads = TenantQueue(threads, name, waiting, at_once)
 
     def layout(self, namespace: str, uid: str) -> RunLayout:
         """Return the layout of a run's files. Raises RestError for a namespace whose folder belongs to the platform."""
@@ -76,16 +89,16 @@ class StoredFiles:
             raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Namespace {namespace} cannot have runs.")
         return RunLayout.of(self.root.bucket, self.root.key, namespace, uid)
 
-    async def run(self, namespace: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that reads files of the namespace in a thread, and return its result.
+    async def run(self, tenant: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function that uses files in a thread, and return its result.
 
-        Raises RestError if S3 fails, or if too many calls of the namespace are waiting.
+        Raises RestError if S3 fails, or if too many calls of the tenant (a namespace or a user) are waiting.
         """
         try:
             await self._renew()
-            return await asyncio.wait_for(self._threads.run(namespace, call, *args, **kwargs), WAIT_SECONDS)
+            return await asyncio.wait_for(self._threads.run(tenant, call, *args, **kwargs), WAIT_SECONDS)
         except (StoreError, CredentialsMissing, TimeoutError) as error:
-            log.warning("files of a run cannot be read: %s", error)
+            log.warning("files in S3 cannot be used (%s): %s", self._name, error)
             raise store_failure(error) from error
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Thread pool that is fair between tenants."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,22 +19,23 @@ T = TypeVar("T")
 
 
 class TenantQueue:
-    """Thread pool in which a tenant (a namespace or a user) uses one thread at a time.
+    """Thread pool in which a tenant (a namespace or a user) uses a limited number of threads at a time.
 
     The tenant that has waited longest is served next. A tenant with slow calls delays only its own calls, as long as
     there are fewer such tenants than threads.
     """
 
-    def __init__(self, threads: int, name: str, waiting: int | None = None) -> None:
+    def __init__(self, threads: int, name: str, waiting: int | None = None, at_once: int = 1) -> None:
         """`name` is the prefix of the threads' names. `waiting` is the maximum number of waiting calls of a tenant,
-        MAX_WAITING by default.
+        MAX_WAITING by default, and `at_once` that of its running calls.
         """
         self._threads = ThreadPoolExecutor(threads, name)
         self._max_waiting = waiting
         self._free = threads
         self._waiting: OrderedDict[str, deque[tuple[asyncio.Future[Any], Callable[[], Any]]]] = OrderedDict()
-        self._busy: set[str] = set()
-        """Tenants that have a call in a thread."""
+        self._at_once = at_once
+        self._busy: Counter[str] = Counter()
+        """Number of calls in threads, by tenant."""
 
     async def run(self, tenant: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of the call. Raises its exceptions, and RestError if too many calls of the tenant wait."""
@@ -55,7 +56,10 @@ class TenantQueue:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _start_waiting(self) -> None:
-        while self._free and (tenant := next((t for t in self._waiting if t not in self._busy), None)) is not None:
+        while (
+            self._free
+            and (tenant := next((t for t in self._waiting if self._busy[t] < self._at_once), None)) is not None
+        ):
             calls = self._waiting.pop(tenant)
             result, call = calls.popleft()
             if calls:
@@ -63,13 +67,13 @@ class TenantQueue:
             if result.done():
                 continue
             self._free -= 1
-            self._busy.add(tenant)
+            self._busy[tenant] += 1
             work = asyncio.get_running_loop().run_in_executor(self._threads, call)
             work.add_done_callback(partial(self._end, tenant, result))
 
     def _end(self, tenant: str, result: "asyncio.Future[Any]", work: "asyncio.Future[Any]") -> None:
         self._free += 1
-        self._busy.discard(tenant)
+        self._busy -= Counter((tenant,))
         if work.cancelled():
             result.cancel()
         elif (error := work.exception()) is not None:

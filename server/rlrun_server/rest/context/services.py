@@ -17,7 +17,7 @@ from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.users import Users
 from rlrun_server.rest.base.access import Access
 from rlrun_server.rest.base.problems import RestError, from_api_error, not_found
-from rlrun_server.rest.base.stored_files import StoredFiles
+from rlrun_server.rest.base.stored_files import PlatformStorage, StoredFiles
 from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.rest.logs.log_reader import LogReader
 from rlrun_server.rest.metrics.metric_reader import MetricReader
@@ -140,8 +140,7 @@ def make_services(
     callers: AsyncTransport,
     identification: Identification,
     users: Users,
-    metrics: MetricReader,
-    samples: SampleReader,
+    storage: PlatformStorage,
     clock: Callable[[], float],
     account_tokens: AccountTokens | None = None,
     environments: EnvironmentCatalog | None = None,
@@ -151,21 +150,15 @@ def make_services(
     """Return the services. The caller must run the informers in `objects.kinds`. `impersonator` is as in `Services`."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
-
-    def files(name: str) -> StoredFiles:
-        return StoredFiles(metrics.store, metrics.renew, metrics.root, name, FILE_THREADS)
-
-    visible = VisibleNamespaces(access, objects.namespaces, clock)
-    logs = LogReader(files("logs"))
     return Services(
         access,
         objects,
-        visible,
+        VisibleNamespaces(access, objects.namespaces, clock),
         callers,
-        metrics,
-        samples,
-        logs,
-        UsageReader(files("usage")),
+        MetricReader(storage, clock),
+        SampleReader(storage, clock),
+        LogReader(StoredFiles(storage, "logs", FILE_THREADS)),
+        UsageReader(StoredFiles(storage, "usage", FILE_THREADS)),
         account_tokens=account_tokens,
         environments=environments,
         impersonator=impersonator,

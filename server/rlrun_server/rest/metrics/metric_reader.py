@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
@@ -11,11 +11,11 @@ from typing import Any, ParamSpec, TypeVar
 from rlrun.constants import Reason
 from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import SHARED_FOLDERS, RunLayout, S3Uri
-from rlrun.storage.store import Store, StoredObject
+from rlrun.storage.store import StoredObject
 
 from rlrun_server.rest.base.bounded_cache import BoundedCache
 from rlrun_server.rest.base.problems import RestError
-from rlrun_server.rest.base.stored_files import store_failure
+from rlrun_server.rest.base.stored_files import PlatformStorage, store_failure
 from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.rest.metrics.metric_columns import Columns, TooManyValues, read_columns
 from rlrun_server.signing.credentials import CredentialsMissing
@@ -109,17 +109,8 @@ class FailedRead:
 class MetricReader:
     """Metrics by run, at most FRESH_SECONDS old while S3 responds."""
 
-    def __init__(
-        self,
-        store: Store,
-        renew: Callable[[], Awaitable[None]],
-        root: S3Uri,
-        clock: Callable[[], float],
-    ) -> None:
-        """`renew` refreshes the S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces."""
-        self.store = store
-        self.renew = renew
-        self.root = root
+    def __init__(self, storage: PlatformStorage, clock: Callable[[], float]) -> None:
+        self._storage = storage
         self._clock = clock
         self._threads = TenantQueue(THREADS, "metrics")
         # Not those threads: they may wait for S3, and metrics that are in memory are shown without it.
@@ -192,7 +183,7 @@ class MetricReader:
         return await asyncio.wait_for(asyncio.shield(task), WAIT_SECONDS)
 
     async def _list_again(self, key: RunKey) -> MetricFiles:
-        await self.renew()
+        await self._storage.renew()
         began = self._clock()
         files, digest = await self._threads.run(key[0], self._walk, key)
         listed = MetricFiles(files, digest, began)
@@ -205,7 +196,7 @@ class MetricReader:
     async def _read_files(self, key: RunKey, files: MetricFiles) -> Metrics:
         if not files.files:
             return Metrics(read_columns(()), files.digest)
-        await self.renew()
+        await self._storage.renew()
         columns = await self._threads.run(key[0], self._load, files)
         metrics = Metrics(columns, files.digest)
         self._runs.put(key, metrics, columns.size + ENTRY_BYTES)
@@ -214,10 +205,10 @@ class MetricReader:
     def _walk(self, key: RunKey) -> tuple[tuple[PartKey, ...], bytes]:
         """Return the run's files and the hash of their list. Runs in a thread."""
         deadline = self._clock() + READ_SECONDS
-        layout = RunLayout.of(self.root.bucket, self.root.key, *key)
+        layout = RunLayout.of(self._storage.root.bucket, self._storage.root.key, *key)
         objects: list[StoredObject] = []
         size = 0
-        for stored in self.store.walk(layout.root / "metrics"):
+        for stored in self._storage.store.walk(layout.root / "metrics"):
             objects.append(stored)
             size += stored.size
             if size > MAX_RUN_BYTES or len(objects) > MAX_PARTS:
@@ -243,7 +234,7 @@ class MetricReader:
         data = self._parts.get(file)
         if data is None:
             # No more than was counted: the file may have grown since it was listed.
-            data = self.store.get_range(S3Uri(self.root.bucket, key), 0, size)
+            data = self._storage.store.get_range(S3Uri(self._storage.root.bucket, key), 0, size)
             self._parts.put(file, data, len(data) + FILE_BYTES)
         return data
 

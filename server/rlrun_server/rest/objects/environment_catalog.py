@@ -1,28 +1,19 @@
 """Environment packages in S3, from a cached list of their folder."""
 
-import asyncio
-import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 
-from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri
-from rlrun.storage.store import Store, StoredObject
+from rlrun.storage.store import StoredObject
 
-from rlrun_server.rest.base.stored_files import store_failure
+from rlrun_server.rest.base.stored_files import PlatformStorage, StoredFiles
 from rlrun_server.runtime.caches import FetchedValue
-from rlrun_server.signing.credentials import CredentialsMissing
-
-log = logging.getLogger(__name__)
 
 FRESH_SECONDS = 15.0
 """Seconds for which the list is cached."""
-WAIT_SECONDS = 25.0
-"""Longest time that a request waits for S3, in seconds."""
 MAX_FILES = 50_000
 """Maximum number of files of all packages that are read."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -62,23 +53,13 @@ class EnvironmentCatalog:
     """Packages of all owners, at most FRESH_SECONDS old while S3 responds."""
 
     def __init__(
-        self,
-        store: Store,
-        renew: Callable[[], Awaitable[None]],
-        root: S3Uri,
-        owners: Mapping[str, Sequence[str]],
-        clock: Callable[[], float],
+        self, storage: PlatformStorage, owners: Mapping[str, Sequence[str]], clock: Callable[[], float]
     ) -> None:
-        """`renew` refreshes the S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces.
-
-        `owners`: patterns of the namespaces of each listed owner.
-        """
-        self._store = store
-        self._renew = renew
-        self._folder = root / ENVIRONMENTS_FOLDER
+        """`owners`: patterns of the namespaces of each listed owner."""
+        self._files = StoredFiles(storage, "environments", 1)
+        self._folder = storage.root / ENVIRONMENTS_FOLDER
         self._owners = owners
-        self._thread = ThreadPoolExecutor(1, "environments")
-        self._packages = FetchedValue(self._read, clock)
+        self._packages = FetchedValue(lambda: self._files.run("", self._load), clock)
 
     def is_listed(self, owner: str) -> bool:
         """Return whether only the owner's namespaces may use its packages."""
@@ -90,24 +71,16 @@ class EnvironmentCatalog:
 
     async def read(self) -> Packages:
         """Return all packages. Raises RestError."""
-        try:
-            return await asyncio.wait_for(self._packages.value(FRESH_SECONDS), WAIT_SECONDS)
-        except (StoreError, CredentialsMissing, TimeoutError) as error:
-            log.warning("environment packages cannot be listed: %s", error)
-            raise store_failure(error) from error
+        return await self._packages.value(FRESH_SECONDS)
 
     def close(self) -> None:
         """Stop the thread without waiting for S3."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    async def _read(self) -> Packages:
-        await self._renew()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
+        self._files.close()
 
     def _load(self) -> Packages:
         """Read the list. Runs in a thread."""
         files: list[StoredObject] = []
-        for stored in self._store.walk(self._folder):
+        for stored in self._files.store.walk(self._folder):
             if len(files) == MAX_FILES:
                 return Packages(packages_of(files, self._folder), is_complete=False)
             files.append(stored)

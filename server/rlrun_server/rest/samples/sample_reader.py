@@ -1,23 +1,20 @@
 """Reader of runs' stored rollouts from S3. It makes few requests, limits all sizes, and runs in threads."""
 
 import itertools
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from rlrun.constants import Reason
-from rlrun.storage.errors import NotFound, StoreError
+from rlrun.storage.errors import NotFound
 from rlrun.storage.layout import S3Uri, rollouts_name
 from rlrun.storage.samples.object_file import ReadLimits, SamplesDamaged
 from rlrun.storage.samples.reader import OpenSamples, open_samples
 from rlrun.storage.samples.record import SampleSplit
-from rlrun.storage.store import Store
 
 from rlrun_server.rest.base.bounded_cache import BoundedCache
-from rlrun_server.rest.base.caller_threads import CallerThreads
 from rlrun_server.rest.base.problems import RestError
-from rlrun_server.rest.base.stored_files import store_failure
+from rlrun_server.rest.base.stored_files import PlatformStorage, StoredFiles
 from rlrun_server.rest.samples.sample_summaries import RunSamples, split_of
 from rlrun_server.rest.samples.summary_reader import (
     DecodingTurn,
@@ -27,10 +24,12 @@ from rlrun_server.rest.samples.summary_reader import (
     files_below,
     rollouts_folder,
 )
-from rlrun_server.signing.credentials import CredentialsMissing
 
-log = logging.getLogger(__name__)
-
+THREADS = 6
+AT_ONCE = 2
+"""Maximum number of concurrent reads of a caller."""
+MAX_WAITING = 10
+"""Maximum number of waiting reads of a caller. Opening a page sends several at a time."""
 FRESH_SECONDS = 2.0
 """Seconds for which a list of a step's objects is cached."""
 LIMITS = ReadLimits(
@@ -70,21 +69,13 @@ class OpenedStep:
 class SampleReader:
     """Reader of stored rollouts. Lists of files are at most FRESH_SECONDS old."""
 
-    def __init__(
-        self,
-        store: Store,
-        renew: Callable[[], Awaitable[None]],
-        root: S3Uri,
-        clock: Callable[[], float],
-    ) -> None:
-        """`renew` refreshes the S3 credentials and raises CredentialsMissing. `root`: folder of all namespaces."""
-        self._store = store
-        self._renew = renew
-        self._root = root
+    def __init__(self, storage: PlatformStorage, clock: Callable[[], float]) -> None:
+        self._files = StoredFiles(storage, "samples", THREADS, waiting=MAX_WAITING, at_once=AT_ONCE)
+        self._store = storage.store
+        self._root = storage.root
         self._clock = clock
-        self._threads = CallerThreads("samples")
         self._decoding = DecodingTurn()
-        self._summaries = SummaryReader(store, root, clock, self._decoding)
+        self._summaries = SummaryReader(storage, clock, self._decoding)
         self._steps: BoundedCache[tuple[Run, int], tuple[float, list[File]]] = BoundedCache(LISTED_BYTES)
         self._tails: BoundedCache[tuple[Run, File], bytes] = BoundedCache(TAIL_BYTES)
 
@@ -95,7 +86,7 @@ class SampleReader:
             with self._decoding:
                 return work(self._summaries.read(run))
 
-        return await self._in_thread(caller, run, call)
+        return await self._files.run(caller, call)
 
     async def step(self, caller: str, run: Run, step: int, split: SampleSplit, work: Callable[[OpenedStep], T]) -> T:
         """Run `work` with the rollouts of a step and return its result. Raises RestError, and what `work` raises."""
@@ -104,20 +95,12 @@ class SampleReader:
             with self._decoding:
                 return self._with_step(run, step, split, work)
 
-        return await self._in_thread(caller, run, call)
+        return await self._files.run(caller, call)
 
     def close(self) -> None:
         """Stop the threads without waiting for S3."""
-        self._threads.close()
+        self._files.close()
         self._summaries.close()
-
-    async def _in_thread(self, caller: str, run: Run, call: Callable[[], T]) -> T:
-        try:
-            await self._renew()
-            return await self._threads.run(caller, call)
-        except (StoreError, CredentialsMissing, TimeoutError) as error:
-            log.warning("the rollouts of %s/%s cannot be read: %s", *run, error)
-            raise store_failure(error) from error
 
     # --- one step ---------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,10 @@ from typing import TypeVar
 
 from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import RunLayout, S3Uri
-from rlrun.storage.store import Store, StoredObject
+from rlrun.storage.store import StoredObject
 
 from rlrun_server.rest.base.bounded_cache import BoundedCache
+from rlrun_server.rest.base.stored_files import PlatformStorage
 from rlrun_server.rest.samples.sample_summaries import (
     ENTRY_BYTES,
     KeptSummary,
@@ -109,10 +110,9 @@ class _Known:
 class SummaryReader:
     """Summaries by run, at most FRESH_SECONDS old while S3 responds."""
 
-    def __init__(self, store: Store, root: S3Uri, clock: Callable[[], float], turn: DecodingTurn) -> None:
-        """`root`: folder of all namespaces."""
-        self._store = store
-        self._root = root
+    def __init__(self, storage: PlatformStorage, clock: Callable[[], float], turn: DecodingTurn) -> None:
+        self._store = storage.store
+        self._root = storage.root
         self._clock = clock
         self._turn = turn
         self._threads = ThreadPoolExecutor(PART_THREADS, "summaries")

@@ -24,6 +24,38 @@ async def test_slow_calls_of_one_tenant_delay_no_other() -> None:
         queue.close()
 
 
+async def test_a_tenant_has_a_few_calls_at_a_time() -> None:
+    queue, may_end = TenantQueue(4, "test", at_once=2), threading.Event()
+    began = threading.Semaphore(0)
+
+    def call() -> bool:
+        began.release()
+        return may_end.wait(30)
+
+    calls = [asyncio.create_task(queue.run("a", call)) for _ in range(4)]
+    for _ in range(2):
+        assert await asyncio.to_thread(began.acquire, timeout=10)
+    assert await queue.run("b", lambda: 1) == 1
+    assert not began.acquire(blocking=False)
+    may_end.set()
+    assert all(await asyncio.gather(*calls))
+    assert not queue._busy
+    queue.close()
+
+
+async def test_a_call_counts_until_it_ends() -> None:
+    """The caller may have left before: a thread cannot be cancelled."""
+    queue, may_end = TenantQueue(2, "test"), threading.Event()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.run("a", may_end.wait, 30), 0.02)
+    later = asyncio.create_task(queue.run("a", lambda: 1))
+    assert await queue.run("b", lambda: 1) == 1
+    assert not later.done()
+    may_end.set()
+    assert await later == 1
+    queue.close()
+
+
 async def test_tenants_take_turns() -> None:
     queue, order, may_begin = TenantQueue(1, "test"), [], threading.Event()
     first = asyncio.create_task(queue.run("a", may_begin.wait, 30))

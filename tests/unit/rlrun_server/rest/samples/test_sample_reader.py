@@ -10,9 +10,9 @@ import pytest
 import zstandard
 from rlrun.storage.samples.object_file import ReadLimits, encode_samples
 from rlrun.storage.samples.record import SampleSplit
-from rlrun_server.rest.base import caller_threads
+from rlrun_server.rest.base import stored_files
 from rlrun_server.rest.samples import sample_reader
-from rlrun_server.rest.samples.sample_reader import FRESH_SECONDS, LIMITS
+from rlrun_server.rest.samples.sample_reader import AT_ONCE, FRESH_SECONDS, LIMITS, MAX_WAITING
 
 from tests.support.sample_records import groups, record, with_index
 from tests.unit.rlrun_server.rest.conftest import SampleApi
@@ -152,11 +152,11 @@ async def test_one_caller_leaves_threads_to_others(stored: SampleApi, monkeypatc
         return read(uri)
 
     monkeypatch.setattr(stored.bucket, "walk_prefix", slow)
-    waiting = [asyncio.create_task(stored.get("steps/9/samples")) for _ in range(caller_threads.UNFINISHED)]
-    for _ in range(caller_threads.AT_ONCE):
+    waiting = [asyncio.create_task(stored.get("steps/9/samples")) for _ in range(AT_ONCE + MAX_WAITING)]
+    for _ in range(AT_ONCE):
         assert await asyncio.to_thread(began.acquire, timeout=10)
     refused = await stored.get("steps/3/samples")
-    assert (refused.status_code, refused.json()["reason"]) == (429, "TooManyRequests")
+    assert (refused.status_code, refused.json()["reason"]) == (503, "TooManyRequests")
     other = stored.rest.user("ben", "get rlruns/samples in team")
     answer = await stored.rest.client.get("/namespaces/team/runs/first/steps/3/samples", headers=other)
     assert answer.status_code == 200
@@ -167,7 +167,7 @@ async def test_one_caller_leaves_threads_to_others(stored: SampleApi, monkeypatc
 
 
 async def test_s3_that_does_not_answer_in_time(stored: SampleApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caller_threads, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(stored_files, "WAIT_SECONDS", 0.05)
     gate = threading.Event()
     read = stored.bucket.walk_prefix
 
