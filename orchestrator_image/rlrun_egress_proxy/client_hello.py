@@ -83,7 +83,7 @@ def _extensions(block: _Reader) -> dict[int, _Reader]:
     while not block.ended:
         kind, content = block.number(2), block.vector(2)
         if kind in found:
-            raise NotTlsError("the ClientHello has an extension twice")
+            raise NotTlsError("the ClientHello repeats an extension")
         found[kind] = content
     return found
 

@@ -58,7 +58,7 @@ def parse_request(head: bytes) -> ConnectRequest:
         raise EgressRefused(
             HTTPStatus.METHOD_NOT_ALLOWED,
             Reason.EGRESS_NOT_ALLOWED,
-            f"This proxy opens connections for TLS only (CONNECT), not {method[:16]}. Use an https:// address.",
+            f"This proxy accepts only CONNECT, for TLS connections, not {method[:16]}. Use an https:// address.",
         )
     if ":" not in target:
         raise _bad_request("CONNECT needs a host and a port")

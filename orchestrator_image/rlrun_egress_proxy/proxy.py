@@ -216,7 +216,7 @@ class EgressProxy:
             raise ConnectionError(f"{destination}: {error}") from error
         if name != destination.host:
             REFUSALS.labels(Reason.EGRESS_NOT_ALLOWED).inc()
-            raise ConnectionError(f"{destination}: the TLS connection is for another server")
+            raise ConnectionError(f"{destination}: the TLS connection is for a different server")
         return data
 
     async def _relay(self, client: Streams, upstream: Streams, count: int) -> int:

@@ -90,13 +90,13 @@ async def fetch_wheels(
 def python_of(folder: Path, package: str) -> ImagePython:
     """Return the Python of the image that the package requires.
 
-    `folder` has the installed package or its wheel. Raises PackageError if the package allows none of the image's.
+    `folder` has the installed package or its wheel. Raises PackageError if the package allows no Python of the image.
     """
     distribution = installed_distribution(folder, package)
     try:
         return choose_python(distribution.metadata["Requires-Python"] if distribution else None)
     except UnsupportedPythonError as error:
-        message = f"{package} cannot be run: {error}. Change its requires-python to allow one of them and push it."
+        message = f"{package} cannot be run: {error}. Change requires-python to allow one of these, and push it again."
         raise _not_installable(message) from error
 
 
@@ -106,7 +106,7 @@ def _python_of_wheels(wheels: Iterable[Path], package: str) -> ImagePython:
 
 
 async def install(wheels: list[Path], target: Path, python: ImagePython = PYTHONS[0]) -> None:
-    """Replace the contents of `target` by the installed wheels. Raises PackageError with pip's error output.
+    """Replace the contents of `target` with the installed wheels. Raises PackageError with pip's error output.
 
     The wheels are installed for the given Python. A wheel of verifiers is installed in `FIRST_ON_PATH`, in `target`.
     """
@@ -154,7 +154,7 @@ def _empty(folder: Path) -> None:
 
 
 def installed_distribution(target: Path, package: str) -> importlib.metadata.Distribution | None:
-    """Return the package installed in `target`, or in a wheel. Dashes, dots, underscores and case are equivalent."""
+    """Return the package's distribution in a folder or wheel. Dashes, dots, underscores and case are equivalent."""
     wanted = package_name(package)
     for distribution in importlib.metadata.distributions(path=[str(target)]):
         if package_name(distribution.metadata["Name"] or "") == wanted:

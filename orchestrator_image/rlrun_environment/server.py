@@ -58,7 +58,7 @@ class EnvironmentMetrics:
 
 
 class EnvironmentServer:
-    """Installation, workers and routes of one environment."""
+    """Server of one environment, which installs its package and starts its workers."""
 
     def __init__(self, config: EnvironmentConfig, process_settings: EnvironmentProcessSettings) -> None:
         self.config = config

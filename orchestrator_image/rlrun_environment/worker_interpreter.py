@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 def choose_interpreter(package: str, folder: Path, interpreters: Path) -> Interpreter:
     """Return the interpreter for the package installed in `folder`.
 
-    `interpreters` has a folder for each Python, with one for each generation. Without it, outside of the image, workers
-    have the interpreter of this process. Raises PackageError if the image has no Python that the package admits, or the
-    package brings a version of verifiers that runners do not support.
+    `interpreters` is a folder with interpreters by Python version and generation. Outside of the image it does not
+    exist, and workers use the interpreter of this process. Raises PackageError if the image has no Python that the
+    package admits, or if the package contains a version of verifiers that runners do not support.
     """
     own = folder / FIRST_ON_PATH
     pushed = next((found.version for found in importlib.metadata.distributions(name=VERIFIERS, path=[str(own)])), None)

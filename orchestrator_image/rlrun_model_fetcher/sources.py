@@ -48,13 +48,11 @@ def parse_source(text: str) -> Source:
         except ValueError as error:
             raise _invalid(str(error)) from error
         if not uri.key:
-            raise _invalid(f"{text} names no folder in the bucket: write s3://bucket/path")
+            raise _invalid(f"{text} does not specify a folder in the bucket: write s3://bucket/path")
         return uri
     if text.startswith("hf://"):
         if not re.fullmatch(HUB_SOURCE, text):
-            raise _invalid(
-                f"{text} names no commit of a repository: write hf://owner/name@ and the 40-character commit hash"
-            )
+            raise _invalid(f"{text} does not specify a commit: write hf://owner/name@ and the 40-character commit hash")
         repository, _, commit = text.removeprefix("hf://").partition("@")
         return HuggingFaceSource(repository, commit)
     if text.startswith(("pvc://", "oci://")):
@@ -111,8 +109,8 @@ def _refusal(error: Exception) -> int | None:
 
 def disk_full(source: str) -> FatalError:
     """Return the error for a full disk."""
-    message = f"no space left for {source}: increase cache.size of the RLModel, or without a cache its pods' limit of "
-    message += "ephemeral storage"
+    message = f"no space left for {source}: increase the RLModel's cache.size or, if it has no cache, its pods' "
+    message += "ephemeral-storage limit"
     return FatalError(Problem(reason=Reason.DISK_FULL, message=message), ExitCode.RESTART)
 
 

@@ -42,7 +42,7 @@ PIECE = 1024**2
 
 
 class AdapterProbe:
-    """Check of one engine. `folder` is shared with the engine under the same path."""
+    """Checks that an engine applies adapters. `folder` is shared with the engine under the same path."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine = engine
@@ -99,7 +99,7 @@ def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 def write_copy(adapter: Path, folder: Path, *, large: bool) -> None:
-    """Write a copy of an adapter whose lora_B is all 0, or alternates between +LARGE and -LARGE by row.
+    """Write a copy of an adapter, with a lora_B that is all 0, or that alternates between +LARGE and -LARGE by row.
 
     Raises OSError, and ValueError or KeyError if the file is damaged or has an unsupported data type.
     """

@@ -90,7 +90,7 @@ class PolicyFiles:
         try:
             found = await self._fallback.fetch(url, dest, lambda found: _matches(found, policy))
         except PolicyUnavailable as error:
-            raise PolicyUnavailable(f"{why}; the trainer failed too: {error}") from error
+            raise PolicyUnavailable(f"{why}; the fallback download from the trainer failed too: {error}") from error
         log.info("downloaded %s from the trainer (%s)", policy.name, why)
         return found
 
@@ -99,7 +99,7 @@ class PolicyFiles:
         await asyncio.to_thread(shutil.rmtree, self.place(name), True)
 
     async def keep_only(self, names: set[str]) -> None:
-        """Delete all other policies, and leftovers of interrupted downloads."""
+        """Delete the files of all policies except `names`, and leftovers of interrupted downloads."""
         await asyncio.to_thread(self._keep_only, names)
 
     def _keep_only(self, names: set[str]) -> None:

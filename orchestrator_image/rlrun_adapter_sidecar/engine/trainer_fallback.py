@@ -34,11 +34,11 @@ CHUNK = 1024**2
 
 
 class PolicyUnavailable(Exception):
-    """Error for a policy that the trainer does not have either. The message has the reason."""
+    """Error for a policy that cannot be downloaded from the trainer. The message has the reason."""
 
 
 class TrainerFallback:
-    """Downloader that uses S3 while it is reachable, and otherwise the trainer. Times are in seconds."""
+    """Downloader that uses S3 while S3 is reachable, and otherwise the trainer. Times are in seconds."""
 
     def __init__(self, http: aiohttp.ClientSession, source: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._http = http
@@ -69,8 +69,8 @@ class TrainerFallback:
             raise
 
     async def fetch(self, url: str, dest: Path, fits: Callable[[Manifest], bool]) -> Manifest:
-        """Download the policy from its folder at the trainer to `dest`, which is complete and verified, or absent after
-        errors.
+        """Download the policy from its folder at the trainer to `dest`. Afterwards `dest` is complete and verified, or
+        absent after an error.
 
         `fits` decides whether a manifest belongs to the policy. Raises PolicyUnavailable, or OSError if the disk is
         full.

@@ -65,9 +65,9 @@ async def serve(settings: ServingSettings) -> int:
 def read_order(path: Path) -> DesiredAdapters:
     """Read the desired adapters from the mounted ConfigMap. Raises ValueError."""
     try:
-        return parse(DesiredAdapters, path.read_bytes(), f"The order {path}")
+        return parse(DesiredAdapters, path.read_bytes(), f"The list of adapters {path}")
     except OSError as error:
-        raise ValueError(f"could not read the order {path}: {error.strerror}") from error
+        raise ValueError(f"could not read the list of adapters {path}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

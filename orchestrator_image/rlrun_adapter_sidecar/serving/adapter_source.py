@@ -23,7 +23,7 @@ def policy_of(artifacts: Store, adapter: ServedAdapter, max_rank: int) -> tuple[
         status = 424 if error.repeat is Repeat.never else 503
         raise ProblemError.of(status, Reason.ADAPTER_DOWNLOAD_FAILED, message) from error
     if manifest is None:
-        message = f"{adapter.uri} has no complete adapter, because it was deleted; deploy another one"
+        message = f"{adapter.uri} has no complete adapter, because it was deleted; deploy a different one"
         raise ProblemError.of(424, Reason.ADAPTER_DOWNLOAD_FAILED, message)
     entry = next((f for f in manifest.files if f.name == ADAPTER_WEIGHTS), None)
     if manifest.kind is not ArtifactKind.adapter or entry is None:

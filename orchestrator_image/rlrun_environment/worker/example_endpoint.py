@@ -31,7 +31,7 @@ REFUSAL = {
 
 @dataclass
 class ExampleEndpoint:
-    """Endpoint that gives the same text as response to each request."""
+    """Endpoint that responds to every request with the same text."""
 
     answer: str | None
     """Text of the responses. None rejects all requests."""

@@ -190,7 +190,7 @@ def _refuse_models(settings: BaseModel) -> None:
 def _refuse_containers(environment: Any, settings: Any, task: Any) -> None:
     """Reject harnesses and tasks that need a container. `task` is the first task."""
     subprocess = vf.SubprocessConfig()
-    instead = f"Only the runtime {RUNTIME!r} exists here, with the harnesses 'null' and 'bash' or one of the package"
+    instead = f"Only the runtime {RUNTIME!r} exists here, with the harnesses 'null' and 'bash' or the package's own"
     tools = [*task.toolsets(task.config), *environment.taskset.toolsets(environment.taskset.config)]
     try:
         for config in settings.agent_harnesses().values():

@@ -53,4 +53,5 @@ def _fields(value: Any, base: type[BaseModel]) -> Iterator[str]:
             TypeAdapter(fits).validate_python(0 if is_position else getattr(value, name), strict=is_position)
         except ValidationError as error:
             reason = "verifiers sets it to the task's position" if is_position else error.errors()[0]["msg"]
-            yield f"the field {name} of {type(value).__name__} is one of vf.{base.__name__} with another type: {reason}"
+            redefined = f"vf.{base.__name__}.{name} with a different type"
+            yield f"the field {name} of {type(value).__name__} redefines {redefined}: {reason}"

@@ -33,7 +33,7 @@ def rollout_url(base_url: str, rollout: str) -> str:
 
 
 class RolloutEndpoints(Interception):  # type: ignore[misc]
-    """Servers of rollouts, which send requests to the gateway under the rollout's id, the id of its trace."""
+    """Servers of rollouts. Each sends requests to the gateway under its rollout's id, which is the trace's id."""
 
     def __init__(self, state_secrets: Collection[str]) -> None:
         """`state_secrets` are secrets of shared tool servers, with which they read and write the state of rollouts."""

@@ -14,8 +14,8 @@ REASON = Reason.DEMONSTRATIONS_MISSING
 
 
 def demonstrate(loaded: Loaded, request: DemonstrationRequest) -> Demonstration:
-    """Return prompt and answer: the row's `completion` (messages or a string), or else the string in its `answer`. The
-    tools are those in the row's column `tools`, or else in the environment's attribute `tools`.
+    """Return prompt and answer. The answer is the row's `completion` (messages or a string), or else the string in its
+    `answer`. Tools come from the row's column `tools`, or else from the environment's attribute `tools`.
 
     Raises ProblemError (404): ExampleNotFound, or DemonstrationsMissing with the columns that the row lacks.
     """

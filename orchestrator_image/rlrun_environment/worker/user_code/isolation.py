@@ -141,7 +141,7 @@ async def run_isolated(work: Awaitable[Any], limits: GroupLimits, folder: Path) 
         if limit.expired() and isinstance(error, TimeoutError):
             message = (
                 f"The rollout did not end within {limits.seconds:g} s, the environment's rolloutTimeoutSeconds. "
-                "Look for calls that hang, or increase it."
+                "Look for calls that hang, or increase this limit."
             )
             raise RolloutFailedError(Problem(reason=Reason.ENVIRONMENT_TIMEOUT, message=message)) from None
         if cancelled_from_outside(error):

@@ -19,7 +19,7 @@ def user_line(error: BaseException, folder: Path) -> str | None:
 
 
 def user_line_in(text: str, folder: Path) -> str | None:
-    """Like `user_line`, for a traceback given as text."""
+    """Find the line as `user_line` does, in a traceback given as text."""
     found = _FRAME.finditer(text)
     return _innermost(
         [traceback.FrameSummary(f["file"], int(f["line"]), f["name"], line=f["code"]) for f in found], folder

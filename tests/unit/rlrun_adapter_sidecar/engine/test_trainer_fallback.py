@@ -87,7 +87,7 @@ async def test_only_files_that_match_the_requested_policy_are_loaded(sidecar, ha
     status, problem = await sidecar.put(policy)
     assert (status, problem["reason"]) == (503, "AdapterDownloadFailed")
     assert "silent" in problem["message"]
-    assert "the trainer failed too" in problem["message"]
+    assert "the fallback download from the trainer failed too" in problem["message"]
     assert sidecar.engine.loads == 0
     assert list(sidecar.folder.iterdir()) == []
     assert not (sidecar.folder.parent / "outside").exists()

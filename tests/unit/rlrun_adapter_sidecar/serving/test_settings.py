@@ -23,5 +23,5 @@ def test_malformed_order_is_named_in_the_error(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(ValueError, match="is not a valid DesiredAdapters of this version: base: Field required"):
         read_order(path)
-    with pytest.raises(ValueError, match="could not read the order"):
+    with pytest.raises(ValueError, match="could not read the list of adapters"):
         read_order(tmp_path / "none")

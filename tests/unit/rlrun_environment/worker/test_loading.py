@@ -125,12 +125,12 @@ def test_a_refusal_names_the_version_wanted_and_the_one_that_is_there(write_envi
     headers = f"Metadata-Version: 2.1\nName: {settings.package}\nVersion: 1.0\nRequires-Dist: {requirement}\n"
     (info / "METADATA").write_text(headers + 'Requires-Dist: tomli>=99; python_version < "3"\nRequires-Dist: odd =\n')
     message = problem_of(settings, tmp_path).message
-    assert "It was written for verifiers >=0.5; this image has verifiers 0.3.1 and 0.4.0." in message
+    assert "The environment was written for verifiers >=0.5; this image has verifiers 0.3.1 and 0.4.0." in message
     assert "Push a wheel" not in message
     assert "tomli" not in message
 
 
 def test_a_module_that_a_package_of_the_image_lacks_is_not_to_be_pushed(write_environment, tmp_path):
     message = problem_of(write_environment("import verifiers.v9.tasksets"), tmp_path).message
-    assert "written for another version; this image has verifiers 0.3.1 and 0.4.0." in message
+    assert "written for a different version; this image has verifiers 0.3.1 and 0.4.0." in message
     assert "Push a wheel" not in message

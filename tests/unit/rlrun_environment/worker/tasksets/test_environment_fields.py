@@ -193,11 +193,11 @@ FREE = {"field": "answer: str = 'x'", "option": "level: int = 1", "decorator": "
     [
         ({"function": "score"}, "the @vf.reward function score of WordTask replaces the method of vf.Task"),
         ({"function": "setup", "decorator": "metric"}, "the @vf.metric function setup of WordTask"),
-        ({"field": "timeout: float = 5.0"}, "the field timeout of Data is one of vf.TaskData with another type"),
+        ({"field": "timeout: float = 5.0"}, "the field timeout of Data redefines vf.TaskData.timeout with a"),
         ({"field": "resources: list[str] = ['a.pdf']"}, "the field resources of Data"),
         ({"field": "idx: str = 'q17'"}, "the field idx of Data .* verifiers sets it to the task's position"),
         ({"field": "image: dict[str, int] = {'width': 3}"}, "the field image of Data"),
-        ({"option": "rewards: list[str] = ['exact']"}, "the field rewards of Config is one of vf.TaskConfig"),
+        ({"option": "rewards: list[str] = ['exact']"}, "the field rewards of Config redefines vf.TaskConfig.rewards"),
     ],
 )
 def test_a_name_that_verifiers_uses_for_something_else_is_refused(write_environment, tmp_path, changes, words):
