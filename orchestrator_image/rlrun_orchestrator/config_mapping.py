@@ -56,7 +56,7 @@ def used_packages(run: ResolvedRun) -> list[PackageRef]:
 
 
 def pinned_digests(run: ResolvedRun) -> dict[PackageRef, set[str]]:
-    """Return the digests that entries specify, by package."""
+    """Return the digests that entries of env and eval.env specify, by package."""
     digests = defaultdict[PackageRef, set[str]](set)
     for _, entry in environment_entries(run):
         if entry.digest is not None:
@@ -94,7 +94,7 @@ def publish_timeouts(settings: OrchestratorSettings) -> PublishTimeouts:
 
 
 def group_deadlines(run: ResolvedRun, use: EnvironmentUse) -> dict[str, float]:
-    """Return the seconds for a group of each environment whose rollouts start together, including scoring."""
+    """Return the time limit in seconds, by environment, of a group whose rollouts start together, with scoring."""
     evaluated = run.spec.eval.env if run.spec.eval is not None else []
     entries: Sequence[Environment] = run.spec.env if use is EnvironmentUse.train else evaluated
     return {entry.effective_name: entry.rollout_timeout_seconds / ROLLOUT_SHARE for entry in entries}
@@ -122,12 +122,12 @@ def replica_counts(run: ResolvedRun, use: EnvironmentUse) -> dict[str, int]:
 
 
 def longest_group_deadline(run: ResolvedRun) -> float:
-    """Return the seconds for one group of the slowest environment. One response of the engine may take as long."""
+    """Return the longest time limit of a group in seconds. A single response of the engine may take as long."""
     return max(deadline for use in EnvironmentUse for deadline in group_deadlines(run, use).values())
 
 
 def loop_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> LoopTimeouts:
-    """Return the time limits of the training loop's own waits."""
+    """Return the time limits for what the training loop itself waits for."""
     # The final evaluation takes at least one group.
     longer = max(0.0, longest_group_deadline(run) - DEFAULT_ROLLOUT_TIMEOUT / ROLLOUT_SHARE)
     return LoopTimeouts(finish=settings.finish_deadline + longer, state_saved=settings.record_wait)
@@ -216,7 +216,7 @@ def client_sampling(run: ResolvedRun) -> dict[str, object]:
 
 
 def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettings:
-    """Return the contents of every group request."""
+    """Return the settings that apply to every group request."""
     return DispatchSettings(
         gateway_url=run.endpoints.gateway_url,
         rollouts_per_example=run.spec.rollouts_per_example,
@@ -228,7 +228,7 @@ def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettin
 
 
 def evaluation(run: ResolvedRun) -> EvaluatorSettings:
-    """Return the contents of every evaluation request."""
+    """Return the settings that apply to every evaluation request."""
     spec = run.spec
     return EvaluatorSettings(
         gateway_url=run.endpoints.gateway_url,

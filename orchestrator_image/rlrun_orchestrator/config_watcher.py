@@ -31,7 +31,7 @@ class ConfigChange:
 def diff_configuration(run: ResolvedRun, max_steps: int, new: ResolvedRun) -> ConfigChange:
     """Compare `new` with a running attempt of `run` that makes `max_steps` steps."""
     if new.run != run.run:
-        other = f"attempt {new.run.attempt} of {new.run.name} instead of {run.run.attempt}"
+        other = f"it belongs to attempt {new.run.attempt} of {new.run.name}, and this is attempt {run.run.attempt}"
         return ConfigChange(None, [other])
     ignored = []
     steps = new.spec.max_steps

@@ -116,7 +116,7 @@ class RunLoop:
         """True while this run may write the state in S3: between its start and its completion."""
 
     async def run(self, trainer: SessionState, states: KnownStates) -> None:
-        """Train from the trainer's current step to the last one. `states` were saved by earlier processes of the run.
+        """Train from the trainer's current step to the last step. `states` were saved by earlier processes of the run.
         Raises FatalError.
         """
         self._resume(trainer, states)
@@ -225,7 +225,7 @@ class RunLoop:
         self.step = result.step
         if batch is None or made_of is None or batch.id != made_of.id:
             if batch is not None:
-                log.info("step %d was made with another batch; the current one waits for the next step", result.step)
+                log.info("the trainer ran step %d on a different batch; the current one stays for later", result.step)
             self._demonstrations.return_batch()
             self._dispatcher.return_batch(result.step, made_of)
             return None

@@ -136,10 +136,10 @@ def environment_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def trainer_metrics(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the trainer's metrics without collisions with the orchestrator's names."""
+    """Prefix the trainer's metrics with `trainer/` if the orchestrator has a metric of the same name."""
     return {f"trainer/{name}" if name in BOTH else name: value for name, value in values.items()}
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the finite values. JSON and Prometheus cannot both represent the others."""
+    """Return only the finite values, because JSON cannot represent infinity and NaN."""
     return {name: float(value) for name, value in values.items() if math.isfinite(value)}

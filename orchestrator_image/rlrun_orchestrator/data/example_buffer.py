@@ -27,7 +27,7 @@ class Example:
 
 
 class Difficulty(StrEnum):
-    """Pool of an excluded example."""
+    """Reason why an example is excluded from sampling: too easy or too hard."""
 
     easy = "easy"
     hard = "hard"
@@ -70,11 +70,11 @@ class BufferSettings:
     """Minimum number of examples that each environment keeps in the draw, if it has as many."""
 
     def decisive_mean(self, means: Sequence[float]) -> float:
-        """Return the mean reward, among those of an example's agents, that decides on its difficulty.
+        """Return the mean reward that decides the difficulty of an example with several agents.
 
-        It is the one nearest to the middle between both thresholds, and the higher one of two. An example thus stays in
-        the draw if one agent can still learn from it, and is easy if it is easy for one agent and hard for another.
-        Raises ValueError without a mean.
+        It is the mean nearest to the middle between both thresholds; of two equally near means, the higher one. An
+        example thus stays in the draw if one agent can still learn from it, and is easy if it is easy for one agent and
+        hard for another. Raises ValueError without a mean.
         """
         middle = (self.easy_threshold + self.hard_threshold) / 2
         return min(means, key=lambda mean: (abs(mean - middle), -mean))
@@ -142,7 +142,7 @@ class ExampleBuffer:
             raise ValueError(f"no training examples in environment {', '.join(empty) or '(none given)'}")
         if weights is not None and (len(weights) != len(sizes) or any(w < 0 for w in weights) or not any(weights)):
             raise ValueError(
-                f"{len(sizes)} environments need as many weights, which must not be negative or all 0: {weights}"
+                f"{len(sizes)} environments need {len(sizes)} weights, none negative and one or more above 0: {weights}"
             )
         self.settings = settings
         self.weights = [float(w) for w in (weights if weights is not None else [1.0] * len(sizes))]
@@ -169,7 +169,7 @@ class ExampleBuffer:
         return pool is not None and 0 <= example.index < pool.size
 
     def draw(self, environments: Sequence[str] | None = None) -> Example:
-        """Return the next example, optionally only of `environments`, at least one of which has a positive weight."""
+        """Return the next example. `environments`, of which one needs a positive weight, limits the choice."""
         names = [name for name in self._pools if environments is None or name in environments]
         weights = [w for name, w in zip(self._pools, self.weights, strict=True) if name in names]
         name = random.Random(f"{self.settings.seed}/environments/{self._draws}").choices(names, weights)[0]
@@ -181,7 +181,7 @@ class ExampleBuffer:
         return any(w > 0 for name, w in zip(self._pools, self.weights, strict=True) if name in environments)
 
     def record_reward(self, example: Example, mean_reward: float) -> None:
-        """Move the example to the pool that corresponds to the mean reward of its newest group."""
+        """Decide, from the mean reward of its newest group, whether an example is excluded as too easy or too hard."""
         pool = self._pools[example.environment]
         pool.excluded.pop(example.index, None)
         if not self.settings.filtering:

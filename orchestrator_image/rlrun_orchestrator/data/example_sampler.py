@@ -28,7 +28,7 @@ class SampledExample:
 
 @dataclass(frozen=True)
 class SamplerState:
-    """Saved state of the draw. Examples are (ordinal, environment, index); scores also have the mean reward."""
+    """Saved state of the sampler. An example is `(ordinal, environment, index)`; a score adds the mean reward."""
 
     next: int
     again: list[tuple[int, str, int]]
@@ -56,7 +56,7 @@ class ExampleSampler:
         self._initial_state = self.snapshot(())
 
     def next_example(self, environments: Collection[str]) -> SampledExample | None:
-        """Return the next example of these environments, replayed ones before new ones, or None if there is none."""
+        """Return the next example of these environments, or None. Replayed examples come before new ones."""
         sampled = next((d for d in self._replay if d.example.environment in environments), None)
         if sampled is not None:
             self._replay.remove(sampled)
@@ -107,7 +107,7 @@ class ExampleSampler:
     # --- between two processes ----------------------------------------------------------------------------------------
 
     def snapshot(self, outstanding: Iterable[SampledExample]) -> SamplerState:
-        """Return the state in which the `outstanding` examples are sampled again."""
+        """Return a state from which the `outstanding` examples are sampled again."""
         waiting = sorted([*outstanding, *self._replay])
         again = {d.ordinal for d in waiting}
         # Examples that are sampled again are scored again. For a filtered example only the score is left.

@@ -25,7 +25,7 @@ class FilterReason(StrEnum):
 
 @dataclass(frozen=True)
 class GroupFilter:
-    """Rules of the run. A rule that is None drops nothing."""
+    """Rules by which the run drops groups. A rule that is None drops nothing."""
 
     online: bool = False
     """Drop groups whose rewards are all 0 or all 1."""

@@ -42,8 +42,8 @@ NEXT_STATES = {
 
 @dataclass
 class VersionSpan:
-    """Oldest and newest policy version among a group's turns that sampled tokens and turns in progress. Without any
-    turn, both are the version with which the group was dispatched.
+    """Oldest and newest policy version used by a group, over turns that sampled tokens and turns still in progress.
+    Without such turns, both are the version with which the group was dispatched.
     """
 
     dispatched: int
@@ -53,12 +53,12 @@ class VersionSpan:
 
     @property
     def oldest(self) -> int:
-        """Oldest version."""
+        """Oldest version that the group used."""
         return min((*self._sampled, *self._in_progress), default=self.dispatched)
 
     @property
     def newest(self) -> int:
-        """Newest version."""
+        """Newest version that the group used."""
         return max((*self._sampled, *self._in_progress), default=self.dispatched)
 
     def begin_turn(self, version: int) -> None:
@@ -202,7 +202,7 @@ class Group:
 
 
 class UntrainedGroups:
-    """Groups since the previous step that no step trains on. The first ones are kept, the others are counted."""
+    """Groups since the previous step that no step trains on. The first groups are kept, others are counted."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -118,9 +118,10 @@ def _rollout(
     if repeated:
         error = Problem(reason=Reason.ROLLOUT_REPEATED, message=f"rollout {reported.rollout_id!r} was reported twice")
     elif not asked:
-        message = f"{scoring.rollouts_per_example} rollouts were requested; {reported.rollout_id!r} exceeds them"
+        message = f"rollout {reported.rollout_id!r} was not requested: the request was for "
+        message += f"{scoring.rollouts_per_example} rollouts"
         if reported.episode is not None:
-            message += f", or the limit of {MAX_AGENTS} per episode"
+            message += f", and an episode may have at most {MAX_AGENTS}"
         error = Problem(reason=Reason.ROLLOUT_UNASKED, message=message)
     else:
         error = reported.error or _own_error(reported, trajectory, turns, refusal)
@@ -178,7 +179,7 @@ def _assign_advantages(rollouts: Sequence[Rollout], scoring: ScoringSettings, *,
 
 
 def add_cause(reported: RolloutResult, refusal: Problem | None) -> RolloutResult:
-    """Add the reason why the rollout's last request was refused, if it was, to its result."""
+    """Add the reason of a refusal to the rollout's result, if the rollout's last request was refused."""
     if refusal is None:
         return reported
     changes: dict[str, object] = {}
@@ -218,7 +219,7 @@ def _own_error(
 
 
 def measured_group(result: GroupResult, example: Example, version: int) -> Group:
-    """Return the group of a validation or evaluation with policy `version`, whose tokens were not recorded."""
+    """Return the group of a validation or evaluation with policy `version`, for which no tokens were recorded."""
     rollouts = [
         Rollout(found, Trajectory([], 0), turns=0, truncated=found.is_truncated, error=_measured_error(found))
         for found in result.rollouts

@@ -16,7 +16,7 @@ from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 
 @dataclass(slots=True)
 class Turn:
-    """Completion of the engine. `logprobs` has one entry per completion token."""
+    """One completion of the engine, and its prompt. `logprobs` has one entry per completion token."""
 
     added_ids: list[int]
     """Tokens of the prompt, without those that `share` found in an earlier turn."""
@@ -48,7 +48,8 @@ class Turn:
         return ids
 
     def share(self, earlier: Sequence["Turn"]) -> None:
-        """Take the first tokens of the prompt from the longest earlier prompt and completion with which it starts.
+        """Share the first tokens of the prompt with the longest of the `earlier` turns whose prompt and completion it
+        repeats.
 
         Storing whole prompts would need memory that grows with the square of a conversation's turns.
         """
@@ -65,8 +66,8 @@ class Turn:
 
 @dataclass(slots=True)
 class TokenSequence:
-    """Tokens, a mask of those that the policy sampled, their logprobs (0.0 elsewhere), and the versions of the policies
-    that sampled them (elsewhere that of the next sampled token), all of equal length.
+    """Token sequence with a mask, logprobs and policy versions of equal length. The mask marks the tokens that the
+    policy sampled. Elsewhere, logprobs are 0.0 and the version is that of the next sampled token.
     """
 
     token_ids: list[int] = field(default_factory=list)

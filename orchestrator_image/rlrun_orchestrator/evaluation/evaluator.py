@@ -87,14 +87,14 @@ class EvaluationTask:
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """Measured policy, or the model from which training starts (`base`, served under its own name)."""
+    """Policy to measure, or (`base`) the model from which training starts, which is served under its own name."""
 
     policy: PolicyRef
     base: bool = False
 
     @property
     def name(self) -> str:
-        """Name of the weights, so that a step that is repeated after a restart is measured again."""
+        """Name of the weights. A step that is repeated after a restart has new weights, and is measured again."""
         return "base" if self.base else self.policy.name
 
 
@@ -133,7 +133,7 @@ def evaluation_tasks(run: ResolvedRun) -> list[EvaluationTask]:
 
 
 class Evaluator:
-    """Evaluator that runs the evaluations that are due."""
+    """Runs the evaluations that are due."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Evaluator:
     # --- called by the loop -------------------------------------------------------------------------------------------
 
     def start(self, step: int, policy: PolicyRef) -> None:
-        """Start evaluations before the first step: the base model, or what an earlier process did not finish."""
+        """Start evaluations before the first step: of the base model, or those that an earlier process left undone."""
         if step > 0:
             self.after_step(step, policy)
         elif self._settings.base_model:

@@ -35,8 +35,8 @@ class ChatTokenizer:
         self._deadline = deadline
 
     async def encode(self, messages: Messages, *, tools: Messages = (), add_generation_prompt: bool) -> list[int]:
-        """Return the token ids of a conversation, optionally with the generation prompt of the next answer. `tools` are
-        those that the template describes in the prompt.
+        """Return the token ids of a conversation, optionally with the generation prompt of the next answer. The
+        template describes `tools` in the prompt.
 
         Raises FatalError if no engine responds in time or the template rejects the messages.
         """

@@ -221,7 +221,7 @@ def steps_stalled(history: Sequence[Metrics]) -> Problem | None:
     return _problem(
         TrainingIssue.throughput_stalled,
         f"the last {STALL_STEPS} steps took {statistics.fmean(newest):.0f} s each instead of {usual:.1f} s before; "
-        f"most of it was spent on {where}",
+        f"most of that time was spent on {where}",
     )
 
 

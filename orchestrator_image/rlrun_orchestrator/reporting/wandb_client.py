@@ -59,7 +59,7 @@ def api_key(environment: Mapping[str, str]) -> str | None:
 
 
 class WandbLog:
-    """Run at Weights & Biases during the life of this process."""
+    """Connection to the run at Weights & Biases, during the life of this process."""
 
     def __init__(
         self,

@@ -91,11 +91,11 @@ class DemonstrationLoader:
         return list(self._outstanding)
 
     def complete_batch(self) -> None:
-        """Forget the batch, because the trainer has trained on it or it is lost."""
+        """Forget the batch, because the trainer has trained on it or the batch is lost."""
         self._outstanding = []
 
     def return_batch(self) -> None:
-        """Sample the batch's examples again, because the trainer made its step with another batch."""
+        """Sample the batch's examples again, because the trainer made its step with a different batch."""
         self._sampler.requeue(self._outstanding)
         self._outstanding = []
 

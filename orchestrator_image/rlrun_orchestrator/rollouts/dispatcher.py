@@ -117,8 +117,8 @@ class Dispatcher:
         self._wake.set()
 
     def take_batch(self) -> list[Group] | None:
-        """Return the next batch, or None while it is incomplete. Groups that become stale by it are cancelled. Complete
-        batches without a rollout to train on are dropped first.
+        """Return the next batch, or None while it is incomplete. Taking a batch cancels the groups that become stale.
+        Complete batches without a rollout to train on are dropped first.
         """
         while empty := self.tracker.drop_empty_batch():
             self._drop_empty(empty)
@@ -146,8 +146,8 @@ class Dispatcher:
         self._publish_counts()
 
     def return_batch(self, step: int, trained: SentBatch | None) -> None:
-        """Advance to `step`, which the trainer made with a batch of an earlier process (None if unknown). A batch that
-        was taken waits for a later step, without groups whose examples were part of the trained batch.
+        """Advance to `step`, which the trainer made with the batch `trained` of an earlier process (None if unknown).
+        The batch that was taken waits for a later step, without the groups whose examples were part of `trained`.
         """
         dropped = self._cancel(self.tracker.return_batch(step, trained))
         if trained is None:
@@ -168,9 +168,8 @@ class Dispatcher:
         self._wake.set()
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the difficulty pools and the environments, and of groups in flight and those that ended
-        since the last call: those cancelled, those filtered, by reason, those that became stale, and the lengths of
-        all.
+        """Return the metrics of the difficulty pools, the environments and the groups in flight, and of the groups that
+        were cancelled, filtered or became stale since the last call.
         """
         share = self._settings.rollouts_per_example
         values = {

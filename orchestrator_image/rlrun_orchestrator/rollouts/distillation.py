@@ -45,7 +45,7 @@ URL_FIELD = "spec.algorithm.teacher.url"
 
 
 class SequenceRefused(Exception):
-    """Error for a sequence that the teacher refuses, or for which it lacks a number, although it scores others."""
+    """Error for a sequence that the teacher refuses or scores incompletely, although it scores other sequences."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -99,7 +99,7 @@ class DistillationTeacher:
                 await self._check_configuration(sequence.token_ids)
                 message = (
                     f"the teacher refused a sequence of {len(sequence.token_ids)} tokens: {error.problem.message}; "
-                    "its context must be at least one token longer than seqLen of the RLModel"
+                    "the teacher's context must be at least one token longer than seqLen of the RLModel"
                 )
                 raise SequenceRefused(_problem(Reason.TEACHER_REFUSED, message)) from error
         return sampled_logprobs(sequence, self._parse(answer, sequence.token_ids))

@@ -93,7 +93,7 @@ class EmptyBatchMonitor:
         if self._filter_reasons == {FilterReason.zero_advantage}:
             return (
                 f"the rewards of {groups} are equal (zero_advantage), so there is nothing to learn from; read some "
-                "rollouts, and use examples of another difficulty or rewards for partial success"
+                "rollouts, and use examples of a different difficulty or rewards for partial success"
             )
         verb = "were" if self._errors else "was"
         return (

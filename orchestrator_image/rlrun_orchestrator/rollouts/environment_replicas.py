@@ -107,7 +107,7 @@ class EnvironmentReplicas:
         self._clock = clock
 
     def is_open(self, now: float) -> bool:
-        """Return True if a ready pod is not paused, or no pod is ready, because a request then reports the problem."""
+        """Return True if some ready pod is not paused, or if no pod is ready, so that the next request reports why."""
         ready = [replica for replica in self.replicas.values() if replica.is_ready]
         return not ready or any(replica.backoff.open(now) for replica in ready)
 
@@ -253,7 +253,7 @@ class EnvironmentReplicas:
             return
         if info.name != self.name:
             # Addresses of deleted pods are reused.
-            message = f"a pod of environment {info.name[:100]} has the address of one of {self.name}"
+            message = f"the pod's address now belongs to a pod of environment {info.name[:100]}"
             self._mark_lost(replica, Problem(reason=Reason.UNREACHABLE, message=message))
             return
         replica.info, replica.problem = info, None

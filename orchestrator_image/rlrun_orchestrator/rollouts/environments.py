@@ -104,19 +104,19 @@ class PooledEnvironment:
         return not isinstance(self.client, EnvironmentReplicas) or self.client.is_open(now)
 
     def has_slots(self, rollouts: int) -> bool:
-        """Return True if that many rollouts may start now."""
+        """Return True if this number of rollouts may start now."""
         return self.limit is None or self.limit.has_capacity(rollouts)
 
     def hold(self, rollouts: int, task: "asyncio.Task[None]") -> None:
-        """Count rollouts as in progress until the task ends, even if it is cancelled before it starts. They must have
-        slots.
+        """Count `rollouts` as in progress until the task ends, even if it is cancelled before it starts. Call this only
+        if `has_slots` is True.
         """
         if (limit := self.limit) is not None:
             limit.take(rollouts)
             task.add_done_callback(lambda _: limit.release(rollouts))
 
     def wait_for_slots(self, rollouts: int) -> AbstractAsyncContextManager[None]:
-        """Wait until that many rollouts may start, and count them as in progress within the context."""
+        """Wait until this number of rollouts may start, and count them as in progress within the context."""
         return nullcontext() if self.limit is None else self.limit.acquire(rollouts)
 
     @property
@@ -162,7 +162,7 @@ class EnvironmentPool:
         await asyncio.gather(*(self._wait(member, deadline) for member in self.environments.values()))
 
     def ready_names(self, now: float, rollouts: int) -> list[str]:
-        """Return the environments that may get another group with this number of rollouts now."""
+        """Return the environments that may get one more group with this number of rollouts now."""
         return [
             m.name
             for m in self.environments.values()

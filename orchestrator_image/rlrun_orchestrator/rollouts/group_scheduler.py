@@ -24,7 +24,7 @@ from rlrun_orchestrator.data.schedule import RunSchedule
 
 @dataclass(frozen=True)
 class SchedulingLimits:
-    """Limits of the rules, in groups rather than rollouts."""
+    """Limits for the two scheduling rules in the module docstring, counted in groups rather than rollouts."""
 
     groups_per_batch: int
     max_groups_in_flight: int

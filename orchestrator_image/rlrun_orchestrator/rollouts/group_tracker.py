@@ -26,7 +26,7 @@ COUNTED = (GroupState.trained, GroupState.filtered, GroupState.errored, GroupSta
 
 
 class GroupTracker:
-    """Groups that have not ended, and the counts of those that have."""
+    """Groups that have not ended, and counts of the groups that have ended."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class GroupTracker:
 
     @property
     def waits_for_policy(self) -> bool:
-        """True if only a newer policy can complete another batch."""
+        """True if the next batch cannot be completed before a newer policy is published."""
         missing = self._rollouts_per_batch - self._ready_rollouts()
         return missing > self._expected_rollouts() and self.available_slots() == 0
 
@@ -107,7 +107,7 @@ class GroupTracker:
         return group
 
     def finish(self, group: Group, state: GroupState) -> bool:
-        """End the flight of a group that was scored as `ready`, `filtered` or `errored`. A ready group becomes stale if
+        """Record that a group in flight was scored as `ready`, `filtered` or `errored`. A ready group becomes stale if
         no step may train on it anymore. Returns False for a group that was dropped before.
         """
         if group.state is not GroupState.in_flight:
@@ -161,9 +161,9 @@ class GroupTracker:
             self._end(group, GroupState.trained)
 
     def return_batch(self, step: int, trained: SentBatch | None) -> list[Group]:
-        """Advance to `step`, which the trainer made with the batch `trained` of an earlier process (None if unknown). A
-        batch that was taken is ready again. Returns the groups that are dropped because they are stale now, or because
-        `trained` contained their examples.
+        """Advance to `step`, which the trainer made with the batch `trained` of an earlier process (None if unknown).
+        The batch that was taken is ready again. Returns the dropped groups, which are now stale or whose examples were
+        part of `trained`.
         """
         for group in self._in_batch():
             group.enter(GroupState.ready)
@@ -187,8 +187,8 @@ class GroupTracker:
         self.step = step
 
     def rewind(self, step: int) -> list[Group]:
-        """Return to `step` with the trainer. Returns the dropped groups: those of the batch in progress and those of
-        later policies, which are lost, and the stale ones.
+        """Return to `step` with the trainer. Returns the dropped groups: stale groups, groups of the batch in progress,
+        and groups of later policies, which are lost.
         """
         self.step = step
         if self.policy is not None and self.policy.version > step:

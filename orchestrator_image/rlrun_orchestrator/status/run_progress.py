@@ -72,7 +72,7 @@ class RunProgress:
 
     @property
     def mismatch_kl(self) -> float | None:
-        """Mean over all trained tokens of the run."""
+        """Mean of the mismatch KL over all trained tokens of the run."""
         return self._kl_sum / self._kl_tokens if self._kl_tokens else None
 
     def mark_running(self) -> None:
@@ -107,7 +107,7 @@ class RunProgress:
         self.last_step_time = now
 
     def add_mismatch_kl(self, kl_mean: float | None, tokens: int) -> None:
-        """Add the mean of one step over its trained tokens to the run's mean."""
+        """Add the mean mismatch KL of one step to the run's mean, weighted by the number of trained tokens."""
         if kl_mean is not None and math.isfinite(kl_mean) and tokens > 0:
             self._kl_sum += kl_mean * tokens
             self._kl_tokens += tokens

@@ -8,7 +8,7 @@ BYTES_PER_PART = 512 * 1024
 
 
 class PartFile:
-    """Newest file. Not thread-safe."""
+    """The part file to which lines are currently appended. Not thread-safe."""
 
     def __init__(self, began: str) -> None:
         """`began` is the start time of the process, as sortable text."""
@@ -18,7 +18,7 @@ class PartFile:
         self._lines = 0
 
     def add(self, line: str) -> tuple[str, bytes]:
-        """Add a line, and return the name and the content of its file."""
+        """Add a line. Returns the name and the new content of the file that contains the line."""
         if self._lines >= LINES_PER_PART or len(self._text) >= BYTES_PER_PART:
             self._number += 1
             self._lines, self._text = 0, ""

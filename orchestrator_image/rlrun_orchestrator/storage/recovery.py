@@ -49,7 +49,7 @@ class Acknowledge:
 
 @dataclass(frozen=True)
 class Rewind:
-    """Decision for a trainer at another step, to which the orchestrator moves."""
+    """Decision for a trainer at a different step, to which the orchestrator moves."""
 
     step: int
     result: StepResult | None = None
@@ -64,8 +64,8 @@ def decide(
 ) -> Decision:
     """Compare the trainer with an orchestrator at `at_step`.
 
-    `sent` are the batches recorded for the next step, oldest first. `in_hand` is the newest of them if this process
-    still has its groups. `posted` is True if the lost trainer was asked to train on it.
+    `sent` has the batches recorded for the next step, oldest first. `in_hand` is the newest of these batches if this
+    process still has its groups. `posted` is True if the lost trainer was asked to train on this batch.
     """
     result = last_result(trainer)
     if trainer.step == at_step:
@@ -81,7 +81,7 @@ def decide(
 
 
 def last_result(trainer: SessionState) -> StepResult | None:
-    """Return the result of the step that led to the trainer's current step, if it knows it."""
+    """Return the result of the step that led to the trainer's current step, or None if the trainer does not have it."""
     return trainer.last if trainer.last is not None and trainer.last.step == trainer.step else None
 
 
@@ -123,23 +123,21 @@ class OtherRun:
 
 @dataclass(frozen=True)
 class Nearest:
-    """State of another step. Some examples are drawn twice or not at all."""
+    """State of a different step. Some examples are drawn twice or not at all."""
 
     state: SavedState
 
 
 @dataclass(frozen=True)
 class Initial:
-    """Beginning of the draw."""
+    """Decision without a usable state: sampling starts from the beginning."""
 
 
 SamplerChoice = Exact | OtherRun | Nearest | Initial
 
 
 def newest_state(run_uid: str, saved: SavedState | None, checkpoint: SavedState | None) -> SavedState | None:
-    """Return the newest state of the run. This is the one in S3, unless the checkpoint has a later one that did not
-    reach S3.
-    """
+    """Return the newest state of the run: the state in S3, or a later state in the checkpoint that did not reach S3."""
     own = _own(run_uid, checkpoint)
     if saved is None or own is None:
         return saved or own
@@ -177,7 +175,7 @@ def restore_sampler(
         case OtherRun(state):
             sampler.start_from_run(state.deal, outstanding)
         case Nearest(state):
-            message = "no sampler state of step %d, using that of step %d; some examples may repeat or be skipped"
+            message = "no sampler state of step %d, using the state of step %d; examples may repeat or be skipped"
             log.warning(message, step, state.step)
             sampler.restore(state.deal, outstanding)
         case Initial():

@@ -117,7 +117,7 @@ class RunRecorder:
 
     @property
     def problem(self) -> Problem | None:
-        """Reason why S3 currently accepts no objects, or None while it does."""
+        """Reason why S3 currently accepts no objects, or None."""
         return next(iter(self._problems.values()), None)
 
     def start(self) -> None:
@@ -154,19 +154,19 @@ class RunRecorder:
         self._put_bytes(self.state_uri, UploadPriority.state, text.encode(), self._states)
 
     def save_checkpoint_state(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state of a step whose checkpoint lacks it, for a process that resumes from there."""
+        """Write the state of a step whose checkpoint lacks the state, for a process that resumes from there."""
         text = json.dumps(state, separators=(",", ":"))
         self._put_bytes(checkpoint_state_uri(self._layout, step), UploadPriority.metrics, text.encode())
 
     async def load_checkpoint_state(self, step: int) -> dict[str, Any] | None:
-        """Return the state that `save_checkpoint_state` wrote in this or an earlier process, or None if there is none
-        or S3 does not deliver it.
+        """Return the state that `save_checkpoint_state` wrote in this or an earlier process, or None if there is no
+        state or S3 does not deliver it.
         """
         try:
             read = await asyncio.to_thread(read_checkpoint_state, self._store, self._layout, self.spool, step)
             return parse_object(read)
         except (StoreError, ValueError) as error:
-            log.warning("the state of step %d: %s", step, error)
+            log.warning("could not read the state of step %d: %s", step, error)
             return None
 
     async def wait_until_saved(self, deadline: float) -> bool:
@@ -188,7 +188,7 @@ class RunRecorder:
         return recorded()
 
     async def close(self, deadline: float) -> None:
-        """Upload what is left, for at most `deadline` seconds."""
+        """Upload the remaining objects, for at most `deadline` seconds."""
         if not self._tasks:
             return
         self._closing.set()

@@ -38,7 +38,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class StepRollouts:
-    """Groups of one object."""
+    """Groups whose rollouts are stored in one S3 object."""
 
     step: int
     split: SampleSplit
@@ -62,7 +62,7 @@ class StepRollouts:
 
 
 def encode_rollouts(rollouts: StepRollouts, redacted: Sequence[str]) -> tuple[bytes, StepSamples]:
-    """Return the object with these rollouts, without redacted fields, and its summary."""
+    """Encode the rollouts without the `redacted` fields as one S3 object. Returns the bytes and their summary."""
     groups = (
         [redact(record, redacted) for record in group_records(group, rollouts.step, rollouts.split)]
         for group in rollouts.groups
@@ -151,7 +151,7 @@ def _first_entries(values: Mapping[str, Value], count: int) -> dict[str, Value]:
 
 
 def logprob_summary(sequences: Sequence[TokenSequence]) -> LogprobSummary | None:
-    """Return the summary over the sampled tokens of all sequences, or None if there are none or one is not finite."""
+    """Summarize the logprobs of all sampled tokens. Returns None without tokens or if a logprob is not finite."""
     logprobs = sorted(chain.from_iterable(compress(s.logprobs, s.loss_mask) for s in sequences))
     # A sum that is not finite has a summand that is not finite.
     if not logprobs or not math.isfinite(total := sum(logprobs)):

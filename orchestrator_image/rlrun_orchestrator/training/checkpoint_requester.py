@@ -24,7 +24,7 @@ CopyRequest = Callable[[int, dict[str, Any]], Awaitable[SessionState]]
 
 
 class CheckpointRequester:
-    """Requester of copies for at most one step at a time."""
+    """Requests checkpoints and adapters (copies) from the trainer, for one step at a time."""
 
     def __init__(self, session: TrainerSession, conditions: StatusConditions) -> None:
         self._session = session
@@ -34,9 +34,9 @@ class CheckpointRequester:
         """True if uploads had failed according to the trainer's newest response."""
 
     def start(self, step: int, state: dict[str, Any], *, checkpoint: bool, adapter: bool, last: bool) -> None:
-        """Request the copies that are due after `step`, with `state` in them. For the `last` step no warning is shown
-        if they have to wait, because `TrainerSession.finish` waits for them. After failed uploads the trainer's state
-        is read after every step.
+        """Request the copies that are due after `step`. They contain `state`. If copies of the `last` step have to
+        wait, no warning is shown, because `TrainerSession.finish` waits for them. After failed uploads, the trainer's
+        state is read after every step.
         """
         if checkpoint or adapter or self._uploads_failed:
             requests = self._request(step, state, checkpoint, adapter, last)

@@ -18,7 +18,7 @@ UPLOADS_BEHIND = Reason.UPLOADS_BEHIND
 
 
 class SessionLost(Exception):
-    """Error for a session that the trainer does not have, or has at another step, because it was restarted."""
+    """Error for a session that the trainer lacks or has at a different step, because the trainer was restarted."""
 
 
 class Superseded(FatalError):
@@ -26,7 +26,7 @@ class Superseded(FatalError):
 
 
 class UploadsBehind(Exception):
-    """Error for a full queue of copies at the trainer."""
+    """Error for a trainer whose queue of uploads is full."""
 
 
 class TrainerClient:

@@ -143,9 +143,8 @@ class TrainerSession:
         candidates: list[S3Uri | None] = [*await self._checkpoints(deadline), None]
         for checkpoint in candidates:
             spec = session_spec(self._run, self._schedule.max_steps, checkpoint)
-            log.info(
-                "opening the session; a new one starts from %s", checkpoint or self._run.warm_start_from or "the base"
-            )
+            source = checkpoint or self._run.warm_start_from or "the base"
+            log.info("opening the trainer session; if it does not exist yet, it will start from %s", source)
             try:
                 state = await self._wait_until_published(await self._open(spec, deadline), deadline)
                 for warning in state.warnings:
@@ -161,7 +160,7 @@ class TrainerSession:
                     raise
                 log.warning("checkpoint %s cannot be used: %s", checkpoint, failure)
                 self._conditions.add_warning(failure.problem)
-        raise AssertionError("the last candidate raises or returns")
+        raise AssertionError("unreachable: the last candidate neither returned nor raised")
 
     async def _open(self, spec: SessionSpec, deadline: float) -> SessionState:
         async def put() -> SessionState:
@@ -175,7 +174,7 @@ class TrainerSession:
             if failure.problem.reason != Reason.SESSION_CONFLICT:
                 raise
         # The run's spec has changed since (maxSteps was increased).
-        log.warning("the trainer's session has another spec; reopening it from the newest checkpoint")
+        log.warning("the trainer's session has a different spec; reopening it from the newest checkpoint")
         with contextlib.suppress(SessionLost):
             await self._with_retries(self._client.delete, deadline)
         return await self._with_retries(put, deadline)
@@ -191,7 +190,7 @@ class TrainerSession:
 
     async def extend(self) -> SessionState:
         """Send the schedule's number of steps to the open session. Raises SessionLost if the trainer has no session, or
-        one that cannot change.
+        a session that cannot be changed.
         """
         deadline = self._timeouts.unreachable
         known = await self.state()

@@ -67,7 +67,7 @@ class Conversation:
 
     @property
     def prompt_ids(self) -> list[int]:
-        """Tokens of the chat as rendered by the template. The turn's prompt may differ and have the sampled tokens."""
+        """Tokens of the chat as the template renders it. The turn's own prompt may contain sampled tokens instead."""
         parts, missing, one = list[Sequence[int]](), self.prefix_length + len(self.suffix), self
         while one.before is not None:
             if missing > one.prefix_length:
@@ -94,7 +94,7 @@ class Conversations:
         return (one for found in self._by_answer.values() for one in found)
 
     def longest_continued(self, messages: Messages) -> Conversation | None:
-        """Return the chat that covers most of `messages`, the newest of equals, or None if they continue no chat."""
+        """Return the longest recorded chat that `messages` continue, or None. Of several, returns the newest."""
         if not self._by_answer:
             return None
         keys = prefix_keys(messages)
@@ -109,7 +109,7 @@ class Conversations:
         return None
 
     def add(self, made: Conversation) -> None:
-        """Record a chat. Above the memory limit, drops the oldest chats that no recorded chat needs."""
+        """Record a chat. Above the memory limit, drops the oldest chats that no recorded chat continues."""
         self._by_answer.setdefault(_answer_key(made.key, made.answer), []).append(made)
         self._size += made.size
         if made.before is not None:

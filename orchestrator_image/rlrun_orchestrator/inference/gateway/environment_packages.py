@@ -46,8 +46,8 @@ def package_digest(wheels: Mapping[str, str]) -> str:
 class PackageReader:
     """Reader for wheels below `environments_uri`/{owner}/{name}/{version}/.
 
-    Only packages in `used` are served, because user code could request packages of other tenants. `pins` has those with
-    which the run started.
+    Only packages in `used` are served, because user code could request packages of other tenants. `pins` records the
+    packages with which the run started.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PackageReader:
         return await asyncio.shield(reading)
 
     async def watch(self) -> None:
-        """Raise FatalError once a requested package differs from the one with which the run started."""
+        """Raise FatalError once a requested package differs from the package with which the run started."""
         await self._changed.wait()
         assert self._change is not None
         raise FatalError(self._change.problem, ExitCode.CONFIGURATION)

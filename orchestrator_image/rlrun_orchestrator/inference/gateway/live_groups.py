@@ -169,9 +169,9 @@ class LiveGroups:
         """Open a group that starts with `policy`, and is pinned to it unless it is recorded for training.
 
         `ordinal` determines its seeds. The default is the number of groups opened before; evaluations (`record` False)
-        are counted separately. With `base` the base model responds instead of the policy, so that an evaluation can
-        measure it. Engines whose weights were replaced by a policy's (`PolicyKind.weights`) no longer have a base
-        model, so no replica can serve such a group.
+        are counted separately. With `base`, the base model responds instead of the policy, so that an evaluation can
+        measure the base model. Engines whose weights were replaced (`PolicyKind.weights`) no longer have a base model,
+        so no replica can serve such a group.
         """
         number = self._opened[record] if ordinal is None else ordinal
         self._opened[record] += 1
@@ -212,8 +212,8 @@ class LiveGroups:
         return self._groups.get(group_id)
 
     def policies(self) -> dict[str, PolicyRef]:
-        """Return the policies that engines must keep for open groups, by name: those of turns in progress, and those
-        that a group's next turn will use again.
+        """Return the policies that engines must keep for open groups, by name: policies of turns in progress, and
+        policies that the next turn of a group will use again.
         """
         used: dict[str, PolicyRef] = {}
         for group in self._groups.values():

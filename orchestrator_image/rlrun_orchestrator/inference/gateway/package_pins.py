@@ -34,7 +34,7 @@ class PackageRef(NamedTuple):
 
 
 class PackageChanged(Exception):
-    """Error for a package that differs from the one with which the run started, or from its digest in the spec."""
+    """Error for a package that differs from the package with which the run started, or from its digest in the spec."""
 
     def __init__(self, message: str, reason: Reason = Reason.ENVIRONMENT_CHANGED) -> None:
         super().__init__(message)
@@ -90,7 +90,8 @@ class PackagePins:
             )
 
     def confirm(self, users: Mapping[PackageRef, int]) -> list[PackageRef]:
-        """Record the environments' packages, now that all are ready, and return the references without a delivery.
+        """Record the environments' packages, now that all pods are ready. Returns the references of packages that are
+        still not recorded, because no pod has requested them.
 
         `users` has the number of pods by reference. Raises PackageChanged if pods may have different packages.
         """

@@ -40,7 +40,8 @@ class PrefixBridge:
     async def continuation(
         self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any], known: Conversations
     ) -> Continuation | None:
-        """Return how a chat continues the longest of the `known` conversations, or None if it continues none.
+        """Find the longest `known` conversation that this chat continues, and return how it does so. Returns None if
+        there is none.
 
         Sends one request to the engine, and a second one if the template's rendering of the last answer differs from
         the sampled tokens. Raises GroupClosed.

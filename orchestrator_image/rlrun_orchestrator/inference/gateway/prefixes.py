@@ -40,7 +40,7 @@ def has_ended(requested: Mapping[str, Any], choice: Mapping[str, Any], turn: Tur
 
 
 def shown_messages(messages: Messages, last: Conversation) -> list[Any]:
-    """Return the messages to render: those of a chat that continues `last`, with reasoning omitted by the client."""
+    """Return the messages of a chat that continues `last`, adding the reasoning that the client omitted."""
     shown = list(messages)
     one: Conversation | None = last
     while one is not None:
@@ -57,7 +57,7 @@ def is_open_ended(requested: Mapping[str, Any]) -> bool:
 
 def continue_exactly(last: Conversation, whole: Sequence[int]) -> list[int] | None:
     """Return the prompt that starts with the exact tokens of `last`, or None if the template changes earlier tokens or
-    renders the answer differently than sampled. `whole` are the tokens of all messages.
+    renders the answer differently than sampled. `whole` has the tokens of all messages.
     """
     completion = last.turn.completion_ids
     start, end = len(last.prompt_ids), len(last.prompt_ids) + len(completion)
@@ -67,11 +67,12 @@ def continue_exactly(last: Conversation, whole: Sequence[int]) -> list[int] | No
 
 
 def bridge(last: Conversation, until: RenderedChat, whole: Sequence[int]) -> list[int] | None:
-    """Return the prompt that starts with the exact tokens of `last` and continues like the template, or None if that is
-    not certain.
+    """Return the prompt that starts with the exact tokens of `last` and continues like the template, or None if such a
+    prompt is not certain to be correct.
 
-    `until` has the tokens of the messages up to the answer, without a generation prompt; `whole` those of all messages.
-    The last token of the completion ended the model's turn, so the template must put it directly after the answer.
+    `until` has the tokens of the messages up to the answer, without a generation prompt; `whole` has the tokens of all
+    messages. The last token of the completion ended the model's turn, so the template must put it directly after the
+    answer.
     """
     before = last.prompt_ids
     if not last.ended or not has_prefix(until.ids, before):

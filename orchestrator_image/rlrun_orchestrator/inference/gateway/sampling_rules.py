@@ -194,7 +194,7 @@ class SamplingRules:
         return request
 
     def cuts(self, body: dict[str, Any], prompt_tokens: int) -> bool:
-        """Return True if a prompt of this length leaves fewer tokens than the request's limit."""
+        """Return True if a prompt of this length leaves fewer completion tokens than the request's limit."""
         return self.seq_len is not None and prompt_tokens + self._limit(body, None) > self.seq_len
 
     def _limit(self, body: dict[str, Any], prompt_tokens: int | None) -> int:

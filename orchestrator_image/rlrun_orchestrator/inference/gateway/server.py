@@ -182,7 +182,7 @@ class Gateway:
         if not ROLLOUT_ID.fullmatch(rollout):
             raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
         if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
-            message = f"This group has {len(group.rollouts)} rollouts, which is the maximum. End it."
+            message = f"This group has {len(group.rollouts)} rollouts, which is the maximum. End the group."
             raise ProblemError.of(400, Reason.TOO_MANY_ROLLOUTS, message)
         group.rollout_session(rollout)
         return rollout
@@ -193,7 +193,7 @@ class Gateway:
         """Validate everything that does not need the engine."""
         session = group.rollout_session(rollout)
         if session.requests >= self._limits.turns:
-            message = f"Rollout {rollout} has made {session.requests} requests, which is the maximum. End it."
+            message = f"Rollout {rollout} has made {session.requests} requests, which is the maximum. End the rollout."
             raise ProblemError.of(400, Reason.TOO_MANY_TURNS, message)
         turn = session.requests
         session.requests += 1
@@ -222,7 +222,7 @@ class Gateway:
             message = f"The body did not arrive within {self._limits.body_seconds:g} s. Send it again."
             raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
         except web.HTTPRequestEntityTooLarge:
-            message = f"The body is larger than {self._limits.body_bytes} bytes. Send less."
+            message = f"The body is larger than {self._limits.body_bytes} bytes. Send a smaller one."
             raise ProblemError.of(413, Reason.BODY_TOO_LARGE, message) from None
         except InputInvalid as error:
             raise BadRequest(str(error)) from None

@@ -222,7 +222,7 @@ async def test_pods_that_answer_stay_in_use_while_dns_has_no_answer() -> None:
 async def test_a_pod_of_another_environment_is_not_used() -> None:
     service = Service("a")
     service.pods["a"].name = "numbers"
-    with pytest.raises(ServiceUnavailable, match="a pod of environment numbers has the address of one of words"):
+    with pytest.raises(ServiceUnavailable, match="address now belongs to a pod of environment numbers"):
         await service.client.info()
     await service.client.close()
 
