@@ -34,6 +34,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.controller.admission_queue import AdmissionQueue, names_local_queue
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.artifact_tombstones import ArtifactTombstones
+from rlrun_operator.controller.container_logs import TerminatingPodLogs
 from rlrun_operator.controller.garbage_collector import GarbageCollector
 from rlrun_operator.controller.models.model_pod_check import ModelPodCheck
 from rlrun_operator.controller.models.model_status import write_model_statuses
@@ -42,7 +43,6 @@ from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.controller.progress_writer import ProgressWriter
 from rlrun_operator.controller.reconciler import Reconciler
-from rlrun_operator.controller.terminating_pod_logs import TerminatingPodLogs
 from rlrun_operator.planning.ending import resync_schedule
 from rlrun_operator.planning.observation import RunKey
 from rlrun_operator.planning.status import is_finished

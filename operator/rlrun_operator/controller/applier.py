@@ -27,7 +27,7 @@ from rlrun.kube.refusals import ObjectRefused, find_refusal, find_refused_deleti
 from rlrun.storage.store import StoreError
 
 from rlrun_operator.cluster.events import write_events
-from rlrun_operator.controller.log_collector import LogCollector
+from rlrun_operator.controller.container_logs import LogCollector
 from rlrun_operator.kueue.workload import QUEUE_LABEL
 from rlrun_operator.kueue.workload_status import WorkloadStatus
 from rlrun_operator.planning.actions import ArtifactDeletion, ConfigRefresh, Plan

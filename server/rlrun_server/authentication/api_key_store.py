@@ -4,7 +4,6 @@ rlrun-server may read and change only this Secret, because a program that may cr
 tokens of its ServiceAccounts, including the operator's.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 
 from rlrun.kube.async_client import AsyncKubeClient
@@ -14,6 +13,7 @@ from rlrun.kube.objects import Obj
 from rlrun.protocol.api_keys import ACCOUNT
 
 from rlrun_server.authentication.api_key import ApiKey, read_entries, to_entries
+from rlrun_server.runtime.caches import FetchedValue
 
 KEPT_SECONDS = 10.0
 """Maximum age of the cached keys in seconds. A key deleted through another replica keeps working this long."""
@@ -38,16 +38,14 @@ class ApiKeyStore:
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
-        self._clock = clock
-        self._table: tuple[float, Keys] | None = None
-        self._reading: asyncio.Task[Keys] | None = None
+        self._kept = FetchedValue(self.keys, clock)
 
     async def find(self, key_id: str) -> ApiKey | None:
         """Return the key with this id, or None. Sends at most one request in KEPT_SECONDS, or in UNKNOWN_SECONDS for
         unknown keys.
         """
-        api_key = (await self._read_recent(KEPT_SECONDS)).get(key_id)
-        return api_key or (await self._read_recent(UNKNOWN_SECONDS)).get(key_id)
+        api_key = (await self._kept.value(KEPT_SECONDS)).get(key_id)
+        return api_key or (await self._kept.value(UNKNOWN_SECONDS)).get(key_id)
 
     async def keys(self) -> Keys:
         """Read all keys, including expired ones."""
@@ -66,7 +64,7 @@ class ApiKeyStore:
                 if error.status != 409 or tries == TRIES:
                     raise
                 continue
-            self._table = (self._clock(), wanted)
+            self._kept.put(wanted)
             return
 
     async def account_uid(self, namespace: str) -> str | None:
@@ -80,25 +78,6 @@ class ApiKeyStore:
                 return None
             raise
         return None if account is None else str(account["metadata"]["uid"])
-
-    async def _read_recent(self, seconds: float) -> Keys:
-        if self._table is not None and self._clock() < self._table[0] + seconds:
-            return self._table[1]
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read())
-        # The read continues if one of several clients disconnects.
-        return await asyncio.shield(self._reading)
-
-    async def _read(self) -> Keys:
-        try:
-            began = self._clock()
-            keys = await self.keys()
-            # A change that completed meanwhile is newer.
-            if self._table is None or began >= self._table[0]:
-                self._table = (began, keys)
-            return keys
-        finally:
-            self._reading = None
 
     async def _secret(self) -> Obj:
         obj = await self._cluster.get(SECRET, self._namespace, self._name)

@@ -84,10 +84,15 @@ class FetchedValue(Generic[V]):
         # The request continues if one of several clients disconnects.
         return await asyncio.shield(self._pending)
 
+    def put(self, value: V) -> None:
+        """Cache a value that is newer than the result of a fetch in progress."""
+        self._held = (self._clock(), value)
+
     async def _fetch_and_hold(self) -> V:
         began = self._clock()
         value = await self._fetch()
-        self._held = (began, value)
+        if self._held is None or began >= self._held[0]:
+            self._held = (began, value)
         return value
 
 

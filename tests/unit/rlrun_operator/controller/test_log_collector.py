@@ -13,7 +13,7 @@ from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.store import Unreachable
 from rlrun_operator.controller.applier import Applier
-from rlrun_operator.controller.log_collector import LIMIT_BYTES, LogCollector
+from rlrun_operator.controller.container_logs import LIMIT_BYTES, LogCollector
 from rlrun_operator.planning.actions import LogCopy, Plan, RunFilesDeletion
 from rlrun_operator.planning.ending import all_logs, crash_logs, unheld_logs
 from rlrun_operator.planning.observation import RunObservation

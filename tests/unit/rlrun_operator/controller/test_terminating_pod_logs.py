@@ -14,9 +14,8 @@ from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.problem import Problem
 from rlrun.service.containers.log_hold import ENDED, KEPT
 from rlrun.storage.store import Unreachable
-from rlrun_operator.controller import terminating_pod_logs
-from rlrun_operator.controller.log_collector import LogCollector
-from rlrun_operator.controller.terminating_pod_logs import TerminatingPodLogs
+from rlrun_operator.controller import container_logs
+from rlrun_operator.controller.container_logs import LogCollector, TerminatingPodLogs
 
 from tests.support.cluster_objects import pod, run_object, terminated
 from tests.support.fake_artifacts import FakeArtifacts
@@ -122,8 +121,8 @@ class Hold:
 async def hold(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hold]:
     found = Hold()
     server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    monkeypatch.setattr(terminating_pod_logs, "LOG_HOLD_PORT", server.sockets[0].getsockname()[1])
-    monkeypatch.setattr(terminating_pod_logs, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(container_logs, "LOG_HOLD_PORT", server.sockets[0].getsockname()[1])
+    monkeypatch.setattr(container_logs, "RETRY_SECONDS", 0.01)
     async with server:
         yield found
 
@@ -212,10 +211,10 @@ async def test_the_next_operator_continues(leaving: Leaving, hold: Hold) -> None
 
 
 async def test_a_hold_that_is_still_starting_holds_its_pod(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminating_pod_logs, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(container_logs, "RETRY_SECONDS", 0.01)
     late = Hold()
     with claimed_ports(1) as ports:
-        monkeypatch.setattr(terminating_pod_logs, "LOG_HOLD_PORT", ports[0])
+        monkeypatch.setattr(container_logs, "LOG_HOLD_PORT", ports[0])
         leaving.notice(held(orchestrator()), text="begun")
         await asyncio.sleep(0.2)
         async with await asyncio.start_server(late.serve, "127.0.0.1", ports[0]):
@@ -231,8 +230,8 @@ async def test_a_pod_whose_hold_does_not_answer_leaves_what_its_kubelet_has(
     leaving: Leaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with claimed_ports(1) as ports:
-        monkeypatch.setattr(terminating_pod_logs, "LOG_HOLD_PORT", ports[0])
-        monkeypatch.setattr(terminating_pod_logs, "CONNECT_SECONDS", 0.1)
+        monkeypatch.setattr(container_logs, "LOG_HOLD_PORT", ports[0])
+        monkeypatch.setattr(container_logs, "CONNECT_SECONDS", 0.1)
         await leaving.see(held(orchestrator()))
     assert leaving.kept == ["log"]
 
@@ -328,7 +327,7 @@ async def test_without_credentials_of_s3_no_log_is_copied(leaving: Leaving, vari
 async def test_a_namespace_cannot_take_all_places(
     leaving: Leaving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(terminating_pod_logs, "PODS", 3)
+    monkeypatch.setattr(container_logs, "PODS", 3)
     few = TerminatingPodLogs(leaving.collector, leaving.feed.informers, leaving._read_variables, SETTINGS)
     leaving.logs, leaving.feed.informers.listeners[:] = few, [few.on_change]
     leaving.cluster.answering.clear()

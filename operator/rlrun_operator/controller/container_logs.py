@@ -1,18 +1,20 @@
-"""Copies of the logs of terminating pods, made while the pod's log hold keeps them
-(`rlrun.service.containers.log_hold`).
+"""Copies of the logs of pods to S3, made before the pods are deleted: best effort, within a time limit.
 
-A finalizer on the pod cannot keep its logs, because the kubelet removes the containers of a deleted pod within a second
+Logs of terminating pods are copied while the pod's log hold keeps them (`rlrun.service.containers.log_hold`). A
+finalizer on the pod cannot keep its logs, because the kubelet removes the containers of a deleted pod within a second
 after the last one has ended. The log hold is therefore the last container to end: it waits up to LOG_HOLD_SECONDS until
 the operator has copied the logs of the other containers.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from weakref import WeakValueDictionary
 
 from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.constants import LOG_HOLD_PORT, LOG_HOLD_SECONDS, RUN_LABEL, RUN_UID_LABEL
+from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import CachedObject, ObjectChange
 from rlrun.kube.kinds import POD, RLRUN, ResourceKind
@@ -24,12 +26,19 @@ from rlrun.service.tenant_quota import QuotaResult, TenantQuota
 from rlrun_operator.cluster.informers import CachedPod, CachedRun, Informers
 from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.controller.log_collector import LogCollector
+from rlrun_operator.planning.actions import LogCopy
 from rlrun_operator.planning.ending import all_logs
 from rlrun_operator.resources.platform import run_layout
+from rlrun_operator.storage.artifact_store import ArtifactStore
 
 log = logging.getLogger(__name__)
 
+LIMIT_BYTES = 5 * 1024**2
+"""Maximum size of a copy in bytes. Longer logs are truncated at the beginning."""
+COLLECT_SECONDS = 30.0
+"""Time limit of one call of `collect`; unfinished copies are cancelled."""
+CONCURRENT_LOGS = 8
+"""Maximum number of concurrent copies, because logs are held in memory."""
 PODS = 1000
 """Maximum number of pods whose logs are copied concurrently. A namespace gets another copy only while more are free
 than it has.
@@ -40,6 +49,85 @@ CONNECT_SECONDS = 5.0
 """Seconds in which a log hold must accept a connection."""
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to connect to a log hold, and to copy the logs of a held pod."""
+
+
+class LogCollector:
+    """Copies logs from pods to S3."""
+
+    def __init__(self, cluster: AsyncKubeClient, artifacts: ArtifactStore, *, seconds: float = COLLECT_SECONDS) -> None:
+        self._cluster = cluster
+        self._artifacts = artifacts
+        self._seconds = seconds
+        # A namespace whose copies hang must not block the copies of other namespaces.
+        self._quota = TenantQuota(CONCURRENT_LOGS, CONCURRENT_LOGS)
+        self._released = asyncio.Event()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks by URI of the file being written, so that a late copy does not replace a newer one."""
+
+    async def collect(
+        self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]
+    ) -> Sequence[LogCopy]:
+        """Copy the logs. Returns the copies that are done, including those of containers without a log. Failures are
+        logged, not raised.
+        """
+        if not copies or not variables:
+            return []
+        tasks = {asyncio.create_task(self._copy(namespace, variables, copy)): copy for copy in copies}
+        try:
+            done, unfinished = await asyncio.wait(tasks, timeout=self._seconds)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            raise
+        for task in unfinished:
+            task.cancel()
+        if unfinished:
+            log.warning(
+                "%s: %s logs of %s were not copied within %.0f s and are lost",
+                namespace,
+                len(unfinished),
+                copies[0].pod,
+                self._seconds,
+            )
+        return [copy for task, copy in tasks.items() if task in done and task.result()]
+
+    async def settle(self, root: str) -> None:
+        """Wait until all copies below a URI have ended."""
+        for uri, lock in list(self._locks.items()):
+            if uri.startswith(f"{root}/"):
+                async with lock:
+                    pass
+
+    @asynccontextmanager
+    async def _slot(self, namespace: str) -> AsyncIterator[None]:
+        """Hold one of CONCURRENT_LOGS slots. A namespace may hold as many slots as remain free for others."""
+        while self._quota.take(namespace) is not QuotaResult.granted:
+            await self._released.wait()
+        try:
+            yield
+        finally:
+            self._quota.release(namespace)
+            self._released.set()
+            self._released = asyncio.Event()
+
+    async def _copy(self, namespace: str, variables: Mapping[str, str], copy: LogCopy) -> bool:
+        """Copy a log. Returns whether it succeeded."""
+        async with self._locks.setdefault(copy.uri, asyncio.Lock()), self._slot(namespace):
+            try:
+                text = await self._cluster.log(
+                    namespace, copy.pod, copy.container, previous=copy.previous, limit=LIMIT_BYTES
+                )
+                if text is None:
+                    log.info(
+                        "The log of %s/%s (%s) was deleted before it was copied", namespace, copy.pod, copy.container
+                    )
+                elif text:
+                    await self._artifacts.put(variables, copy.uri, text)
+            except Exception as error:
+                # A run must neither fail nor wait because of a log.
+                log.warning("Could not copy the log of %s/%s (%s): %s", namespace, copy.pod, copy.container, error)
+                return False
+            return True
 
 
 class TerminatingPodLogs:
