@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,6 @@ from rlrun.storage.layout import RunLayout
 from rlrun.storage.metric_files import TRAINED, Line
 from rlrun.storage.store import StoreError
 
-from bench.cpu_shares import Reading, cpu_seconds_between, read
 from bench.prepare import ensure_in_s3
 from bench.reward_curves import Step, Trace, arrival
 from bench.tasks import Task
@@ -25,10 +24,10 @@ NAMESPACE = "bench"
 POLL_SECONDS = 2.0
 """Seconds between two polls. Each poll starts kubectl on cores that the run needs."""
 GONE_SECONDS = 120.0
-
-Say = Callable[[str], None]
 FAILURES = (RunFailed, CommandFailed, WaitedTooLong, StoreError, subprocess.TimeoutExpired)
 """Errors of `BenchmarkCluster.run`, which end one run; earlier measurements are kept."""
+PARTS = ("time/step", "time/generate_completions", "time/wait_for_policy", "time/trainer", "time/update_weights")
+MEANS = {"off_policy_steps_mean": "batch/off_policy_level/mean", "mismatch_kl_mean": "mismatch_kl/all/mean"}
 
 
 @dataclass(frozen=True)
@@ -39,23 +38,21 @@ class BenchmarkCluster:
     s3: S3Access
 
     @classmethod
-    def ready(cls, tasks: Sequence[Task], say: Say = print) -> "BenchmarkCluster":
+    def ready(cls, tasks: Sequence[Task]) -> "BenchmarkCluster":
         """Install what the tasks need. Can be repeated. Raises CalledProcessError if no cluster is running."""
         kubectl, s3 = local_cluster()
-        install_chart(kubectl, s3, say)
+        install_chart(kubectl, s3, print)
         kubectl.ensure_namespace(NAMESPACE)
         for model in {task.model.id: task.model for task in tasks}.values():
-            ensure_in_s3(model, s3, say)
+            ensure_in_s3(model, s3)
             kubectl.apply(model.manifest())
             wait_for(f"rlmodel {model.name}", lambda name=model.name: kubectl.get("rlmodel", name), 30)  # type: ignore[misc]
         for folder in sorted({task.folder for task in tasks}):
-            push_environment(kubectl, folder, say)
+            push_environment(kubectl, folder, print)
         return cls(kubectl, s3)
 
-    def run(
-        self, task: Task, name: str, seed: int, *, target: float | None, say: Say = print, **spec: Any
-    ) -> tuple[Trace, Object]:
-        """Run a task and return its trace and last state. If `target` is set, the run is deleted when it reaches it.
+    def run(self, task: Task, name: str, seed: int, *, target: float | None, **spec: Any) -> Trace:
+        """Run a task and return its trace. If `target` is set, the run is deleted when it reaches it.
 
         Raises:
             RunFailed: The run failed or did not end within the task's deadline. FAILURES lists the other errors.
@@ -64,14 +61,15 @@ class BenchmarkCluster:
         self.remove(name)
         applied = time.time()
         self.kubectl.apply(task.run_object(name, NAMESPACE, seed, **spec))
-        say(f"applied {name}")
+        print(f"applied {name}", flush=True)
         try:
-            run, usage = self._watch(task, name, target, say)
+            run = self._watch(task, name, target)
             lines = self.lines(run)
             if not steps_of(lines, task.batch_size):
                 raise RunFailed(f"rlrun {NAMESPACE}/{name} left no metrics:\n{describe(run)}")
             trace = trace_of(lines, applied, task.batch_size)
-            return replace(trace, facts=trace.facts | usage), run
+            groups = run.get("status", {}).get("groups", {})
+            return replace(trace, seed=seed, facts=trace.facts | {"groups": groups})
         finally:
             self.remove(name)
 
@@ -87,36 +85,23 @@ class BenchmarkCluster:
         except WaitedTooLong:
             self.kubectl("delete", "pods", "--all", "-n", NAMESPACE, "--grace-period=0", "--force", timeout=180)
 
-    def _watch(self, task: Task, name: str, target: float | None, say: Say) -> tuple[Object, dict[str, Any]]:
-        """Wait until the run has completed or reached the target. Returns it, and the CPU time per step and process."""
-        follower = Follower(say)
-        deadline = time.monotonic() + task.seconds
-        seen = step = 0
-        began: tuple[int, Reading] | None = None
-
-        def usage() -> dict[str, Any]:
-            if began is None or step <= began[0]:
-                return {}
-            seconds = cpu_seconds_between(began[1], read())
-            return {"cpu_seconds_per_step": {part: used / (step - began[0]) for part, used in seconds.items()}}
-
+    def _watch(self, task: Task, name: str, target: float | None) -> Object:
+        """Wait until the run has completed or reached the target, and return it."""
+        follower, deadline, seen = Follower(print), time.monotonic() + task.seconds, 0
         while True:
             run = self.kubectl.get("rlrun", name, NAMESPACE)
             if run is None:
                 raise RunFailed(f"rlrun {NAMESPACE}/{name} does not exist")
             follower.see(run)
-            status = run.get("status", {})
-            phase, step = status.get("phase"), (status.get("progress") or {}).get("step", 0)
-            if began is None and step:
-                began = step, read()
+            phase = run.get("status", {}).get("phase")
+            step = (run.get("status", {}).get("progress") or {}).get("step", 0)
             if phase == "Completed":
-                return run, usage()
+                return run
             if target is not None and step > seen:
                 # The status skips steps; the metrics in S3 have all of them.
                 seen = step
                 if arrival(steps_of(self.lines(run), task.batch_size), target) is not None:
-                    say(f"{name} has reached {target}")
-                    return run, usage()
+                    return run
             if phase in TERMINAL or time.monotonic() > deadline:
                 why = f"ended {phase}" if phase in TERMINAL else f"still {phase} after {task.seconds} s"
                 raise RunFailed(f"rlrun {name} {why}:\n{describe(run)}\n{pods(self.kubectl, NAMESPACE)}")
@@ -130,19 +115,16 @@ def first_line(error: Exception) -> str:
 
 def steps_of(lines: Sequence[Line], batch_size: int) -> list[Step]:
     """Return the steps of a run; time begins with the first one."""
-    trained = [line for line in lines if TRAINED in line]
-    if not trained:
-        return []
-    began = first_step_began(trained)
     return [
         Step(
-            seconds=_time(line) - began,
+            seconds=_time(line) - first_step_began(lines),
             reward=float(line["reward/mean"]),
             rollouts=int(
                 line.get("batch/effective_batch_size", batch_size) + line.get("batch/zero_advantage_rollouts", 0)
             ),
         )
-        for line in trained
+        for line in lines
+        if TRAINED in line
     ]
 
 
@@ -154,18 +136,13 @@ def first_step_began(lines: Sequence[Line]) -> float:
 
 def trace_of(lines: Sequence[Line], applied: float, batch_size: int) -> Trace:
     """Return the trace of a run, with the mean seconds of each part of a step."""
-    names = ("time/step", "time/generate_completions", "time/wait_for_policy", "time/trainer", "time/update_weights")
-    means = {
-        name: sum(values) / len(values) for name in names if (values := [line[name] for line in lines if name in line])
-    }
-    off_policy = [line["batch/off_policy_level/mean"] for line in lines if "batch/off_policy_level/mean" in line]
-    mismatch = [line["mismatch_kl/all/mean"] for line in lines if "mismatch_kl/all/mean" in line]
-    facts: dict[str, Any] = {"mean_seconds": means}
-    if off_policy:
-        facts["off_policy_steps_mean"] = sum(off_policy) / len(off_policy)
-    if mismatch:
-        facts["mismatch_kl_mean"] = sum(mismatch) / len(mismatch)
-    return Trace(steps_of(lines, batch_size), first_step_began(lines) - applied, facts)
+
+    def means(names: dict[str, str]) -> dict[str, float]:
+        values = {shown: [line[name] for line in lines if name in line] for shown, name in names.items()}
+        return {shown: sum(found) / len(found) for shown, found in values.items() if found}
+
+    facts = {"mean_seconds": means({name: name for name in PARTS}), **means(MEANS)}
+    return Trace(steps_of(lines, batch_size), first_step_began(lines) - applied, facts=facts)
 
 
 def _time(line: Line) -> float:

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,8 +33,6 @@ CONNECTIONS = 32
 ROUNDS = 7
 ROUND_REQUESTS = 1500
 WARM_UP = 300
-SINGLES = 300
-"""Number of sequential requests, for the cost of a request on an idle core."""
 PAIRS = 150
 LATENCY_ROUNDS = 5
 LATENCY_TOKENS = 16
@@ -53,12 +50,11 @@ def main() -> int:
     parser.add_argument("--model", default="owner/tiny", help="served name of its model")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of throughput")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of requests for the latency")
-    parser.add_argument("--profile", type=Path, help="file for a profile of the gateway, which slows it down")
     machine_load.add_option(parser)
     args = parser.parse_args()
     machine_load.require_idle(args.busy)
     if args.part != "latency":
-        record("gateway", asyncio.run(measure_throughput(args.rounds, args.profile)))
+        record("gateway", asyncio.run(measure_throughput(args.rounds)))
     if args.part != "throughput":
         with engine(args.engine) as url:
             record("gateway", asyncio.run(measure_latency(url, args.model, args.pairs)))
@@ -79,17 +75,13 @@ def gateway(engine_url: str, *options: str) -> Iterator[str]:
         process.wait(30)
 
 
-# --- throughput -------------------------------------------------------------------------------------------------------
-
-
-async def measure_throughput(rounds: int, profile: Path | None = None) -> Result:
+async def measure_throughput(rounds: int) -> Result:
     """Measure requests per second of the gateway on its own core."""
     cores = sorted(os.sched_getaffinity(0))
-    options = ["--core", str(cores[0]), *(["--profile", str(profile)] if profile else [])]
     os.sched_setaffinity(0, {cores[-1]})
     server, url = await stub_engine.upstream(TOKENS)
     try:
-        with gateway(url, *options) as base:
+        with gateway(url, "--core", str(cores[0])) as base:
             place, direct = urlsplit(base), urlsplit(url)
             assert place.hostname
             assert place.port
@@ -113,12 +105,6 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
                     "127.0.0.1", direct.port, _requests(direct.netloc, "/v1", size, number), CONNECTIONS
                 )
                 bare.append(size / alone)
-            _, single = await stub_engine.throughput(
-                place.hostname, place.port, _requests(place.netloc, place.path, SINGLES, rounds), 1
-            )
-            _, single_direct = await stub_engine.throughput(
-                "127.0.0.1", direct.port, _requests(direct.netloc, "/v1", SINGLES, rounds), 1
-            )
     finally:
         server.close()
         os.sched_setaffinity(0, cores)
@@ -135,11 +121,7 @@ async def measure_throughput(rounds: int, profile: Path | None = None) -> Result
         unit="req/s",
         samples=samples,
         notes=notes,
-        figures={
-            "milliseconds_per_request": 1000 / median(rates),
-            "direct_per_second": bare,
-            "one_at_a_time_p50_ms": {"gateway": 1000 * median(single), "direct": 1000 * median(single_direct)},
-        },
+        figures={"direct_per_second": bare},
         repetitions=rates,
         cores_busy=busy,
     )
@@ -151,9 +133,6 @@ def _requests(host: str, path: str, count: int, round_number: int) -> list[bytes
         stub_engine.request(host, f"{path}/chat/completions", body, **{ROLLOUT: f"rollout-{(round_number, n % 200)}"})
         for n in range(count)
     ]
-
-
-# --- latency ----------------------------------------------------------------------------------------------------------
 
 
 async def measure_latency(url: str, model: str, pairs: int) -> Result:

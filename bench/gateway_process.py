@@ -2,16 +2,13 @@
 
 python -m bench.gateway_process --engine http://127.0.0.1:8000 --model owner/name --core 0
 
-Prints the base URL of the group and serves until its standard input is closed. `--profile FILE` writes a profile of
-cProfile, `--tokens N` limits responses.
+Prints the base URL of the group and serves until its standard input is closed. `--tokens N` limits responses.
 """
 
 import argparse
 import asyncio
-import cProfile
 import os
 import sys
-from pathlib import Path
 
 import aiohttp
 from aiohttp import web
@@ -63,17 +60,10 @@ def main() -> None:
     parser.add_argument("--model", default="stub", help="name of the model there")
     parser.add_argument("--tokens", type=int, default=64, help="tokens per response")
     parser.add_argument("--core", type=int, help="the only core to run on")
-    parser.add_argument("--profile", type=Path, help="file for the profile")
     args = parser.parse_args()
     if args.core is not None:
         os.sched_setaffinity(0, {args.core})
-    profile = cProfile.Profile() if args.profile else None
-    if profile:
-        profile.enable()
     asyncio.run(serve(args.engine, args.model, args.tokens))
-    if profile:
-        profile.disable()
-        profile.dump_stats(args.profile)
 
 
 if __name__ == "__main__":

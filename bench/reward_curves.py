@@ -32,13 +32,21 @@ class Trace:
     steps: Sequence[Step]
     startup_seconds: float
     """Seconds from the command to the start of the first step, which are not part of any ratio."""
+    seed: int = 0
+    """Runs of both sides with the same seed are compared."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Further facts: versions, counters."""
+
+    @property
+    def trained(self) -> int:
+        """Number of rollouts trained on."""
+        return sum(step.rollouts for step in self.steps)
 
     def sample(self, **what: Any) -> dict[str, Any]:
         """Return all values, for the results file."""
         return {
             **what,
+            "seed": self.seed,
             "startup_seconds": self.startup_seconds,
             "seconds": [s.seconds for s in self.steps],
             "rewards": [s.reward for s in self.steps],
@@ -56,17 +64,11 @@ class Arrival:
     rollouts: int
 
 
-def moving_means(rewards: Sequence[float], window: int = WINDOW) -> list[float]:
-    """Return the mean of the last `window` rewards, for each step from the first one with `window` rewards."""
-    return [fmean(rewards[i - window : i]) for i in range(window, len(rewards) + 1)]
-
-
 def arrival(steps: Sequence[Step], target: float, window: int = WINDOW) -> Arrival | None:
-    """Return the first step at which the moving mean reaches the target, or None."""
-    for index, value in enumerate(moving_means([s.reward for s in steps], window)):
-        if value >= target:
-            count = index + window
-            return Arrival(count, steps[count - 1].seconds, sum(s.rollouts for s in steps[:count]))
+    """Return the first step at which the mean of the last `window` rewards reaches the target, or None."""
+    for count in range(window, len(steps) + 1):
+        if fmean(step.reward for step in steps[count - window : count]) >= target:
+            return Arrival(count, steps[count - 1].seconds, sum(step.rollouts for step in steps[:count]))
     return None
 
 
@@ -76,20 +78,13 @@ def drawn_rollouts(trace: Trace, trained: int, per_group: int) -> int:
 
     The number is that of all groups of every outcome in one status of the run. The status is read at a different time
     than the metrics from which `trained` comes, so the two are not added: a group that is in progress in one may be
-    trained in the other. A group in progress counts fully, because its rollouts run concurrently, and so do groups of
-    later steps. If the status lags behind the metrics, the result is at least `trained`. TRL's runs have no groups and
-    train on every rollout.
+    trained in the other. If the status lags behind the metrics, the result is at least `trained`. TRL's runs have no
+    groups and train on every rollout.
     """
     groups: dict[str, int] = trace.facts.get("groups", {})
     return max(trained, sum(groups.values()) * per_group)
 
 
-def steps_per_hour(steps: Sequence[Step], skip: int = 1) -> float | None:
-    """Return optimizer steps per hour from the end of step `skip` to the last step, or None for too few steps.
-
-    The default omits the first step, which fills the pipeline.
-    """
-    if len(steps) <= skip:
-        return None
-    begin = steps[skip - 1].seconds if skip else 0.0
-    return 3600 * (len(steps) - skip) / (steps[-1].seconds - begin)
+def steps_per_hour(steps: Sequence[Step]) -> float | None:
+    """Return optimizer steps per hour without the first step, which fills the pipeline, or None for too few steps."""
+    return 3600 * (len(steps) - 1) / (steps[-1].seconds - steps[0].seconds) if len(steps) > 1 else None

@@ -9,18 +9,12 @@ client sends its requests one after another. The two servers alternate.
 
 import argparse
 import asyncio
-import os
-import secrets
 import ssl
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -33,14 +27,12 @@ from bench.report import Result, at_most, record
 from bench.scale.testbed import objects
 from local_cluster.control_plane.without_nodes import ControlPlane
 from tests.support.crds import install_crds
-from tests.support.ports import claimed_ports
-from tests.support.seaweedfs import S3Server, running
-from tests.support.source_tree import PYTHONPATH, ROOT
+from tests.support.seaweedfs import running
+from tests.support.server_process import server_process
 
 RUNS, REPEATS, CLIENTS, REQUESTS = 1000, 5, 20, 30
 NAMESPACE, ROLE, RBAC = "bench", "bench-user", "rbac.authorization.k8s.io"
 CREATORS = 8
-START_SECONDS = 60.0
 STATUS = {
     "phase": "Running",
     "observedGeneration": 1,
@@ -67,10 +59,8 @@ def main() -> int:
         path = f"namespaces/{NAMESPACE}"
         peer = f"{api.configuration.host}/apis/rlrun.dev/v1alpha1/{path}/rlruns?limit=50"
         context = ssl.create_default_context(cafile=api.configuration.ssl_ca_cert)
-        with running(folder / "s3") as s3, rlrun_server(folder, control_plane.kubeconfig, s3) as url:
+        with running(folder / "s3") as s3, server_process(folder / "server", control_plane.kubeconfig, s3) as url:
             ours = f"{url}/rlrun/v1/{path}/runs"
-            # The server returns 503 until it has listed the objects.
-            wait_until_answered(ours, headers[0], folder / "server.log")
             load = [machine_load.settled_load()]
             found: tuple[list[list[float]], list[list[float]]] = ([], [])
             for repetition in range(args.repeats):
@@ -113,49 +103,6 @@ def create_runs(api: client.ApiClient, count: int) -> None:
 
     with ThreadPoolExecutor(CREATORS) as pool:
         list(pool.map(create, range(count)))
-
-
-@contextmanager
-def rlrun_server(folder: Path, kubeconfig: Path, s3: S3Server) -> Iterator[str]:
-    """Start rlrun-server from this checkout and yield its URL."""
-    (folder / "keys").mkdir()
-    (folder / "keys" / "key").write_bytes(secrets.token_bytes(32))
-    with claimed_ports(2) as (port, probes), (folder / "server.log").open("wb") as log:
-        settings = {
-            "PORT": str(port),
-            "METRICS_PORT": str(probes),
-            "KEYS": str(folder / "keys"),
-            "CREDENTIALS": str(folder / "none"),
-            "KUBECONFIG": str(kubeconfig),
-            "BUCKET": s3.bucket,
-        }
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        variables = {f"RLRUN_SERVER_{name}": value for name, value in settings.items()}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rlrun_server"],
-            env=plain | variables | s3.environment | {"PYTHONPATH": PYTHONPATH},
-            cwd=ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
-            process.wait()
-
-
-def wait_until_answered(url: str, headers: Mapping[str, str], log: Path) -> None:
-    """Wait until the URL returns 200. Raises RuntimeError with the end of the log."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=dict(headers)), timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"rlrun-server did not start ({error}): {log.read_text()[-1000:]}") from error
-        time.sleep(0.1)
 
 
 async def measure_requests(

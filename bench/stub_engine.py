@@ -9,36 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-LETTERS = "the quick brown fox jumps over the lazy dog and runs on "
-
-
-def chat_answer(tokens: int) -> bytes:
-    """Return vLLM 0.32's response to a chat request, with logprobs and token ids: 32 prompt tokens and `tokens`."""
-    ids = [1000 + 37 * n % 9000 for n in range(tokens)]
-    words = [f" {LETTERS[n % len(LETTERS)]}{n % 10}" for n in range(tokens)]
-    content = [
-        {"token": word, "logprob": -1.0 / (n + 1.7), "bytes": list(word.encode()), "top_logprobs": []}
-        for n, word in enumerate(words)
-    ]
-    choice = {
-        "index": 0,
-        "message": {
-            "role": "assistant", "content": "".join(words), "refusal": None, "annotations": None, "audio": None,
-            "function_call": None, "tool_calls": [], "reasoning": None,
-        },
-        "logprobs": {"content": content},
-        "finish_reason": "stop",
-        "stop_reason": None,
-        "token_ids": ids,
-        "routed_experts": None,
-    }  # fmt: skip
-    body = {
-        "id": "chatcmpl-0123456789abcdef", "object": "chat.completion", "created": 1795218015, "model": "canned",
-        "choices": [choice], "service_tier": None, "system_fingerprint": None,
-        "usage": {"prompt_tokens": 32, "total_tokens": 32 + tokens, "completion_tokens": tokens},
-        "prompt_logprobs": None, "prompt_token_ids": list(range(32)), "prompt_text": None, "kv_transfer_params": None,
-    }  # fmt: skip
-    return json.dumps(body, separators=(",", ":")).encode()
+from tests.support.fake_replica import chat_answer
 
 
 class _Messages(asyncio.Protocol, ABC):
@@ -110,8 +81,10 @@ class Client(_Messages):
 
 
 async def upstream(tokens: int) -> tuple[asyncio.Server, str]:
-    """Start a server that gives the same response to all requests. Returns it with its URL."""
-    body = chat_answer(tokens)
+    """Start a server that gives the same response of vLLM to all requests. Returns it with its URL."""
+    ids = [1000 + 37 * n % 9000 for n in range(tokens)]
+    answer = chat_answer("canned", list(range(32)), ids, " ".join(f"word{n}" for n in ids))
+    body = json.dumps(answer, separators=(",", ":")).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     server = await asyncio.get_running_loop().create_server(lambda: _Upstream(head + body), "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]

@@ -5,9 +5,9 @@
     python -m bench.trainer --device cuda         on a GPU: MFU and peak memory of a Qwen3-0.6B-shaped model
 
 On CPUs there are two models (0.45 M and 28 M parameters, random weights) and texts of very uneven length, as in the
-benchmark `trl --task uneven`. Four variants alternate, and each round starts with a different one: the trainer, the
-trainer without packing (each sample in its own row, padded to the longest), the plain loop, and the plain loop with
-samples sorted by length, which needs little padding. Only the samples' tokens count; padding does not.
+benchmark `trl --task uneven`. Three variants alternate, and each round starts with a different one: the trainer, the
+plain loop, and the plain loop with samples sorted by length, which needs little padding. Only the samples' tokens
+count; padding does not.
 """
 
 import argparse
@@ -25,13 +25,15 @@ from typing import Any
 
 from bench import machine_load
 from bench.repetitions import middle, paired_ratios
-from bench.report import BUILD, ROOT, Result, Target, at_least, at_most, machine, record
+from bench.report import ROOT, Result, Target, at_least, at_most, machine, record
 
 MARK = "RESULT "
 """Prefix of a line with a result, printed inside the image."""
 MINUTES = 6
 """Expected minutes on one core."""
 REPEATS = {"tiny": 7, "28m": 3}
+WAYS = ("packed", "plain", "sorted")
+"""Variants of a step on CPUs."""
 
 
 @dataclass(frozen=True)
@@ -80,28 +82,28 @@ def main() -> int:
     parser.add_argument("--emit", action="store_true", help="print results as lines for --in-image; record nothing")
     parser.add_argument("--repeats", type=int, help=f"timed steps of each variant (default {REPEATS})")
     parser.add_argument("--model", choices=sorted(REPEATS), action="append", help="CPU: only this model; repeatable")
-    parser.add_argument("--folder", type=Path, default=BUILD, help="folder for results (default build/bench)")
     machine_load.add_option(parser)
     args = parser.parse_args()
     if not args.emit:
         machine_load.require_idle(args.busy)
     if args.in_image:
-        return in_image([a for a in sys.argv[1:] if a != "--in-image"], args.folder)
+        return in_image([a for a in sys.argv[1:] if a != "--in-image"])
 
     def out(result: Result) -> None:
         if args.emit:
             print(MARK + json.dumps(asdict(result)), flush=True)
         else:
-            record("trainer", result, args.folder)
+            record("trainer", result)
 
     if args.device == "cuda":
         return on_gpu(out, args.repeats or 3)
     for name in args.model or list(REPEATS):
-        out_all(out, on_cpu(name, args.repeats or REPEATS[name]))
+        for result in on_cpu(name, args.repeats or REPEATS[name]):
+            out(result)
     return 0
 
 
-def in_image(arguments: list[str], folder: Path) -> int:
+def in_image(arguments: list[str]) -> int:
     """Run this program inside the trainer's image and record its results. Returns its exit code."""
     inside = ["python", "-m", "bench.trainer", *arguments, "--emit"]
     argv = [sys.executable, "-m", "local_cluster.images", "run", "--env", "HF_HUB_OFFLINE=1", "trainer", "--", *inside]
@@ -112,7 +114,7 @@ def in_image(arguments: list[str], folder: Path) -> int:
         if at < 0:
             print(line, end="", flush=True)
             continue
-        record("trainer", parse_result(json.loads(line[at + len(MARK) :])), folder)
+        record("trainer", parse_result(json.loads(line[at + len(MARK) :])))
     return process.wait()
 
 
@@ -120,12 +122,6 @@ def parse_result(values: dict[str, Any]) -> Result:
     """Return the result that was serialized with `asdict`."""
     sequences = {name: tuple(values.get(name, ())) for name in ("repetitions", "cores_busy")}
     return Result(**(values | sequences | {"aim": Target(**values["aim"]) if values["aim"] else None}))
-
-
-def out_all(out: Callable[[Result], None], results: list[Result]) -> None:
-    """Pass on each result."""
-    for result in results:
-        out(result)
 
 
 def on_cpu(name: str, repeats: int) -> list[Result]:
@@ -141,12 +137,12 @@ def on_cpu(name: str, repeats: int) -> list[Result]:
         variants = TrainerVariants(shape.save(Path(folder)), "cpu", "float32", shape.budget)
         steps: list[dict[str, Any]] = []
         # The first step of each variant is a warm-up; its loss shows that all make the same update.
-        losses = {way: variants.step(way, samples)["loss"] for way in variants.names}
+        losses = {way: variants.step(way, samples)["loss"] for way in WAYS}
         busy = []
         for repeat in range(repeats):
             busy.append(machine_load.settled_load())
-            turn = repeat % len(variants.names)
-            for way in variants.names[turn:] + variants.names[:turn]:
+            turn = repeat % len(WAYS)
+            for way in WAYS[turn:] + WAYS[:turn]:
                 found = variants.step(way, samples)
                 steps.append({"way": way, "repeat": repeat, "tokens_per_second": tokens / found["seconds"], **found})
                 print(f"{name} {way}: {tokens / found['seconds']:.0f} tokens/s", flush=True)
@@ -164,10 +160,9 @@ def cpu_results(
     versions: Mapping[str, str],
 ) -> list[Result]:
     """Return tokens per second relative to both plain loops, repetition by repetition."""
-    names = tuple(dict.fromkeys(losses))
-    rates = {way: median(m["tokens_per_second"] for m in steps if m["way"] == way) for way in names}
+    rates = {way: median(m["tokens_per_second"] for m in steps if m["way"] == way) for way in WAYS}
     story = ", ".join(f"{way} {rate:.0f}" for way, rate in rates.items())
-    padding = {way: next(m["padding"] for m in steps if m["way"] == way) for way in names}
+    padding = {way: next(m["padding"] for m in steps if m["way"] == way) for way in WAYS}
     common: dict[str, Any] = {
         "versions": versions,
         "cores_busy": cores_busy,
@@ -175,25 +170,24 @@ def cpu_results(
     }
     what = f"trainer's tokens/s against peft + transformers, {title}"
 
-    def row(title: str, how: str, ours: str, theirs: str, unit: str, aim: Target | None) -> Result:
-        of_each = [{m["repeat"]: m["tokens_per_second"] for m in steps if m["way"] == way} for way in (ours, theirs)]
-        found = paired_ratios(*of_each)
+    def row(title: str, theirs: str, unit: str) -> Result:
+        sides = [{m["repeat"]: m["tokens_per_second"] for m in steps if m["way"] == way} for way in ("packed", theirs)]
+        found = paired_ratios(*sides)
         return Result(
             name=f"{name}, {title}",
-            what=f"{what}, {how}",
+            what=f"{what}, packing on",
             ratio=middle(found),
-            aim=aim,
+            aim=at_least(1.0),
             unit=unit,
-            samples=[m for m in steps if m["way"] in (ours, theirs)],
+            samples=[m for m in steps if m["way"] in ("packed", theirs)],
             notes=[f"tokens per second on one core: {story}"] if title == "packed" else [],
             repetitions=found,
             **common,
         )
 
     return [
-        row("packed", "packing on", "packed", "plain", "x the plain loop", at_least(1.0)),
-        row("packed, sorted loop", "packing on", "packed", "sorted", "x the loop sorted by length", at_least(1.0)),
-        row("padded", "packing off", "padded", "plain", "x the plain loop", None),
+        row("packed", "plain", "x the plain loop"),
+        row("packed, sorted loop", "sorted", "x the loop sorted by length"),
     ]
 
 
@@ -212,7 +206,8 @@ def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         SHAPES["0.6b"].save(Path(folder), max(load.tokens for load in LOADS), torch.bfloat16)
         for load in LOADS:
-            out_all(out, gpu_results(load, gpu_steps(load, Path(folder), repeats)))
+            for result in gpu_results(load, gpu_steps(load, Path(folder), repeats)):
+                out(result)
     return 0
 
 

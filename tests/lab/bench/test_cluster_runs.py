@@ -75,7 +75,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_run_ends_at_its_target_and_is_removed(cluster: Any) -> None:
     server = Server({}, last=40)
-    trace, _ = cluster(server, [0.4, 0.6, 0.7, 0.8, 0.9, 0.9]).run(DEMO, "r", 3, target=0.7, say=lambda _: None)
+    trace = cluster(server, [0.4, 0.6, 0.7, 0.8, 0.9, 0.9]).run(DEMO, "r", 3, target=0.7)
     assert len(trace.steps) == 4
     assert trace.steps[-1].seconds == 8.0
     assert server.deleted == ["r", "r"]
@@ -84,7 +84,7 @@ def test_run_ends_at_its_target_and_is_removed(cluster: Any) -> None:
 
 def test_run_without_a_target_runs_to_its_end(cluster: Any) -> None:
     server = Server({6: "Completed"}, last=6)
-    trace, _ = cluster(server, [0.9] * 6).run(DEMO, "r", 0, target=None, say=lambda _: None, maxAsyncLevel=2)
+    trace = cluster(server, [0.9] * 6).run(DEMO, "r", 0, target=None, maxAsyncLevel=2)
     assert len(trace.steps) == 6
     assert server.applied["spec"]["maxAsyncLevel"] == 2
 
@@ -93,10 +93,10 @@ def test_run_without_a_target_runs_to_its_end(cluster: Any) -> None:
 def test_failed_or_late_run_raises_and_is_removed(cluster: Any, phases: Any, seconds: int) -> None:
     server = Server(phases, last=2)
     with pytest.raises(RunFailed, match="ended Failed" if phases else "after 0 s"):
-        cluster(server, [0.4, 0.4]).run(replace(DEMO, seconds=seconds), "r", 0, target=0.7, say=lambda _: None)
+        cluster(server, [0.4, 0.4]).run(replace(DEMO, seconds=seconds), "r", 0, target=0.7)
     assert server.deleted == ["r", "r"]
 
 
 def test_recorded_trace_is_json(cluster: Any) -> None:
-    trace, _ = cluster(Server({}, last=40), [0.8] * 6).run(DEMO, "r", 0, target=0.7, say=lambda _: None)
+    trace = cluster(Server({}, last=40), [0.8] * 6).run(DEMO, "r", 0, target=0.7)
     assert json.loads(json.dumps(trace.sample(side="ours")))["mean_seconds"] == {"time/step": 2.0}

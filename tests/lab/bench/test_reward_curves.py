@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bench.reward_curves import Step, Trace, arrival, drawn_rollouts, moving_means, steps_per_hour
+from bench.reward_curves import Step, Trace, arrival, drawn_rollouts, steps_per_hour
 from bench.trl_runs import trace_of as trl_trace
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -12,11 +12,6 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 def steps(rewards: list[float], each: float = 2.0, rollouts: int = 128) -> list[Step]:
     return [Step(each * (i + 1), reward, rollouts) for i, reward in enumerate(rewards)]
-
-
-def test_moving_mean_needs_a_full_window() -> None:
-    assert moving_means([1.0, 2.0]) == []
-    assert moving_means([1.0, 2.0, 3.0, 7.0]) == [2.0, 4.0]
 
 
 def test_arrival_is_the_first_step_whose_moving_mean_reaches_the_target() -> None:
@@ -39,20 +34,20 @@ def test_steps_per_hour_omit_the_first_step() -> None:
 
 def test_unused_groups_count_as_drawn() -> None:
     groups = {"trained": 224, "stale": 48, "inFlight": 38, "errored": 1, "filtered": 2}
-    assert drawn_rollouts(Trace([], 0.0, {"groups": groups}), 1792, 8) == (224 + 89) * 8
+    assert drawn_rollouts(Trace([], 0.0, facts={"groups": groups}), 1792, 8) == (224 + 89) * 8
     assert drawn_rollouts(Trace([], 0.0), 1408, 8) == 1408
 
 
 def test_status_of_another_time_than_the_metrics_is_not_added_to_them() -> None:
     # An earlier status has 16 groups in progress that the metrics know as trained; a later one has a step more.
     earlier, later = {"trained": 208, "inFlight": 26}, {"trained": 240, "inFlight": 10}
-    assert drawn_rollouts(Trace([], 0.0, {"groups": earlier}), 224 * 8, 8) == 234 * 8
-    assert drawn_rollouts(Trace([], 0.0, {"groups": later}), 224 * 8, 8) == 250 * 8
-    assert drawn_rollouts(Trace([], 0.0, {"groups": {"trained": 200}}), 224 * 8, 8) == 224 * 8
+    assert drawn_rollouts(Trace([], 0.0, facts={"groups": earlier}), 224 * 8, 8) == 234 * 8
+    assert drawn_rollouts(Trace([], 0.0, facts={"groups": later}), 224 * 8, 8) == 250 * 8
+    assert drawn_rollouts(Trace([], 0.0, facts={"groups": {"trained": 200}}), 224 * 8, 8) == 224 * 8
 
 
 def test_sample_has_every_step() -> None:
-    sample = Trace(steps([0.4, 0.5]), 40.0, {"threads": 2}).sample(side="ours", seed=1)
+    sample = Trace(steps([0.4, 0.5]), 40.0, 1, {"threads": 2}).sample(side="ours")
     assert sample == {
         "side": "ours",
         "seed": 1,
