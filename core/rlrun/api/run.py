@@ -231,8 +231,8 @@ class RLRunSpec(Spec):
             # Allow the default with a short stallDeadlineSeconds: few rollouts of such runs take that long.
             f"self.env.all(e, !has(e.rolloutTimeoutSeconds) || e.rolloutTimeoutSeconds <= {DEFAULT_ROLLOUT_TIMEOUT}"
             " || e.rolloutTimeoutSeconds * 10 < self.stallDeadlineSeconds * 9)",
-            f"env[].rolloutTimeoutSeconds above {DEFAULT_ROLLOUT_TIMEOUT} must be below 0.9 x stallDeadlineSeconds, "
-            f"because a run fails if a step waits longer for rollouts and their scores: raise stallDeadlineSeconds too",
+            f"env[].rolloutTimeoutSeconds must be at most {DEFAULT_ROLLOUT_TIMEOUT} or below 0.9 x stallDeadlineSeconds"
+            f", because a run fails if a step waits longer for rollouts and scores: raise stallDeadlineSeconds too",
             lambda s: all(
                 e.rollout_timeout_seconds <= DEFAULT_ROLLOUT_TIMEOUT
                 or e.rollout_timeout_seconds * 10 < s.stall_deadline_seconds * 9

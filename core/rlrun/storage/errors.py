@@ -168,8 +168,8 @@ MISSING_CREDENTIALS = (
 )
 ACCESS = AnswerMeaning(
     AccessDenied,
-    "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the S3 Secret, or the workload identity, and that it may "
-    "read, write, list and delete in {bucket!r}",
+    "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the S3 Secret, or the workload identity, and its "
+    "permissions to read, write, list and delete in {bucket!r}",
 )
 EXPIRED = AnswerMeaning(
     AccessDenied,

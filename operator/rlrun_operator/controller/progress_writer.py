@@ -56,7 +56,7 @@ class ProgressWriter:
             )
         except ApiError as error:
             if error.status == CONFLICT or error.is_object_missing:
-                log.info("%s has changed; its progress is written by a reconcile", key)
+                log.info("%s has changed; a reconcile will write its progress", key)
                 return AT_ONCE
             raise
         STATUS_WRITES.inc()

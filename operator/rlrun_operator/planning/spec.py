@@ -240,7 +240,7 @@ def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     if wanted is None and shortest > model.max_tokens_of_runs:
         return Problem(
             reason=Reason.INVALID_SPEC,
-            message=f"`spec.sampling.minTokens` is {shortest}, but runs of {model.id} without maxTokens have "
+            message=f"`spec.sampling.minTokens` is {shortest}, but runs of {model.id} without maxTokens get at most "
             f"{model.max_tokens_of_runs} tokens per turn. Start a new run with `spec.sampling.maxTokens` of at least "
             f"{shortest}.",
         )

@@ -72,14 +72,14 @@ HOSTED = (
         "trajectory_strategy",
         "trajectory_strategy",
         "Conversion of turns to training sequences, as in prime-rl. The hosted service documents it as the order of "
-        "generation, which both values leave unchanged in rlrun.",
+        "generation; in rlrun, both values have the same order.",
     ),
     DialectKey("trajectoryStrategy", None, "is not a key of rlrun: use trajectory_strategy"),
     DialectKey(
         "cluster_name", None, "has no equivalent: a run stays in its cluster, on the nodes that its RLModel selects"
     ),
     DialectKey("run_config", None, "has no equivalent: only the keys on this page can be set"),
-    DialectKey("tailscale", None, "has no equivalent: list the hosts that an environment connects to in its egress"),
+    DialectKey("tailscale", None, "has no equivalent: list in egress of [[env]] the hosts that it connects to"),
     *(
         DialectKey(f"sampling.extra_body.chat_template_kwargs.{key}", f"sampling.{key}")
         for key in ("enable_thinking", "reasoning_effort")

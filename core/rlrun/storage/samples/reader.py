@@ -69,7 +69,7 @@ class OpenSamples:
                 f"{MAX_OBJECT_BYTES} bytes"
             )
         if group.size > min(MAX_OBJECT_BYTES, self._limits.scan):
-            raise SamplesDamaged(f"group {group.group} cannot be read: its frame has {group.size} bytes")
+            raise SamplesDamaged(f"group {group.group} is too large to be read: {group.size} bytes")
         frame = self._read(self._uri, group.offset, group.size)
         try:
             if len(frame) != group.size:

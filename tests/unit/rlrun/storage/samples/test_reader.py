@@ -82,7 +82,7 @@ def test_a_group_without_texts_says_so() -> None:
 def test_a_frame_beyond_the_limit_is_not_requested() -> None:
     stored = RangeObject(encode_samples(3, SampleSplit.train, groups()).data)
     found = opened(stored)
-    with pytest.raises(SamplesDamaged, match="cannot be read"):
+    with pytest.raises(SamplesDamaged, match="too large to be read"):
         found.records(found.index.groups[0].model_copy(update={"size": MAX_OBJECT_BYTES + 1}))
     assert len(stored.asked) == 1
 
