@@ -268,7 +268,7 @@ def metrics() -> Data:
     return {
         "prometheus": source.metrics(),
         "weights and biases": {
-            "header": source.record("project", "entity", "online"),
+            "header": source.record("folder", "online", "run"),
             "line": source.record("step", "values"),
         },
     }
