@@ -69,6 +69,23 @@ def test_every_route_declares_its_check() -> None:
             assert isinstance(checks_of(route)[0], Requirement), route.path
 
 
+KINDS = {
+    "adapters": "rladapters", "checkpoints": "rlcheckpoints", "runs": "rlruns", "secrets": "secrets", "usage": "rlruns"
+}  # fmt: skip
+SUBRESOURCES = {"logs": "/log", "metrics": "/metrics", "steps": "/samples", "examples": "/samples"}
+VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+@pytest.mark.parametrize(("method", "path", "check"), list(in_namespace()))
+def test_the_right_of_a_route_is_that_of_its_object(method: str, path: str, check: Requirement) -> None:
+    kind, name, part = [*path.partition("{namespace}/")[2].split("/"), "", ""][:3]
+    is_action = ":" in name.rpartition("}")[2]
+    verb = "patch" if is_action else "list" if method == "GET" and not name else VERBS[method]
+    expected = "list events" if part == "events" else f"{verb} {KINDS[kind]}{SUBRESOURCES.get(part, '')}"
+    right = check.permission
+    assert f"{right.verb} {right.resource}{f'/{right.subresource}' if right.subresource else ''}" == expected
+
+
 @pytest.mark.parametrize(("method", "path", "check"), list(in_namespace()))
 async def test_without_the_right_a_namespace_looks_as_if_it_were_not_there(
     api: RestApi, method: str, path: str, check: Requirement

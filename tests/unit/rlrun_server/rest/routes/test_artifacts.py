@@ -68,3 +68,11 @@ async def test_one(api: RestApi, kind: str) -> None:
     for name in ("first-step-4", "nothing"):
         missing = await api.client.get(f"/namespaces/team/{kind}/{name}", headers=user)
         assert (missing.status_code, missing.json()["reason"]) == (404, "ObjectNotFound")
+
+
+@pytest.mark.parametrize("kind", ["checkpoints", "adapters"])
+async def test_before_all_artifacts_are_listed_there_is_no_answer(api: RestApi, kind: str) -> None:
+    getattr(api.services.objects, kind)._synced.clear()
+    for path in (kind, f"{kind}/first-step-1"):
+        answer = await api.client.get(f"/namespaces/team/{path}", headers=api.user("ann", *RIGHTS))
+        assert (answer.status_code, answer.json()["reason"]) == (503, "ServerNotReady"), path
