@@ -1,3 +1,4 @@
+import io
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,6 +8,7 @@ from rlrun_cli.remote.run_data.run_summary import sparkline, summarize
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import CliError, show_error
 from rlrun_cli.terminal.output import age, duration, notice, size, table
+from typing_extensions import override
 
 
 @pytest.mark.parametrize(
@@ -14,7 +16,7 @@ from rlrun_cli.terminal.output import age, duration, notice, size, table
     [
         (-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (330, "5m30s"), (7200, "120m"), (3 * 3600, "3h"),
         (3 * 3600 + 1200, "3h20m"), (30 * 3600, "30h"), (75 * 3600, "3d3h"), (400 * 86400, "400d"),
-        (800 * 86400, "2y70d"),
+        (800 * 86400, "2y70d"), (601, "10m"), (8 * 3600 + 60, "8h"), (49 * 3600, "2d1h"), (8 * 86400 + 3600, "8d"),
     ],
 )  # fmt: skip
 def test_durations_are_formatted_as_in_kubectl(seconds: float, text: str) -> None:
@@ -75,6 +77,36 @@ def test_the_first_condition_that_is_not_true_is_the_reason() -> None:
 def test_a_notice_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     notice("one\ntwo \x1b]52;c;eA==\x07 \x9b2J")
     assert capsys.readouterr().err == "one\ntwo ]52;c;eA== 2J\n"
+
+
+def test_a_styled_cell_keeps_its_style_without_control_characters() -> None:
+    shown = output.printable(Text("one\ttwo", style="red"))
+    assert (shown.plain, shown.style) == ("one two", "red")
+
+
+def test_rows_of_other_headers_have_a_header(capsys: pytest.CaptureFixture[str]) -> None:
+    growing = output.GrowingTable()
+    for headers in (["A"], ["A"], ["B"]):
+        growing.add(headers, [["x"]])
+    assert capsys.readouterr().out.split() == ["A", "x", "x", "B", "x"]
+
+
+class Pipe(io.StringIO):
+    """A stream of which another program reads what is flushed."""
+
+    received = ""
+
+    @override
+    def flush(self) -> None:
+        self.received = self.getvalue()
+
+
+@pytest.mark.parametrize("fmt", output.Format)
+def test_a_program_reads_an_object_of_a_stream_at_once(monkeypatch: pytest.MonkeyPatch, fmt: output.Format) -> None:
+    pipe = Pipe()
+    monkeypatch.setattr("sys.stdout", pipe)
+    output.emit_stream([{"metadata": {"name": "first"}}], "rlruns", fmt)
+    assert "first" in pipe.received
 
 
 ODD = "user\u202etxt.exe\u200b\u2066\U000e0041"

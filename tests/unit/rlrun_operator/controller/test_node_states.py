@@ -49,7 +49,11 @@ async def test_the_nodes_of_evicted_pods_are_read_once_for_all_runs(nodes: Nodes
 
 
 async def test_other_pods_cost_no_read(nodes: Nodes) -> None:
-    assert await nodes.states.find_lost([Pod(pod("trainer", ready=True))]) == frozenset()
+    """Also an evicted pod that is not being deleted yet, and one that has ended."""
+    early, ended = evicted("gone"), evicted("gone")
+    del early["metadata"]["deletionTimestamp"]
+    ended["status"]["phase"] = "Failed"
+    assert await nodes.states.find_lost(map(Pod, [pod("trainer", ready=True), early, ended])) == frozenset()
     assert nodes.cluster.calls == []
 
 
@@ -66,6 +70,17 @@ async def test_a_state_is_read_again_before_a_decision_and_after_a_while(
     assert len(nodes.cluster.calls) == 2
     assert await nodes.lost("gone") == frozenset()
     assert len(nodes.cluster.calls) == 2
+
+
+async def test_a_state_that_is_read_for_a_decision_keeps_no_older_one(nodes: Nodes) -> None:
+    await nodes.lost("healthy")
+    nodes.now = 1.0
+    assert await nodes.lost("gone") == {"gone"}
+    nodes.cluster.put({"kind": "Node", "metadata": {"name": "gone"}, "status": {"conditions": []}})
+    nodes.now = KEPT_SECONDS - 1.0
+    await nodes.lost("healthy", is_fresh=True)
+    nodes.now = KEPT_SECONDS + 1.0
+    assert await nodes.lost("gone") == frozenset()
 
 
 async def test_a_node_that_may_not_be_read_is_not_lost(nodes: Nodes) -> None:

@@ -56,6 +56,19 @@ NEWER = "class of no Python yet:"
         (UNKNOWN, {"my_env.py": "if a:\n    b = 1\n" + "elif a:\n    b = 1\n" * 990}),
         (UNKNOWN, {"my_env.py": "def load_environment(): ...\n" + "#" * MAX_SOURCE_BYTES}),
         (UNKNOWN, {"other.py": "def load_environment(): ..."}),
+        # A folder takes precedence over a file, and a name of another module may be changed.
+        (ENVIRONMENT, {"my_env/__init__.py": "def load_environment(): ...", "my_env.py": "other = 1"}),
+        (
+            HARNESS,
+            {"my_env/__init__.py": "from .h import B as H\n__all__ = ['H']", "my_env/h.py": "class B(Harness): ..."},
+        ),
+        (
+            UNKNOWN,
+            {
+                "my_env/__init__.py": "from .a import *\n" + "#" * (MAX_SOURCE_BYTES // 2),
+                "my_env/a.py": "def load_environment(): ...\n" + "#" * (MAX_SOURCE_BYTES // 2),
+            },
+        ),
     ],
 )
 def test_form_of_a_package(expected: PackageForm, files: dict[str, str]) -> None:
@@ -79,3 +92,15 @@ def test_each_module_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ast, "parse", counted)
     assert package_form("my_env", lambda path: files[path].encode() if path in files else None) is ENVIRONMENT
+
+
+def test_a_circle_of_modules_is_not_followed_for_long() -> None:
+    files = {"my_env/__init__.py": b"from .a import T\n__all__ = ['T']", "my_env/a.py": b"from . import T"}
+    reads = list[str]()
+
+    def read(path: str) -> bytes | None:
+        reads.append(path)
+        assert len(reads) < 100, "the circle has no end"
+        return files.get(path)
+
+    assert package_form("my_env", read) is TASKSET
