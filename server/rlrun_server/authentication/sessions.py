@@ -36,8 +36,8 @@ ATTEMPTS = Rate(per_second=0.5, burst=20.0)
 """Rate of logins with unknown credentials per address."""
 ATTEMPTS_OF_ALL = Rate(per_second=5.0, burst=100.0)
 ISSUER_LOGINS = Rate(per_second=20.0, burst=200.0)
-"""Rate of logins at the OIDC issuer, each of which sends it a request. Not per address, because browsers may share a
-gateway.
+"""Rate of logins at the OIDC issuer, each of which causes a request to the issuer. It is not a rate per address,
+because browsers may share a gateway.
 """
 EVERYONE = ""
 

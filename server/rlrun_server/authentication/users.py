@@ -24,7 +24,7 @@ from rlrun_server.authentication.token_reviews import (
 from rlrun_server.runtime.caches import ReviewCache
 
 ALLOWED_SECONDS = 15.0
-"""Seconds for which a permission or an API key is cached. A revoked one works this long."""
+"""Seconds for which a permission or an API key is cached. A revoked permission or key works this long."""
 ISSUER_USER, ISSUER_USER_PREFIX = "issuer user", "rlo_"
 """Purpose and prefix of sealed credentials of users from an OIDC issuer."""
 AUTHENTICATED = "system:authenticated"

@@ -76,7 +76,7 @@ class StoredFiles:
     def __init__(
         self, storage: PlatformStorage, name: str, threads: int, *, waiting: int | None = None, at_once: int = 1
     ) -> None:
-        """`name`, `threads`, `waiting` and `at_once` are those of `TenantQueue`."""
+        """`name`, `threads`, `waiting` and `at_once` are passed to `TenantQueue`."""
         self.store = storage.store
         self.root = storage.root
         self._renew = storage.renew

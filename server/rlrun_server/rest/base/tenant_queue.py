@@ -26,8 +26,8 @@ class TenantQueue:
     """
 
     def __init__(self, threads: int, name: str, waiting: int | None = None, at_once: int = 1) -> None:
-        """`name` is the prefix of the threads' names. `waiting` is the maximum number of waiting calls of a tenant,
-        MAX_WAITING by default, and `at_once` that of its running calls.
+        """`name` is the prefix of the threads' names. A tenant may have at most `waiting` waiting calls, MAX_WAITING by
+        default, and at most `at_once` running calls.
         """
         self._threads = ThreadPoolExecutor(threads, name)
         self._max_waiting = waiting

@@ -29,7 +29,7 @@ class Package:
     owner: str
     name: str
     versions: int
-    """Number of its versions."""
+    """Number of versions."""
     version: str
     """The version that was pushed last."""
     pushed: datetime

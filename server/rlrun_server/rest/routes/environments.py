@@ -44,15 +44,15 @@ class EnvironmentSummary(Schema):
     """Environment package."""
 
     id: str
-    """Id that `env.id` of a run names: owner/name."""
+    """Id for `env.id` of a run: owner/name."""
     version: str
     """The version that was pushed last."""
     versions: int
-    """Number of its versions."""
+    """Number of versions."""
     pushed: str
     """Time of the last push."""
     public: bool
-    """True if runs of all namespaces may use it."""
+    """True if runs of all namespaces may use the package."""
 
 
 class EnvironmentList(Schema):

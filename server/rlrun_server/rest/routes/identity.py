@@ -30,7 +30,7 @@ class NamespaceSummary(Schema):
 
     name: str
     runs: int
-    """Number of its runs."""
+    """Number of runs in the namespace."""
 
 
 class NamespaceList(Schema):

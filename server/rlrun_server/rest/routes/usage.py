@@ -41,7 +41,7 @@ class UsageQuery(Schema):
 
     by: UsageGroup = UsageGroup.run
     month: str | None = Field(default=None, pattern=r"^20\d\d-(0[1-9]|1[0-2])$")
-    """Month in UTC, as in 2026-01. Excludes `since` and `until`."""
+    """Month in UTC, as in 2026-01. Cannot be combined with `since` and `until`."""
     since: Since | None = None
     """Start of the period, as in 2026-01-31T12:00:00Z. Defaults to the start of this month."""
     until: Since | None = None

@@ -37,7 +37,7 @@ class MetricsQuery(Schema):
     min_step: int = Field(default=0, ge=0, le=MAX_STEP, alias="min_step")
     max_step: int = Field(default=MAX_STEP, ge=0, le=MAX_STEP, alias="max_step")
     points: int = Field(default=DEFAULT_POINTS, ge=1, le=MAX_POINTS)
-    """Maximum number of points of a series. If there are more steps, they are combined to buckets with mean, minimum
+    """Maximum number of points of a series. If there are more steps, they are combined into buckets with mean, minimum
     and maximum.
     """
 

@@ -49,10 +49,11 @@ class SampleItem(Schema):
     """One rollout in a list."""
 
     rollout: str
-    """Id of the rollout in paths: its own id, or `~` and a digest if that is empty, not unique or not valid in a path.
+    """Id of the rollout in paths: its own id, or `~` and a digest if its own id is empty, not unique or not valid in a
+    path.
     """
     group: str
-    """Id of the group in paths, formed like that of the rollout."""
+    """Id of the group in paths, formed like `rollout`."""
     agent: str | None = None
     """Agent of the rollout, in an environment with several agents."""
     status: SampleStatus
@@ -84,7 +85,7 @@ class SampleGroupInfo(Schema):
     policy_version: int | None = None
     """Version of the policy with which the group started."""
     staleness: int | None = None
-    """Number of steps between this version and the policy that the step trained."""
+    """Number of steps between `policyVersion` and the policy that the step trained."""
     rollouts: int
     """Number of rollouts of the group, before filters."""
     mean: float | None = None

@@ -40,7 +40,7 @@ LIMITS = ReadLimits(
     record=512 * 1024,
     scan=8 * 1024**2,
 )
-"""The largest index needs 150 MB for a moment, and one is decoded at a time."""
+"""Limits of an object's index. The largest index needs 150 MB while it is decoded, and one is decoded at a time."""
 TAIL_BYTES = 32 * 1024**2
 """Memory for the ends of objects of all runs, in bytes. An object with 512 rollouts needs 96 KiB."""
 MAX_TAIL = 4 * 1024**2
