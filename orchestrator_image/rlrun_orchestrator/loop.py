@@ -225,7 +225,7 @@ class RunLoop:
         self.step = result.step
         if batch is None or made_of is None or batch.id != made_of.id:
             if batch is not None:
-                log.info("the trainer ran step %d on a different batch; the current one stays for later", result.step)
+                log.info("the trainer ran step %d on a different batch; the current batch is used later", result.step)
             self._demonstrations.return_batch()
             self._dispatcher.return_batch(result.step, made_of)
             return None

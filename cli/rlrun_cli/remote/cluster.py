@@ -86,7 +86,7 @@ class RemoteCluster:
         self.login_name = login_name
         self._open_transport = open_transport
         self.transport = open_transport(REQUEST_TIMEOUT_SECONDS)
-        """Transport of other requests than this class has. It raises ApiError."""
+        """Transport for requests that this class has no method for. It raises ApiError."""
 
     @classmethod
     def connect(

@@ -33,7 +33,7 @@ class UserToken:
         *,
         with_key: bool = True,
     ) -> None:
-        """`audience` of the ServiceAccount's token is the API server if empty. `with_key` prefers an API key."""
+        """`audience` is that of a requested token; empty means the API server. `with_key` prefers an API key."""
         self._cluster = cluster
         self._with_key = with_key
         self._audience = audience

@@ -14,7 +14,8 @@ from rlrun.api.base.received import InputInvalid, read_fast
 from rlrun.protocol.environment import MAX_REQUEST_BYTES
 
 MAX_TURNS = 16
-"""Maximum number of answered requests. Further ones are rejected, which ends a conversation without an end of its own.
+"""Maximum number of answered requests. Further requests are rejected, which ends conversations that would not end
+otherwise.
 """
 SOCKET_SECONDS = 10.0
 SAMPLING: Mapping[str, Any] = {"temperature": 1.0, "max_tokens": 512}

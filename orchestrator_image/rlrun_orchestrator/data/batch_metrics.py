@@ -19,7 +19,7 @@ BOTH = ("time/step", "time/save_ckpt", "perf/throughput")
 MAX_NAMED_AGENTS = 16
 """Maximum number of agents per environment with their own metrics."""
 UNTAUGHT = (Reason.TEACHER_REFUSED, Reason.TEACHER_ANSWER_UNUSABLE)
-"""Reasons of rollouts for which the teacher has no log probabilities."""
+"""Reasons why rollouts lack log probabilities of the teacher."""
 
 
 def summary_stats(name: str, values: Sequence[float]) -> dict[str, float]:

@@ -120,7 +120,7 @@ class Group:
     sampled: SampledExample
     """Example, with the group's ordinal."""
     versions: VersionSpan
-    """Versions of the policies that sampled its tokens or may do so. The gateway adds those of further turns."""
+    """Versions of the policies that sampled its tokens or may do so. The gateway adds the versions of further turns."""
     state: GroupState = GroupState.in_flight
     rollouts: list[Rollout] = field(default_factory=list)
     """Scored rollouts. Empty if the environment returned no results."""

@@ -11,7 +11,7 @@ from rlrun.protocol.problem import Problem
 
 MAX_NAMES = 200
 OF_AGENTS = ("reward/", "val_reward/", "eval/")
-"""Metrics of environments that agents also have, with the agent's name after that of the environment."""
+"""Metrics of environments that agents also have, with the agent's name after the environment's."""
 SHOWN = 3
 """Maximum number of names in a message."""
 SHOWN_CHARACTERS = 80

@@ -43,8 +43,8 @@ class ScoringSettings:
     verify: bool = True
     """True if environments compute rewards. Otherwise all rewards are 0, and no rewards are filtered."""
     baseline: bool = True
-    """Compare each rollout with the group's others of the same agent. A group then needs two valid rollouts of one
-    agent, unless the run requests groups of one.
+    """Compare each rollout with the group's other rollouts of the same agent. A group then needs two valid rollouts of
+    one agent, unless the run requests groups of one.
     """
 
     filter_zero_advantages: bool = False

@@ -34,14 +34,15 @@ IGNORED = Reason.ADAPTER_IGNORED
 DOWNLOAD_FAILED = Reason.ADAPTER_DOWNLOAD_FAILED
 """Sidecar's reason if neither S3 nor the trainer delivers the files."""
 DNS_MISSES_BEFORE_REMOVAL = 3
-"""Number of consecutive DNS lookups without the replica before it is removed, so that one incomplete response does not.
+"""Number of consecutive DNS lookups without the replica after which it is removed. One incomplete response does not
+suffice.
 """
 REPORT_AFTER = 5.0
 """Seconds without a replica that serves the policy after which the wait is reported."""
 PUBLICATIONS_KEPT = 1000
 """Number of publications whose order is remembered, more than any group can outlive."""
 AFFINITY_SLACK = 4
-"""Maximum number of requests of a group's home replica above that of the least busy one."""
+"""Maximum number of requests by which a group's home replica may be busier than the least busy one."""
 
 
 @dataclass(frozen=True)

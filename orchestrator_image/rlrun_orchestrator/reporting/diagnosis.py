@@ -36,7 +36,7 @@ COLLAPSE_TO = 0.5
 MISMATCH_STEPS = 3
 MISMATCH_KL = 0.1
 """Nats per token. Two matching implementations stay below 0.001, and a policy two steps old below 0.01. At 0.1, ratios
-of 1.5 are common and the gradient belongs to another policy.
+of 1.5 are common and the gradient belongs to a different policy.
 """
 MASKED_SHARE = 0.3
 """Fraction of tokens left out for their importance ratio. Above it, a third of the batch is lost."""

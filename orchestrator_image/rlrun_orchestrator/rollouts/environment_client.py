@@ -32,9 +32,8 @@ class EnvironmentClient:
     def __init__(
         self, http: aiohttp.ClientSession, name: str, url: str, *, group_deadline: float, token: str | None = None
     ) -> None:
-        """`group_deadline` is the time in seconds for one group of rollouts, including all turns and scoring.
-
-        `token` is the environments' token. Their pods must not see the run's token.
+        """`group_deadline` is the time in seconds for one group of rollouts, including all turns and scoring. `token`
+        is the environments' token. The pods of environments must not see the run's token.
         """
         self.name = name
         self.group_deadline = group_deadline

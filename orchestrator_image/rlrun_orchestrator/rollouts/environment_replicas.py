@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FAILURE_PENALTY = 4
-"""Number of groups in progress as which one failure since the last success counts when pods are compared."""
+"""Number of groups in progress that one failure since the last success equals when pods are compared."""
 
 Addresses = Callable[[str], Awaitable[Iterable[str]]]
 """Function that maps the URL of a Service to the URLs of its pods. Raises OSError if there is none."""

@@ -35,10 +35,9 @@ class GroupTracker:
         counts: GroupCounts | None = None,
         rollouts_per_group: int = 1,
     ) -> None:
-        """`counts` are those of the run's earlier processes, whose groups in flight count as stale.
-
-        A batch has at least `rollouts_per_group` valid rollouts for each of its `limits.groups_per_batch` groups. If
-        rollouts fail, it contains more groups.
+        """`counts` has the counts of the run's earlier processes, whose groups in flight count as stale. A batch has at
+        least `rollouts_per_group` valid rollouts for each of its `limits.groups_per_batch` groups. If rollouts fail, it
+        contains more groups.
         """
         self.limits = limits
         self._rollouts_per_group = rollouts_per_group

@@ -28,7 +28,7 @@ class ProgressState(Schema, extra="ignore"):
     rollout_errors: int
     trainer_restarts: int
     mismatch_kl: tuple[float, int]
-    """Sum over the trained tokens, and their number."""
+    """Sum of the mismatch KL over the trained tokens, and the number of these tokens."""
 
     @field_serializer("started_at", "last_step_time")
     def _serialize_time(self, time: datetime | None) -> str | None:

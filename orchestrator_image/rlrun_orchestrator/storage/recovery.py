@@ -100,7 +100,7 @@ class KnownStates:
     """Saved states from which a run may continue."""
 
     checkpoint: SavedState | None = None
-    """State in the checkpoint that the trainer started from. It may be another run's."""
+    """State in the checkpoint that the trainer started from. The state may be another run's."""
     newest: SavedState | None = None
     """Newest state of this run."""
     kept: SavedState | None = None
