@@ -262,7 +262,7 @@ def test_a_download_is_complete_or_absent(
     store.put_bytes(layout.adapter(3) / "adapter_model.safetensors", b"y" * 100)
     broken = on_s3("download", str(layout.adapter(3)), tmp_path / "b")
     assert broken.code == 1
-    assert "its manifest has" in broken.err
+    assert "its manifest records" in broken.err
     assert not (tmp_path / "b").exists()
     assert on_s3("download", "first-4", tmp_path / "c").code == 1
     api.put(custom_object(RLCHECKPOINT, "first-3", spec={"uri": str(layout.checkpoint(3))}))
