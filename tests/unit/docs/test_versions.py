@@ -84,8 +84,8 @@ def test_the_newest_release_repeats_the_table() -> None:
     newest = next(line for line in lines if line.startswith(f"| {chart_version()} |"))
     least = {name: rows()[name][0] for name in ("Kubernetes", "Kueue")}
     assert newest == (
-        f"| {chart_version()} | {least['Kubernetes']} or later | {rows()['vLLM'][0]} | {least['Kueue']} or later | "
-        f"{rows()['hosted client `prime`'][1]} |"
+        f"| {chart_version()} | {least['Kubernetes']} or later | {rows()['vLLM'][0]} | {rows()['verifiers'][1]} | "
+        f"{least['Kueue']} or later | {rows()['hosted client `prime`'][1]} |"
     )
     assert f"## This release: {chart_version()}" in PAGE
 
