@@ -1,7 +1,7 @@
 """Copies the page's libraries from their npm packages: `make vendor`, or `make vendor UPDATE=preact@11.3.0`.
 
 `vendor.json` has each package's version and integrity, and the digest of each file. Without UPDATE the packages are
-fetched again and must be the same; with it one package gets another version.
+fetched again and must be the same; with it one package is updated to a different version.
 """
 
 from __future__ import annotations

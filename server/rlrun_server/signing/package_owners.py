@@ -1,7 +1,7 @@
 """Owners of environment packages that are namespaces, each bound to the namespace's uid.
 
 The first push under an owner records the uid beside the packages. A namespace that is recreated under the same name has
-another uid, and may neither push nor delete there.
+a different uid, and may neither push nor delete these packages.
 """
 
 import asyncio

@@ -1,18 +1,20 @@
-"""Decision how requests of tenants may be signed for this S3 server. Pure, except that it keeps the results of the
-tests so far.
+"""Decision on the method for signing the requests of tenants to this S3 server. Pure, except that it keeps the results
+of the tests so far.
 
-A signature is for one tenant's object only if the server refuses headers that it does not cover: `x-amz-copy-source`
-reads another object, and MinIO unpacks a tar with `x-amz-meta-snowball-auto-extract` to any keys.
+A signature protects the objects of other tenants only if the server rejects headers that the signature does not cover:
+`x-amz-copy-source` reads a different object, and MinIO unpacks a tar with `x-amz-meta-snowball-auto-extract` to any
+keys.
 
-Invariant: a request of a tenant is signed only in a way that a whole test has found safe, and after the first unsafe
-answer for at most UNCONFIRMED_TESTS further tests, unless SAFE_TESTS in a row find the server safe. One odd answer
-does not stop the platform. From a server that becomes unsafe a tenant gains the time until a test has a result,
-PERIOD_SECONDS unless the server is too busy to give one, and then no more than the seconds of the further tests:
+Invariant: a tenant's request is signed only with a method that a complete test has found safe. After the first unsafe
+result, signing continues for at most UNCONFIRMED_TESTS further tests, so that one odd response does not stop the
+platform; SAFE_TESTS safe results in a row overrule it. If a server becomes unsafe, tenants can exploit this until the
+next test has a result (PERIOD_SECONDS, unless the server is too busy to respond), and then only during the further
+tests:
 
-- One safe answer ends no doubt: behind one address there may be servers of two versions, and a tenant repeats a request
-  until it reaches the unsafe one. From the first unsafe answer on, UNSAFE_TESTS of them stop the signing.
-- Tests without a result end no doubt either: a tenant could keep a server busy that has become unsafe.
-- Before a first safe answer, one unsafe answer is enough.
+- A single safe result proves nothing: servers of two versions may share an address, and a tenant can repeat a request
+  until it reaches the unsafe one. Signing stops after UNSAFE_TESTS unsafe results.
+- A test without a result proves nothing either: a tenant could keep an unsafe server busy.
+- Before the first safe result, one unsafe result is enough to refuse signing.
 """
 
 from collections.abc import Callable, Mapping

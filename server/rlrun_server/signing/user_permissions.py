@@ -1,9 +1,9 @@
 """Permission that a user needs for a request to S3: the table of folders and permissions. Pure.
 
-A run's files are read by users with the permission in the run's namespace, which is in the key. Packages of
-environments belong to an owner, and an owner to namespaces (`runs.environmentOwners` of the chart): packages of a
-listed owner are read and written in its namespaces only; one that is not listed is the namespace of the same name, and
-all users may read its packages.
+A run's files are read by users with the permission in the run's namespace, which is in the key. Environment packages
+belong to an owner. The chart lists owners with their namespaces (`runs.environmentOwners`): packages of a listed owner
+can be read and written only in these namespaces. An owner that is not listed is the namespace of the same name, and all
+users may read its packages.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,8 @@
 The ticket is signed with keys that all replicas share. Before the server writes a file to S3, it checks size and
 SHA-256 against the ticket, and that the file is a wheel.
 
-A limited number of uploads have slots, at most one per namespace; others wait. A slow upload loses its slot to a
-waiting one, and so does a long upload to one whose namespace has used the slots less.
+A limited number of uploads have slots, at most one per namespace; others wait. A slow upload loses its slot to any
+waiting upload, and a long upload loses its slot to a waiting upload of a namespace that has used the slots less.
 """
 
 import asyncio
