@@ -37,13 +37,13 @@ class PolicyFiles:
     ) -> None:
         self._source = source
         self._fallback = fallback
-        self._folder = folder
+        self.folder = folder
+        self.metrics = metrics
         self._deadline = deadline
-        self._metrics = metrics
 
     def place(self, name: str) -> Path:
         """Return the path of a policy's folder."""
-        return self._folder / name
+        return self.folder / name
 
     async def fetch(self, policy: PolicyRef, manifest: Manifest | None = None) -> Path:
         """Download the policy's files, if missing, and return their folder. Raises ProblemError
@@ -56,7 +56,7 @@ class PolicyFiles:
             return dest
         try:
             uri = S3Uri.parse(policy.uri)
-            with self._metrics.download_seconds.time():
+            with self.metrics.download_seconds.time():
                 brought = await asyncio.wait_for(self._download(policy, uri, dest, manifest), self._deadline)
         except ValueError as error:
             raise _download_failure(422, str(error)) from error
@@ -69,7 +69,7 @@ class PolicyFiles:
             raise _download_failure(503, str(error)) from error
         except OSError as error:
             raise _download_failure(507, f"{dest} cannot be written: {error}") from error
-        self._metrics.bytes.inc(brought.size)
+        self.metrics.bytes.inc(brought.size)
         if not _matches(brought, policy):
             await asyncio.to_thread(shutil.rmtree, dest, True)
             raise _download_failure(
@@ -103,7 +103,7 @@ class PolicyFiles:
         await asyncio.to_thread(self._keep_only, names)
 
     def _keep_only(self, names: set[str]) -> None:
-        for path in self._folder.iterdir():
+        for path in self.folder.iterdir():
             if path.is_dir() and path.name not in names:
                 shutil.rmtree(path, ignore_errors=True)
 

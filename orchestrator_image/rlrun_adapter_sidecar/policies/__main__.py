@@ -12,9 +12,12 @@ from rlrun.service.run_service import run_service
 from rlrun.service.server import serving, stop_event
 from rlrun.storage.store import Store, StoreError
 
+from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
+from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
 from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
-from rlrun_adapter_sidecar.policies.adapters import AdapterLoader, PolicyLoader
+from rlrun_adapter_sidecar.policies.adapters import AdapterLoader
+from rlrun_adapter_sidecar.policies.policy_loader import PolicyLoader
 from rlrun_adapter_sidecar.policies.server import sidecar_app
 from rlrun_adapter_sidecar.policies.settings import SidecarSettings, settings_from
 from rlrun_adapter_sidecar.policies.weights import FullWeightsLoader
@@ -31,13 +34,11 @@ async def serve(settings: SidecarSettings) -> int:
         raise FatalError(error.problem, ExitCode.CONFIGURATION) from error
     async with aiohttp.ClientSession(headers=bearer(settings.token)) as http:
         engine = Engine(http, settings.engine_url, settings.load_deadline)
-        folder, deadline = settings.adapters_dir, settings.download_deadline
-        adapters: PolicyLoader
-        fallback = TrainerFallback(http, store)
-        if settings.policy_kind is PolicyKind.weights:
-            adapters = FullWeightsLoader(engine, store, folder, deadline, fallback)
-        else:
-            adapters = AdapterLoader(engine, store, folder, deadline, settings.unload_grace, fallback)
+        folder, fallback = settings.adapters_dir, TrainerFallback(http, store)
+        files = PolicyFiles(store, folder, settings.download_deadline, SidecarMetrics(), fallback)
+        adapters: PolicyLoader = FullWeightsLoader(engine, files)
+        if settings.policy_kind is PolicyKind.adapter:
+            adapters = AdapterLoader(engine, files, settings.unload_grace)
         async with serving(sidecar_app(adapters, folder, settings.token), settings.sidecar_port):
             log.info(
                 "sidecar on port %d for engine %s with policies of kind %s",

@@ -12,7 +12,7 @@ from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware, read_model
 
-from rlrun_adapter_sidecar.policies.adapters import PolicyLoader
+from rlrun_adapter_sidecar.policies.policy_loader import PolicyLoader
 
 
 def sidecar_app(adapters: PolicyLoader, folder: Path, token: str | None = None) -> web.Application:

@@ -13,6 +13,8 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.storage.layout import ADAPTER_WEIGHTS, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
+from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
 from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 from rlrun_adapter_sidecar.policies.adapters import AdapterLoader
@@ -73,7 +75,7 @@ async def sidecar(tmp_path: Path) -> AsyncIterator[Sidecar]:
     async with aiohttp.ClientSession() as http:
         client = Engine(http, f"http://127.0.0.1:{engine_server.port}", load_deadline=5)
         fallback = TrainerFallback(http, store)
-        adapters = AdapterLoader(client, store, folder, download_deadline=5, unload_grace=0.2, fallback=fallback)
+        adapters = AdapterLoader(client, PolicyFiles(store, folder, 5, SidecarMetrics(), fallback), unload_grace=0.2)
         server = TestServer(sidecar_app(adapters, folder))
         await server.start_server()
         yield Sidecar(

@@ -12,6 +12,8 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import MODEL_WEIGHTS
+from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
+from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
 from rlrun_adapter_sidecar.engine.vllm_client import UNNAMED, Engine
 from rlrun_adapter_sidecar.policies.settings import settings_from
 from rlrun_adapter_sidecar.policies.weights import FullWeightsLoader
@@ -46,7 +48,7 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     await server.start_server()
     async with aiohttp.ClientSession() as http:
         client = Engine(http, f"http://127.0.0.1:{server.port}", load_deadline=5)
-        weights = FullWeightsLoader(client, store, tmp_path, download_deadline=5)
+        weights = FullWeightsLoader(client, PolicyFiles(store, tmp_path, 5, SidecarMetrics()))
         yield Setup(engine, store, tmp_path, weights)
         await weights.close()
     await server.close()
@@ -124,7 +126,9 @@ async def test_an_engine_without_the_weight_routes_is_reported_with_the_variable
     server = TestServer(web.Application())
     await server.start_server()
     async with aiohttp.ClientSession() as http:
-        weights = FullWeightsLoader(Engine(http, f"http://127.0.0.1:{server.port}", 5), setup.store, tmp_path, 5)
+        weights = FullWeightsLoader(
+            Engine(http, f"http://127.0.0.1:{server.port}", 5), PolicyFiles(setup.store, tmp_path, 5, SidecarMetrics())
+        )
         with pytest.raises(ProblemError, match="VLLM_SERVER_DEV_MODE=1"):
             await weights.list()
     await server.close()
