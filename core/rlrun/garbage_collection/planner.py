@@ -52,7 +52,7 @@ LARGEST_SHARE = 10
 
 
 class GarbageReason(StrEnum):
-    """Reason why an item is garbage, or why it is not known whether it is."""
+    """Reason why an item is garbage, or why this cannot be decided."""
 
     run_gone = "RunGone"
     object_gone = "ObjectGone"

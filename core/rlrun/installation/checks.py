@@ -60,7 +60,7 @@ class Finding:
 
 
 def run_check(name: str, check: Check) -> Finding:
-    """Run one check and return its finding. An unexpected exception is a problem."""
+    """Run one check and return its finding. An unexpected exception is reported as a problem."""
     try:
         return Finding(name, check())
     except CheckFailed as problem:

@@ -133,7 +133,7 @@ def list_page(
 
 
 def next_page(request: KubeRequest, page: Obj) -> KubeRequest | None:
-    """Return the request for the page after this one of the same list, or None after the last page."""
+    """Return the request for the next page of the same list, or None after the last page."""
     token = str((page.get("metadata") or {}).get("continue") or "")
     return replace_fields(request, query={**request.query, "continue": token}) if token else None
 
@@ -321,7 +321,7 @@ def log(
     timestamps: bool = False,
     follow: bool = False,
 ) -> KubeRequest:
-    """Return the request for the last lines of a container's log, and with `follow` for new ones.
+    """Return the request for the last lines of a container's log and, with `follow`, for lines written later.
 
     `since_time` is rounded down to a second.
     """

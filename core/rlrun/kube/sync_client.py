@@ -23,7 +23,7 @@ LOG_CHUNK = 8192
 
 
 class SyncTransport(ABC):
-    """Base class of clients of an API server. Subclasses implement `send` and `stream`, which all methods use."""
+    """Base class of clients of an API server. Subclasses implement `send` and `stream`; other methods use these."""
 
     @abstractmethod
     def send(self, request: KubeRequest) -> Obj:

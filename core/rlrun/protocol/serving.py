@@ -25,7 +25,7 @@ ORDER_DIR = "/etc/rlrun/serving"
 
 
 class ServedAdapter(Schema):
-    """Adapter to serve."""
+    """Adapter that a serving pool should serve."""
 
     name: str = Field(min_length=3, max_length=1024)
     """Model name in the engine: `{base}:{adapter}`."""

@@ -23,7 +23,7 @@ class ProblemError(Exception):
 class RequestError(Exception):
     """Raised by a client whose request failed.
 
-    `problem` is the server's own when its response had one. `status` is None when there was no usable response.
+    `problem` is from the server's response, if it contained one. `status` is None if there was no usable response.
     """
 
     def __init__(self, problem: Problem, status: int | None = None) -> None:

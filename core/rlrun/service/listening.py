@@ -67,7 +67,7 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
 
 
 def allow_connections(wanted: int) -> int:
-    """Raise the process's limit of open files for `wanted` connections. Returns how many connections are possible."""
+    """Raise the process's open-file limit to allow `wanted` connections. Returns how many connections are possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:

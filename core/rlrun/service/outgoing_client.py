@@ -56,7 +56,7 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return the host's allowed addresses. Raises AddressRefused if none is allowed, OSError if there are none."""
+        """Return the host's allowed addresses. Raises AddressRefused if all are refused, OSError if there are none."""
         checked = await self._check(host, port, family)
         allowed = [entry for entry, refusal in checked if refusal is None]
         if not allowed:

@@ -48,7 +48,7 @@ def public_certificates() -> list[bytes]:
 
 
 def additional(text: str) -> str:
-    """Return the certificates in PEM text that are not public, in PEM. Raises ValueError like `certificates`.
+    """Return the certificates of a PEM text that are not public, as PEM. Raises ValueError if one is invalid.
 
     A ConfigMap of trust-manager may contain the public certificates as well.
     """

@@ -72,7 +72,7 @@ class Manifest(Schema):
         return sum(f.size for f in self.files)
 
     def has_content_of(self, other: "Manifest") -> bool:
-        """Return whether both describe the same files and details, regardless of time and place."""
+        """Return whether both manifests describe the same files and details, regardless of time and place."""
         return self._content() == other._content()
 
     def _content(self) -> "Manifest":

@@ -27,7 +27,7 @@ POD_NAME_PATTERNS = {
 
 @dataclass(frozen=True)
 class StoredLog:
-    """One stored log."""
+    """Log of a container in S3."""
 
     attempt: int
     pod: str

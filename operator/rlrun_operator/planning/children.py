@@ -105,7 +105,7 @@ def _drop_unknown_fields(new: Any, old: Any) -> Any:
 
 
 def refreshes(applies: Iterable[Obj], observation: RunObservation) -> list[ConfigRefresh]:
-    """Return refreshes for the pods that mount a ConfigMap in `applies`."""
+    """Return the refreshes of pods whose mounted ConfigMap is in `applies`, so that they read its new content."""
     existing = {(c["metadata"]["name"], attempt_of(c)) for c in observation.owned_children("ConfigMap")}
     changed = (c for c in applies if c["kind"] == "ConfigMap" and (c["metadata"]["name"], attempt_of(c)) in existing)
     return [

@@ -412,8 +412,8 @@ def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | Non
 
 
 def check_urls(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
-    """Return a problem if a URL in the spec is refused by its text. Processes that connect to the URL check its
-    addresses.
+    """Return a problem if a URL in the spec is refused for its scheme or host. Its addresses are checked by the
+    processes that connect to it.
     """
     teacher = spec.algorithm.teacher
     if teacher is None:

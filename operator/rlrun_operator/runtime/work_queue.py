@@ -146,7 +146,7 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """Wait for the next key and return it. The caller must call `done` with it."""
+        """Wait for the next key and return it. The caller must call `finish` with it."""
         while (key := self._take()) is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -300,7 +300,7 @@ async def work(
 
 
 def error_reason(error: Exception) -> str:
-    """Return one of a few values of the metric label `reason` for the error."""
+    """Return the value of the metric label `reason` for the error, one of a few fixed values."""
     if isinstance(error, ApiError):
         return f"Api{error.reason}"
     if isinstance(error, StoreError):

@@ -107,7 +107,7 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
 
 
 def plan_refusal(pool: PoolObservation, problem: Problem, now: datetime) -> PoolPlan:
-    """Return a plan that reports `problem` on all adapters that should be deployed and are not yet."""
+    """Return a plan that reports `problem` on all adapters that should be deployed but are not deployed yet."""
     waiting = [
         a for a in pool.adapters if is_wanted(a) and assess_wanted(a, pool).state is not DeploymentState.deployed
     ]

@@ -94,13 +94,13 @@ def check_files(folder: Path, *names: str) -> None:
 
 
 def shape_facts(model: str, rank: int, alpha: float, target_modules: Sequence[str]) -> dict[str, Any]:
-    """Return the facts in which an adapter's checkpoint and a session must agree."""
+    """Return the facts that must be equal in an adapter's checkpoint and a session."""
     shape = {"rank": rank, "alpha": alpha, "target_modules": sorted(target_modules)}
     return {"kind": PolicyKind.adapter.value, "model": model} | shape
 
 
 def weights_facts(model: str) -> dict[str, Any]:
-    """Return the facts in which a checkpoint of all weights and a session must agree."""
+    """Return the facts that must be equal in a checkpoint of all weights and a session."""
     return {"kind": PolicyKind.weights.value, "model": model}
 
 

@@ -29,7 +29,7 @@ DEFAULT_ROLLOUT_TIMEOUT = 1620
 
 
 def _version_rule(field: str, other: str) -> Rule:
-    """Return the rule that `id` and `version` do not name different versions. Violations are reported at `field`."""
+    """Return a rule that forbids different versions in `id` and `version`. Violations are reported at `field`."""
     return Rule(
         field,
         "!has(self.version) || !(self.id.contains('@') || self.id.contains('=='))"

@@ -67,7 +67,7 @@ class SampleGroup(Schema):
 
 
 class SampleIndex(Schema):
-    """Index of one object."""
+    """Index of the rollouts in one S3 object."""
 
     model_config = ConfigDict(extra="ignore")
 

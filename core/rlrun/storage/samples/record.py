@@ -95,7 +95,7 @@ class Cut(Schema):
 
 
 class SampleRecord(Schema):
-    """One rollout."""
+    """Stored record of one rollout."""
 
     model_config = ConfigDict(extra="ignore")
 

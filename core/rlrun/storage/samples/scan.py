@@ -44,7 +44,7 @@ class ScannedSamples:
 
     @property
     def records(self) -> list[SampleRecord]:
-        """All records."""
+        """All records of the object."""
         return [record for group in self.groups for record in group.records()]
 
     def index(self, step: int, split: SampleSplit) -> SampleIndex:

@@ -224,9 +224,7 @@ def storage_limit(resources: Resources, default: str | None) -> str | None:
 
 
 def disk_volume(size: str | None) -> Obj:
-    """Return a volume on the disk of the node. The kubelet evicts the pod if the volume exceeds `size`, unless it is
-    None.
-    """
+    """Return a volume on the node's disk. The kubelet evicts a pod whose volume exceeds `size`, if set."""
     return {"emptyDir": {"sizeLimit": size} if size else {}}
 
 
