@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
+from rlrun.api.run_sections.training import Dppo
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
@@ -277,7 +278,7 @@ def test_a_session_defaults_to_the_settings_of_the_model(world: World) -> None:
     "gradientAccumulationSteps", "sampling.temperature", "sampling.topP", "sampling.repetitionPenalty",
     "sampling.minTokens", "loss.ratioType", "loss.ratioLimit", "loss.ratioLow", "loss.ratioHigh",
     "loss.sequenceMeanLow", "loss.sequenceMeanHigh", "loss.sequenceTokenLow", "loss.sequenceTokenHigh",
-    "klPenalty.enabled", "klPenalty.beta", "klPenalty.targetKl",
+    "loss.dppo.klTau", "klPenalty.enabled", "klPenalty.beta", "klPenalty.targetKl",
     "seed",
 )  # fmt: skip
 def test_a_session_has_the_settings_of_the_run(world: World) -> None:
@@ -318,6 +319,7 @@ def test_a_session_has_the_settings_of_the_run(world: World) -> None:
     assert spec["loss"] == loss
     assert spec["klPenalty"] == {"enabled": True, "beta": 0.2, "targetKl": 0.05}
     assert spec["sampling"] == sampling | {"stop": []}
+    assert session(world, loss={"dppo": {"klTau": 0.01}}).loss.dppo == Dppo(kl_tau=0.01)
     assert session(world, lora={"enabled": False}).kind is PolicyKind.weights
     without_penalty = session(world, klPenalty={"enabled": False}).kl_penalty
     assert without_penalty is None or not without_penalty.enabled

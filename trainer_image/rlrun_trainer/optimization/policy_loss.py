@@ -10,12 +10,15 @@ before masking. The estimator r - log r - 1 is Schulman's k3 (joschu.net/blog/kl
 The ratio of a sequence is the geometric mean of its tokens' ratios, as in GSPO (arXiv 2507.18071, equation 7). The
 product, which prime-rl 0.4.0 uses, is the exact weight of the sequence, but its logarithm grows with the length: at a
 mismatch of only 0.001 nats per token, that of 16,384 tokens is -16 +- 6, outside of any bounds. The mean's is -0.001.
+
+DPPO is `default_loss_fn` of prime-rl 0.8: a token whose probability has moved too far in the direction of its advantage
+has no policy gradient (arXiv 2602.04879), and the squared log-ratio of every token is penalized (arXiv 2602.02276).
 """
 
 from dataclasses import dataclass
 
 import torch
-from rlrun.api.run_sections.training import Loss, RatioLimit, RatioType
+from rlrun.api.run_sections.training import Dppo, Loss, RatioLimit, RatioType
 
 LOG_RATIO_LIMIT = 20.0
 """Limit that keeps ratio and mismatch finite for a token with probability 0 in the trainer or the engine."""
@@ -53,8 +56,12 @@ def policy_loss(
         clip   -clamp(r) A log p      of all tokens: truncated importance sampling, as in CISPO (arXiv 2506.13585)
         ppo    -min(r A, clamp(r) A)  with the gradient of r (arXiv 1707.06347, equation 7); where the clamped one is
                                       smaller, the gradient is zero and the token counts as masked
+
+    With `how.dppo` the loss is that of DPPO instead (see `_dppo`).
     """
     how = how or Loss()
+    if how.dppo is not None:
+        return _dppo(logprobs, engine_logprobs, advantages, how.dppo)
     low, high = how.ratio_low, how.ratio_high
     log_ratio = (logprobs - engine_logprobs).detach()
     sums = log_ratio.new_zeros(2, samples)
@@ -80,6 +87,23 @@ def policy_loss(
         # The gradient is correct; set the value to that of the objective.
         counted = torch.where(sample_kept[sample_of], torch.minimum(ratio * advantages, within * advantages), 0.0)
         loss = loss - loss.detach() - counted.sum()
+    return PolicyLoss(loss=loss, mismatch_kl=_mismatch(log_ratio), ratio=ratio, kept=kept)
+
+
+def _dppo(logprobs: torch.Tensor, engine_logprobs: torch.Tensor, advantages: torch.Tensor, how: Dppo) -> PolicyLoss:
+    """Return -r A + klTau (log r)^2, summed over tokens. The first term is 0 for tokens that moved too far."""
+    # A token with probability 0 in the trainer has no finite gradient.
+    finite = logprobs.detach().isfinite()
+    log_ratio = (logprobs - engine_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    ratio = log_ratio.exp()
+    moved = (logprobs.exp() - engine_logprobs.exp()).detach()
+    kept = finite & ~torch.where(advantages > 0, moved > how.high, moved < -how.low)
+    loss = torch.where(finite, how.kl_tau * log_ratio**2, 0.0) - torch.where(kept, ratio * advantages, 0.0)
+    log_ratio = log_ratio.detach()
+    return PolicyLoss(loss=loss.sum(), mismatch_kl=_mismatch(log_ratio), ratio=ratio.detach(), kept=kept)
+
+
+def _mismatch(log_ratio: torch.Tensor) -> torch.Tensor:
     # In float32, exp(x) - x - 1 is 0 for every |x| below 3e-4, which is too coarse for two programs that nearly agree.
     bounded = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).double()
-    return PolicyLoss(loss=loss, mismatch_kl=bounded.expm1() - bounded, ratio=ratio, kept=kept)
+    return bounded.expm1() - bounded

@@ -1,7 +1,7 @@
 """Objective of a training step: algorithm, loss, KL penalty and LoRA settings."""
 
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -81,6 +81,17 @@ class KlPenalty(Spec):
     """Target divergence in nats per token. beta is raised when the divergence is above the target and lowered when it is below. If unset, beta is constant."""  # noqa: E501
 
 
+class Dppo(Spec):
+    """Policy gradient of DPPO (arXiv 2602.04879) with a penalty on the importance ratio, the default of prime-rl: bounds apply to the difference of a token's probabilities in trainer and engine."""  # noqa: E501
+
+    low: float = Field(default=0.2, ge=0, le=1)
+    """Largest decrease of the probability of a token whose advantage is not positive. Tokens beyond it have no policy gradient."""  # noqa: E501
+    high: float = Field(default=0.2, ge=0, le=1)
+    """Largest increase of the probability of a token whose advantage is positive. Tokens beyond it have no policy gradient."""  # noqa: E501
+    kl_tau: float = Field(default=1e-3, ge=0, le=100)
+    """Weight of the squared logarithm of the importance ratio, which applies to every token."""
+
+
 class Loss(Spec):
     """Policy-gradient loss, which weights tokens by the importance ratio between trainer and inference engine."""
 
@@ -100,6 +111,22 @@ class Loss(Spec):
     """Minimum ratio of each token of a sequence. Sequences with a token below it are excluded from the loss."""
     sequence_token_high: float = Field(default=100.0, ge=1, le=1_000_000)
     """Maximum ratio of each token of a sequence. Sequences with a token above it are excluded from the loss."""
+    dppo: Dppo | None = None
+    """Policy gradient of DPPO, in place of ratioType, ratioLimit and the bounds of ratios."""
+
+    spec_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "dppo",
+            "!has(self.dppo) || (self.ratioType == 'token' && self.ratioLimit == 'mask' && self.ratioLow == 0.125"
+            " && self.ratioHigh == 8.0 && self.sequenceMeanLow == 0.1 && self.sequenceMeanHigh == 10.0"
+            " && self.sequenceTokenLow == 0.0 && self.sequenceTokenHigh == 100.0)",
+            "dppo replaces the other settings of the loss: remove them, or dppo",
+            lambda s: s.dppo is None or all(getattr(s, name) == value for name, value in RATIO_DEFAULTS.items()),
+        ),
+    )
+
+
+RATIO_DEFAULTS: dict[str, Any] = {name: field.default for name, field in Loss.model_fields.items() if name != "dppo"}
 
 
 class RunLora(Spec):

@@ -1,6 +1,6 @@
 """Row of the tables that map keys of other trainers' TOML files to this schema."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ class DialectKey:
     """Values in this schema by those in the file. Other values are refused with the remark. None keeps the values."""
     accepted: tuple[Any, ...] = ()
     """Values that match the behavior of every run. They are dropped without a note."""
+    convert: Callable[[float], float] | None = None
+    """Function that converts the number. A note reports the result."""
     divisor: str | None = None
     """Path of the key in this schema by which the value is divided."""
     same_as: str | None = None

@@ -37,6 +37,18 @@ SELF_MANAGED = (
     *_table("difficulty_filter", "enabled", "min_reward_variance", "max_reward", "min_reward"),
     *_table("buffer", "online_difficulty_filtering", "easy_threshold", "hard_threshold"),
     *_table("kl_penalty", "enabled", "target_kl", "beta"),
+    DialectKey(
+        "loss.clip_ratio_low",
+        "loss.ratio_low",
+        "Distance of the bound from 1: 0.2 becomes 0.8. Clipping as in PPO needs ratio_limit ppo.",
+        convert=lambda distance: 1 - distance,
+    ),
+    DialectKey(
+        "loss.clip_ratio_high",
+        "loss.ratio_high",
+        "Distance of the bound from 1: 0.28 becomes 1.28. Clipping as in PPO needs ratio_limit ppo.",
+        convert=lambda distance: 1 + distance,
+    ),
     *_table("wandb", "project", "name", "entity"),
     DialectKey(
         "micro_batch_size",
@@ -60,10 +72,11 @@ HOSTED = (
     DialectKey("eval.skip_first_step", "eval.eval_base_model", "The value is inverted.", is_inverted=True),
     DialectKey(
         "loss",
-        None,
+        "loss.dppo",
         'must be a table of policy-gradient settings. The string "rl" is accepted and means the defaults; for "sft", '
         "set algorithm.name",
         accepted=("rl",),
+        values={"dppo": {}},
         is_for_text=True,
     ),
     DialectKey("seq_len", None, "has no equivalent in a run: seqLen of the RLModel sets it"),

@@ -16,7 +16,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.async_level import MOST_OVERSAMPLING, fit_async_level, oversampling_for
 from rlrun.api.toml.dialect_key import DialectKey
 from rlrun.api.toml.dialect_keys import FOR_EVALUATION, HOSTED, SELF_MANAGED
-from rlrun.api.toml.prime_rl_keys import DEFAULTS, OTHER_LOSS, OTHER_OPTIMIZER, PRIME_RL, is_prime_rl, is_run
+from rlrun.api.toml.prime_rl_keys import DEFAULTS, OTHER_OPTIMIZER, PRIME_RL, is_prime_rl, is_run
 
 Table = dict[str, Any]
 Place = tuple[str | int, ...]
@@ -230,6 +230,9 @@ class _Reader:
             value = row.values[value]
         if row.is_inverted and isinstance(value, bool):
             value = not value
+        if row.convert is not None and type(value) in (int, float):
+            value = round(row.convert(value), 12)
+            self._result.notes.append(FieldProblem(found.path, f"{found.value} is {path_of(place)} {value:g} in rlrun"))
         if row.divisor is not None:
             value = oversampling_for(value, self._result.table)
             if value is None:
@@ -313,8 +316,6 @@ def _set_defaults(result: Translation) -> None:
             "context"
         )
         result.notes.append(FieldProblem("orchestrator.train.sampling.max_completion_tokens", message))
-    if "loss" not in table and _get(table, ("algorithm", "name")) in (None, "grpo"):
-        result.notes.append(FieldProblem("trainer.loss", OTHER_LOSS))
     result.notes.append(FieldProblem("trainer.optim", OTHER_OPTIMIZER))
     environments = table.get("env")
     entries = [e for e in environments if isinstance(e, dict)] if isinstance(environments, list) else []

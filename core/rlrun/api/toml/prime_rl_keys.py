@@ -24,11 +24,6 @@ WORKERS = "infrastructure.compute_size sets the workers of an environment"
 RETRIES = "has no equivalent: failed rollouts are not trained on; retry in the environment's code"
 SHARED_SAMPLING = "has no equivalent: all environments share the sampling section"
 SAME_TOKENIZER = "has no equivalent: tokenizer and chat template come from the model's files"
-OTHER_LOSS = (
-    "the objective differs: rlrun masks ratios outside the bounds in the loss section, as prime-rl did until March "
-    "2026; prime-rl now masks by differences of probabilities (dppo) and adds a KL term (kl_tau 0.001)"
-)
-"""Note about a file with the default loss of prime-rl."""
 OTHER_OPTIMIZER = "AdamW in rlrun uses betas of 0.9 and 0.95; prime-rl defaults to 0.9 and 0.999"
 """Note about settings of the optimizer that a run cannot change."""
 SAME_WEIGHTS = "has no equivalent: engines serve the trained model as described in its files"
@@ -74,6 +69,7 @@ DEFAULTS = (
     DialectDefault("weight_decay", 0.01, "trainer.optim.weight_decay"),
     DialectDefault("warmup_steps", 10, "trainer.scheduler.warmup_steps", "schedule", ("linear", "cosine")),
     DialectDefault("decay_steps", 10, "trainer.scheduler.decay_steps", "schedule", ("linear",)),
+    DialectDefault("loss.dppo.kl_tau", 0.001, "trainer.loss.kl_tau", without="loss"),
     DialectDefault("lora.enabled", False, "trainer.model.lora", without="lora"),
     DialectDefault("lora.rank", 16, "trainer.model.lora.rank", section="lora"),
     DialectDefault("lora_alpha", 32.0, "trainer.model.lora.alpha", section="lora"),
@@ -510,12 +506,12 @@ PRIME_RL = (
         DialectKey(f"trainer.loss.{key}", None, OTHER_OBJECTIVE, accepted=values)
         for key, values in (
             ("type", ("default",)),
-            ("dppo_mask_low", (0.2,)),
-            ("dppo_mask_high", (0.2,)),
             ("adv_tau", (1, 1.0)),
-            ("kl_tau", (0.001,)),
         )
     ),
+    DialectKey("trainer.loss.dppo_mask_low", "loss.dppo.low"),
+    DialectKey("trainer.loss.dppo_mask_high", "loss.dppo.high"),
+    DialectKey("trainer.loss.kl_tau", "loss.dppo.kl_tau"),
     *refuse(OTHER_OBJECTIVE, "trainer.loss"),
     *refuse("has no equivalent: a run trains only on rollouts", "trainer.data"),
     *refuse("has no equivalent in a run: set environment variables in trainer.env of the RLModel", "trainer.env_vars"),

@@ -1,9 +1,11 @@
 import math
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 from rlrun.api.run_sections.rollouts import Sampling
+from rlrun.api.run_sections.training import Dppo, Loss
 from rlrun.protocol.trainer import Sample
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
@@ -135,14 +137,47 @@ def test_the_vocabulary_is_never_held_for_the_whole_pack() -> None:
     assert max(sizes) == 16
 
 
-def test_impossible_tokens_are_left_out_and_stay_numbers() -> None:
+@pytest.mark.parametrize("how", [Loss(), Loss(dppo=Dppo(high=1, kl_tau=0))])
+def test_impossible_tokens_are_left_out_and_stay_numbers(how: Loss) -> None:
     logp = torch.tensor([-1.0, float("-inf"), -1.0], requires_grad=True)
-    result = policy_loss(logp, torch.tensor([-1.0, -1.0, -1.0]), torch.ones(3), torch.tensor([0, 1, 2]), 3)
+    result = policy_loss(logp, torch.tensor([-1.0, -1.0, -1.0]), torch.ones(3), torch.tensor([0, 1, 2]), 3, how)
     result.loss.backward()
     assert result.kept.tolist() == [True, False, True]
     assert torch.isfinite(result.mismatch_kl).all()
     assert logp.grad is not None
     assert logp.grad.tolist() == [-1.0, 0.0, -1.0]
+
+
+def test_dppo_is_the_default_loss_of_prime_rl() -> None:
+    """Loss and gradient of 1,000 tokens, one by one as in `default_loss_fn` of src/prime_rl/trainer/rl/loss.py in
+    PrimeIntellect-ai/prime-rl at commit 559b4477 (DPPO-Binary TV, arXiv 2602.04879, and the KL term of 2602.02276).
+    """
+    dice, how = random.Random(0), Dppo(low=0.15, high=0.25, kl_tau=0.02)
+    theirs = [math.log(dice.uniform(0.001, 1)) for _ in range(1000)]
+    ours = [math.log(min(1.0, math.exp(value) * dice.uniform(0.2, 2.5))) for value in theirs]
+    advantages = [dice.choice([-1.0, 0.0, 0.5, 2.0]) for _ in theirs]
+    loss, gradient, masked = 0.0, [], []
+    for own, engine, advantage in zip(ours, theirs, advantages, strict=True):
+        moved, log_ratio = math.exp(own) - math.exp(engine), own - engine
+        masked.append(moved > how.high if advantage > 0 else moved < -how.low)
+        gain = 0.0 if masked[-1] else advantage * math.exp(log_ratio)
+        loss += -gain + how.kl_tau * log_ratio**2
+        gradient.append(-gain + 2 * how.kl_tau * log_ratio)
+    logprobs = torch.tensor(ours, dtype=torch.float64, requires_grad=True)
+    result = policy_loss(
+        logprobs,
+        torch.tensor(theirs, dtype=torch.float64),
+        torch.tensor(advantages, dtype=torch.float64),
+        torch.arange(1000) // 10,
+        100,
+        Loss(dppo=how),
+    )
+    result.loss.backward()
+    assert 100 < sum(masked) < 500
+    assert result.kept.tolist() == [not one for one in masked]
+    assert float(result.loss) == pytest.approx(loss, abs=1e-6)
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx(gradient, abs=1e-6)
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm_before(base: BaseModel) -> None:

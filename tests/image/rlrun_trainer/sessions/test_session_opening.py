@@ -133,6 +133,9 @@ def changed(field: str, value: Any, **others: Any) -> Any:
     "loss.sequenceMeanHigh",
     "loss.sequenceTokenLow",
     "loss.sequenceTokenHigh",
+    "loss.dppo.low",
+    "loss.dppo.high",
+    "loss.dppo.klTau",
 )
 @pytest.mark.parametrize(
     ("plain", "other"),
@@ -156,6 +159,9 @@ def changed(field: str, value: Any, **others: Any) -> Any:
         changed("loss.sequenceMeanHigh", 1.0),
         changed("loss.sequenceTokenLow", 0.9),
         changed("loss.sequenceTokenHigh", 1.1),
+        changed("loss.dppo", {"low": 0.001}, loss={"dppo": {}}),
+        changed("loss.dppo", {"high": 0.001}, loss={"dppo": {}}),
+        changed("loss.dppo", {"klTau": 1.0}, loss={"dppo": {}}),
     ],
 )
 async def test_a_field_of_the_session_changes_its_steps(

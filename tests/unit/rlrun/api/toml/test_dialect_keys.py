@@ -133,6 +133,25 @@ def test_environments_for_evaluation_have_the_same_reasons() -> None:
     assert "eval.env.pool" in {row.key for row in FOR_EVALUATION}
 
 
+def test_bounds_that_are_distances_from_one_become_ratios_and_are_said() -> None:
+    loss = 'ratio_limit = "ppo"\nclip_ratio_low = 0.2\nclip_ratio_high = 0.28'
+    run = loads(f'model = "a/b"\n[loss]\n{loss}\n[[env]]\nid = "a/b"')
+    assert (run.spec.loss.ratio_low, run.spec.loss.ratio_high) == (0.8, 1.28)
+    assert [note.message for note in run.notes] == [
+        "0.2 is loss.ratio_low 0.8 in rlrun",
+        "0.28 is loss.ratio_high 1.28 in rlrun",
+    ]
+    with pytest.raises(TomlError, match="clip_ratio_low") as caught:
+        loads(f'model = "a/b"\n[loss]\n{loss.replace("0.2", "1.2", 1)}\n[[env]]\nid = "a/b"')
+    assert "greater than or equal" in str(caught.value) or "at least 0" in str(caught.value)
+
+
+def test_the_loss_may_be_named() -> None:
+    dppo = loads('model = "a/b"\nloss = "dppo"\n[[env]]\nid = "a/b"').spec.loss.dppo
+    assert dppo is not None
+    assert dppo.kl_tau == 0.001
+
+
 def test_a_table_for_the_loss_keeps_its_own_problems() -> None:
     with pytest.raises(TomlError, match="ratio_low"):
         loads('model = "a/b"\n[loss]\nratio_low = 2\n[[env]]\nid = "a/b"')

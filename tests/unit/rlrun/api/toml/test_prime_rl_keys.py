@@ -6,7 +6,7 @@ import pytest
 from rlrun.api.base.field_errors import MAX_SUGGESTIONS
 from rlrun.api.toml.dialects import group_by_reason
 from rlrun.api.toml.loader import RunToml, TomlError, loads
-from rlrun.api.toml.prime_rl_keys import OTHER_LOSS, OTHER_OPTIMIZER, is_prime_rl
+from rlrun.api.toml.prime_rl_keys import OTHER_OPTIMIZER, is_prime_rl
 
 from tests.support.prime_rl_keys import REVIEWED, outcome
 
@@ -183,6 +183,7 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
         "batch_size": 128,
         "rollouts_per_example": 16,
         "learning_rate": 1e-5,
+        "loss": {"dppo": {"kl_tau": 0.001}},
         "weight_decay": 0.0,
         "lora": {"rank": 8, "target_modules": ["q_proj"]},
         "lora_alpha": 32.0,
@@ -204,7 +205,6 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
     assert set(group_by_reason(run.notes)) == {
         "orchestrator.eval.sampling: evaluations use the sampling of training; in prime-rl, the engine's "
         "defaults apply to unset keys",
-        f"trainer.loss: {OTHER_LOSS}",
         f"trainer.optim: {OTHER_OPTIMIZER}",
         "seq_len, orchestrator.seq_len: ignored: seqLen of the RLModel applies",
         "output_dir: ignored: files of a run are stored in the platform's S3",
@@ -226,6 +226,7 @@ def test_a_file_of_an_earlier_form_becomes_a_run() -> None:
         "rollouts_per_example": 8,
         "oversampling_factor": 2.0,
         "learning_rate": 3e-6,
+        "loss": {"dppo": {"kl_tau": 0.001}},
         "weight_decay": 0.01,
         "lora": {"enabled": False},
         "sampling": {"max_tokens": 64, "temperature": 0.7},
@@ -248,7 +249,6 @@ orchestrator = { batch_size = 8, group_size = 4, train = { source = [{ env = { t
         "max_steps: is not set: the run ends after 100 steps, while prime-rl would continue",
         "orchestrator.train.sampling.max_completion_tokens: is not set: completions have at most defaultMaxTokens of "
         "the RLModel, while prime-rl uses the whole context",
-        f"trainer.loss: {OTHER_LOSS}",
         f"trainer.optim: {OTHER_OPTIMIZER}",
     ]
     assert problems_in(text.replace("group_size = 4, ", "")) == {
@@ -386,14 +386,19 @@ LOSS = '[trainer.loss]\ntype = "default"\ndppo_mask_low = 0.2\nadv_tau = 1.0\nkl
 OPD = 'type = "opd"\n[orchestrator.algo.teacher]\nname = "t"\nbase_url = "https://t.test/v1"'
 
 
-def test_the_default_objective_of_prime_rl_is_noted_written_out_or_not() -> None:
-    """It has another trust region and a KL term, which decide what is learned."""
-    for text in (NEWEST, changed("[trainer.optim]", LOSS)):
-        assert "kl_tau" in notes_of(text)["trainer.loss"]
-    assert "trainer.loss" not in notes_of(changed('type = "grpo"', OPD)), "a teacher's log-probabilities decide"
-    ratios = changed("[trainer.optim]", "[trainer.loss]\ntoken_mask_high = 4.0\n[trainer.optim]")
-    assert "trainer.loss" not in notes_of(ratios)
-    for key in ("kl_tau = 0.01", 'type = "ipo"', "adv_tau = 2.0"):
+def test_the_loss_of_prime_rl_is_dppo_written_out_or_not() -> None:
+    dppo = {"low": 0.2, "high": 0.2, "kl_tau": 0.001}
+    for text in (NEWEST, changed("[trainer.optim]", LOSS), changed('type = "grpo"', OPD)):
+        loss = loads(text).spec.loss
+        assert loss.dppo is not None
+        assert loss.dppo.model_dump() == dppo
+    other = "[trainer.loss]\ndppo_mask_low = 0.1\ndppo_mask_high = 0.3\nkl_tau = 0.0\n[trainer.optim]"
+    loss = loads(changed("[trainer.optim]", other)).spec.loss
+    assert loss.dppo is not None
+    assert loss.dppo.model_dump() == {"low": 0.1, "high": 0.3, "kl_tau": 0.0}
+    ratios = loads(changed("[trainer.optim]", "[trainer.loss]\ntoken_mask_high = 4.0\n[trainer.optim]")).spec.loss
+    assert (ratios.dppo, ratios.ratio_high) == (None, 4.0), "the loss of earlier releases"
+    for key in ('type = "ipo"', "adv_tau = 2.0"):
         (path,) = problems_in(changed("[trainer.optim]", f"[trainer.loss]\n{key}\n[trainer.optim]"))
         assert path == f"trainer.loss.{key.partition(' ')[0]}"
 
