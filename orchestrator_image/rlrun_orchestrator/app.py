@@ -126,7 +126,7 @@ class Orchestrator:
             self._recorder,
             self._rewards,
             self._wandb,
-            learns_from_rewards=config_mapping.scoring(run).baseline,
+            learns_from_rewards=config_mapping.scoring(run).learns_from_rewards,
         )
         self._environments = {
             use: EnvironmentPool(

@@ -184,7 +184,7 @@ def filtering(run: ResolvedRun) -> GroupFilter:
 def scoring(run: ResolvedRun) -> ScoringSettings:
     """Return the settings for the scoring of groups."""
     spec = run.spec
-    baseline = spec.algorithm.name is AlgorithmName.grpo
+    rewarded = spec.algorithm.name is AlgorithmName.grpo
     penalized = spec.kl_penalty is not None and spec.kl_penalty.enabled
     return ScoringSettings(
         rollouts_per_example=spec.rollouts_per_example,
@@ -192,8 +192,8 @@ def scoring(run: ResolvedRun) -> ScoringSettings:
         seq_len=run.model.seq_len,
         filtering=filtering(run),
         verify=not spec.buffer.skip_verification,
-        baseline=baseline,
-        filter_zero_advantages=baseline and not penalized and spec.algorithm.filter_zero_advantages,
+        algorithm=spec.algorithm,
+        filter_zero_advantages=rewarded and not penalized and spec.algorithm.filter_zero_advantages,
     )
 
 

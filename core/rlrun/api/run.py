@@ -17,7 +17,7 @@ from rlrun.api.run_sections.monitoring import Wandb
 from rlrun.api.run_sections.retention import Adapters, ArtifactPolicy, Checkpoints
 from rlrun.api.run_sections.rollouts import Sampling, TrajectoryStrategy
 from rlrun.api.run_sections.samples import Samples
-from rlrun.api.run_sections.training import Algorithm, AlgorithmName, KlPenalty, Loss, RunLora, Schedule
+from rlrun.api.run_sections.training import Advantage, Algorithm, AlgorithmName, KlPenalty, Loss, RunLora, Schedule
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import MAX_RUN_NAME
 
@@ -36,7 +36,7 @@ class RLRunSpec(Spec):
     batch_size: int = Field(default=128, ge=1, le=65_536)
     """Number of valid rollouts per step. Must be a multiple of rolloutsPerExample. Additional groups replace failed rollouts, so a step may have up to rolloutsPerExample - 1 more rollouts."""  # noqa: E501
     rollouts_per_example: int = Field(default=8, ge=1, le=1024)
-    """Number of rollouts per example. They form a group, whose mean reward is the baseline of the advantages. Must be at least 2 with the algorithm grpo."""  # noqa: E501
+    """Number of rollouts per example. They form a group, whose mean reward is the baseline of the advantages. Must be at least 2 with the algorithm grpo, unless algorithm.advantage is none."""  # noqa: E501
     trajectory_strategy: TrajectoryStrategy = Field(default=TrajectoryStrategy.interleaved, strict=False)
     """Conversion of a multi-turn rollout to training sequences. interleaved joins turns whose tokens continue exactly; branching makes one sequence of each turn. The order in which turns are generated is the same with both: rollouts of all examples run at the same time."""  # noqa: E501
     learning_rate: float = Field(default=1e-4, gt=0, le=1)
@@ -150,9 +150,13 @@ class RLRunSpec(Spec):
         ),
         Rule(
             "rolloutsPerExample",
-            "self.rolloutsPerExample > 1 || self.algorithm.name != 'grpo'",
+            "self.rolloutsPerExample > 1 || self.algorithm.name != 'grpo' || self.algorithm.advantage == 'none'",
             "rolloutsPerExample must be at least 2 with the algorithm grpo: a single rollout has no baseline",
-            lambda s: s.rollouts_per_example > 1 or s.algorithm.name is not AlgorithmName.grpo,
+            lambda s: (
+                s.rollouts_per_example > 1
+                or s.algorithm.name is not AlgorithmName.grpo
+                or s.algorithm.advantage is Advantage.none
+            ),
         ),
         Rule(
             "minLearningRate",

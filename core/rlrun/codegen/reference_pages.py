@@ -202,7 +202,8 @@ def dialect_remark(key: DialectKey) -> str:
         pairs = (
             there if there == here else f"{there} becomes {json.dumps(here)}" for there, here in key.values.items()
         )
-        return f"{', '.join(pairs)}; other values: {key.remark}"
+        elsewhere = (f"{there} becomes `{path}` {here}" for there, (path, here) in (key.elsewhere or {}).items())
+        return f"{', '.join([*pairs, *elsewhere])}; other values: {key.remark}"
     if key.accepted:
         return f"{' or '.join(json.dumps(value) for value in key.accepted)} is dropped; other values: {key.remark}"
     if key.same_as:

@@ -21,6 +21,8 @@ class FilterReason(StrEnum):
     low_reward = "low_reward"
     zero_advantage = "zero_advantage"
     """All advantages of the batch are 0. Also used for single rollouts left out for their advantage."""
+    truncated = "truncated"
+    """All rollouts with an advantage are truncated and masked. Also used for single masked rollouts."""
 
 
 @dataclass(frozen=True)

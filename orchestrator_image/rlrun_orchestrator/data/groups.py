@@ -92,6 +92,8 @@ class Rollout:
     advantage: float = 0.0
     left_out: bool = False
     """True for a valid rollout that no step trains on, because its advantage is 0."""
+    masked: bool = False
+    """True for a truncated rollout that no step trains on, because of `algorithm.maskTruncated`."""
     teacher_logprobs: list[list[float]] | None = None
     """Teacher's log-probabilities: one per token of each sequence, and 0.0 for tokens that the policy did not sample.
     """
@@ -169,7 +171,13 @@ class Group:
     @property
     def trained_rollouts(self) -> list[Rollout]:
         """Valid rollouts that a step trains on if the group is usable."""
-        return [rollout for rollout in self.valid_rollouts if not rollout.left_out]
+        return [rollout for rollout in self.valid_rollouts if not (rollout.left_out or rollout.masked)]
+
+    @property
+    def untrained_reason(self) -> FilterReason:
+        """Reason why no step trains on a group without `trained_rollouts`."""
+        masked = any(rollout.masked and not rollout.left_out for rollout in self.valid_rollouts)
+        return self.filter_reason or (FilterReason.truncated if masked else FilterReason.zero_advantage)
 
     @property
     def rewards(self) -> list[float]:

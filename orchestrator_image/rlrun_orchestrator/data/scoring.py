@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
+from rlrun.api.run_sections.training import Advantage, Algorithm, AlgorithmName
 from rlrun.constants import Reason
 from rlrun.protocol.environment import GroupResult, RolloutResult
 from rlrun.protocol.problem import Problem
 
+from rlrun_orchestrator.data.advantages import group_advantages, penalized_rewards
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.group_filter import GroupFilter
@@ -42,18 +44,22 @@ class ScoringSettings:
     filtering: GroupFilter = field(default_factory=GroupFilter)
     verify: bool = True
     """True if environments compute rewards. Otherwise all rewards are 0, and no rewards are filtered."""
-    baseline: bool = True
-    """Compare each rollout with the group's other rollouts of the same agent. A group then needs two valid rollouts of
-    one agent, unless the run requests groups of one.
-    """
-
+    algorithm: Algorithm = field(default_factory=Algorithm)
     filter_zero_advantages: bool = False
-    """Leave valid rollouts with an advantage of 0 out of the trainer's steps. Requires `baseline`."""
+    """Leave valid rollouts with an advantage of 0 out of the trainer's steps. Requires the algorithm grpo."""
+
+    @property
+    def learns_from_rewards(self) -> bool:
+        """True if rollouts have advantages."""
+        return self.algorithm.name is AlgorithmName.grpo
 
     @property
     def needed(self) -> int:
-        """Number of valid rollouts that a usable group needs."""
-        return min(2, self.rollouts_per_example) if self.baseline else 1
+        """Number of valid rollouts that a usable group needs of one agent: two if they are compared with each other,
+        unless the run requests groups of one.
+        """
+        compared = self.learns_from_rewards and self.algorithm.advantage is not Advantage.none
+        return min(2, self.rollouts_per_example) if compared else 1
 
 
 def score_group(
@@ -168,12 +174,18 @@ def _name_incomparable(group: Group, scoring: ScoringSettings) -> None:
 
 def _assign_advantages(rollouts: Sequence[Rollout], scoring: ScoringSettings, *, unused: bool) -> None:
     """Set the advantages of an agent's rollouts, or 0 for rollouts of an unusable agent in a usable group."""
+    algorithm = scoring.algorithm
+    for rollout in rollouts:
+        rollout.masked = algorithm.mask_truncated and rollout.truncated
     if unused:
         for rollout in rollouts:
             rollout.advantage, rollout.left_out = 0.0, True
-    elif scoring.baseline:
-        advantages = group_advantages([rollout.result.reward for rollout in rollouts])
-        for rollout, advantage in zip(rollouts, advantages, strict=True):
+    elif scoring.learns_from_rewards:
+        rewards = [rollout.result.reward for rollout in rollouts]
+        if algorithm.length_penalty is not None:
+            lengths = [(rollout.completion_tokens, rollout.prompt_tokens, rollout.turns) for rollout in rollouts]
+            rewards = penalized_rewards(rewards, lengths, algorithm.length_penalty)
+        for rollout, advantage in zip(rollouts, group_advantages(rewards, algorithm.advantage), strict=True):
             rollout.advantage = advantage
             rollout.left_out = scoring.filter_zero_advantages and advantage == 0.0
 
@@ -234,19 +246,3 @@ def _measured_error(found: RolloutResult) -> Problem | None:
         return found.error
     message = f"the reward is {found.reward}, which is not a finite number"
     return Problem(reason=Reason.REWARD_NOT_FINITE, message=message)
-
-
-ROUNDING = 1e-12
-"""Maximum relative difference between a reward and a mean that counts as a rounding error."""
-
-
-def group_advantages(rewards: Sequence[float]) -> list[float]:
-    """Return reward - mean(rewards) for each rollout, or exactly 0 if they differ only by a rounding error. Raises
-    ValueError for a reward that is not finite.
-    """
-    if not rewards:
-        return []
-    if not all(math.isfinite(reward) for reward in rewards):
-        raise ValueError(f"rewards must be finite numbers, not {list(rewards)}")
-    mean = math.fsum(rewards) / len(rewards)
-    return [0.0 if math.isclose(reward, mean, rel_tol=ROUNDING) else reward - mean for reward in rewards]

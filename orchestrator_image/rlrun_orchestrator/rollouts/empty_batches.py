@@ -55,7 +55,7 @@ class EmptyBatchMonitor:
             self._batch_errors += 1
         elif group.state is GroupState.filtered or not group.trained_rollouts:
             self._filtered += 1
-            self._filter_reasons.add(group.filter_reason or FilterReason.zero_advantage)
+            self._filter_reasons.add(group.untrained_reason)
         else:
             self._filtered = self._errors = self._batch_errors = 0
             self._filter_reasons.clear()
@@ -94,6 +94,11 @@ class EmptyBatchMonitor:
             return (
                 f"the rewards of {groups} are equal (zero_advantage), so there is nothing to learn from; read some "
                 "rollouts, and use examples of a different difficulty or rewards for partial success"
+            )
+        if self._filter_reasons == {FilterReason.truncated}:
+            return (
+                f"the rollouts of {groups} are truncated, and algorithm.maskTruncated leaves them out; raise "
+                "sampling.maxTokens, or unset maskTruncated"
             )
         verb = "were" if self._errors else "was"
         return (

@@ -13,7 +13,6 @@ from rlrun.protocol.policy import PolicyRef
 
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.example_sampler import SampledExample
-from rlrun_orchestrator.data.group_filter import FilterReason
 from rlrun_orchestrator.data.groups import Group, GroupState, VersionSpan
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
@@ -150,7 +149,7 @@ class GroupTracker:
         if any(group.trained_rollouts for group in batch):
             return []
         for group in batch:
-            group.filter_reason = FilterReason.zero_advantage
+            group.filter_reason = group.untrained_reason
             self._end(group, GroupState.filtered)
         return batch
 

@@ -128,8 +128,8 @@ def _status(group: Group, rollout: Rollout) -> tuple[SampleStatus, str | None]:
     """Return the status of a rollout, and the reason for a status other than trained and measured."""
     if rollout.error is not None:
         return SampleStatus.errored, rollout.error.reason
-    if rollout.left_out and group.state is GroupState.trained:
-        return SampleStatus.filtered, FilterReason.zero_advantage
+    if (rollout.left_out or rollout.masked) and group.state is GroupState.trained:
+        return SampleStatus.filtered, FilterReason.zero_advantage if rollout.left_out else FilterReason.truncated
     return SampleStatus(group.state), group.cause
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
-from rlrun.api.run_sections.training import Dppo
+from rlrun.api.run_sections.training import Dppo, LengthPenalty
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
@@ -126,6 +126,21 @@ def test_rollouts_without_an_advantage_are_left_out_unless_they_carry_another_lo
     assert left_out(klPenalty={"enabled": False})
     teacher = {"url": "https://teacher.example.org/v1", "model": "m"}
     assert not left_out(algorithm={"name": "distillation", "teacher": teacher}), "no rollout has an advantage"
+
+
+@pytest.mark.proves(
+    "algorithm.advantage",
+    "algorithm.maskTruncated",
+    "algorithm.lengthPenalty.outputTokensWeight",
+    "algorithm.lengthPenalty.inputTokensWeight",
+    "algorithm.lengthPenalty.turnsWeight",
+)
+def test_rewards_become_advantages_as_the_run_says(world: World) -> None:
+    penalty = {"outputTokensWeight": 0.5, "inputTokensWeight": 0.0, "turnsWeight": 0.2}
+    asked = {"advantage": "maxRl", "maskTruncated": True, "lengthPenalty": penalty}
+    found = config_mapping.scoring(resolved(world, algorithm=asked)).algorithm
+    assert (found.advantage, found.mask_truncated) == ("maxRl", True)
+    assert found.length_penalty == LengthPenalty(output_tokens_weight=0.5, input_tokens_weight=0, turns_weight=0.2)
 
 
 @pytest.mark.proves("env.digest", "eval.env.digest")

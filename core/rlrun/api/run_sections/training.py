@@ -16,6 +16,15 @@ class AlgorithmName(StrEnum):
     sft = "sft"
 
 
+class Advantage(StrEnum):
+    """Advantage of a rollout, from its reward and those of its group."""
+
+    mean = "mean"
+    std = "std"
+    none = "none"
+    max_rl = "maxRl"
+
+
 class Schedule(StrEnum):
     """Learning rate after the warmup."""
 
@@ -48,11 +57,28 @@ class Teacher(Spec):
     """Name of the teacher model in that API. It must use the same tokenizer as the trained model."""
 
 
+class LengthPenalty(Spec):
+    """Linear length penalty of prime-rl: a reward loses the mean reward of its group, times the sum of these weights, each times the share of the rollout's length in the largest one of the group."""  # noqa: E501
+
+    output_tokens_weight: float = Field(default=0.25, ge=0, le=100)
+    """Weight of the tokens that the policy sampled. 0 disables the term."""
+    input_tokens_weight: float = Field(default=0.1, ge=0, le=100)
+    """Weight of the other tokens: prompts and responses of tools. 0 disables the term."""
+    turns_weight: float = Field(default=0.1, ge=0, le=100)
+    """Weight of the turns. 0 disables the term."""
+
+
 class Algorithm(Spec):
     """Training algorithm, which determines rewards and advantages."""
 
     name: AlgorithmName = Field(default=AlgorithmName.grpo, strict=False)
     """Algorithm: grpo learns from the rewards of the environments, distillation from a teacher's log-probabilities of the policy's own rollouts (on-policy reverse KL between both models, without the sampling settings), sft from the demonstrations of the environments."""  # noqa: E501
+    advantage: Advantage = Field(default=Advantage.mean, strict=False)
+    """Advantage of a rollout with the algorithm grpo: mean is its reward minus the mean reward of its group, std divides that by the standard deviation of the group's rewards, maxRl by their mean (arXiv 2602.02710; 0 unless the mean is positive), and none is the reward itself."""  # noqa: E501
+    length_penalty: LengthPenalty | None = None
+    """Penalty that lowers the rewards of long rollouts before their advantages are computed. If unset, there is no penalty."""  # noqa: E501
+    mask_truncated: bool = False
+    """Leaves truncated rollouts out of the trainer's passes and of the tokens that the loss is divided by. A rollout is truncated if its environment reports it, or if a turn reached its maximum number of tokens. Its reward still counts for the advantages of its group."""  # noqa: E501
     filter_zero_advantages: bool = True
     """Leaves rollouts with an advantage of 0 out of the trainer's passes and of the tokens that the loss is divided by. Such rollouts contribute nothing to the policy gradient. With klPenalty they are kept, because the penalty applies to their tokens. A batch that consists only of such rollouts is dropped."""  # noqa: E501
     sft_steps: int = Field(default=0, ge=0, le=1_000_000)
@@ -66,6 +92,12 @@ class Algorithm(Spec):
             "has(self.teacher) == (self.name == 'distillation')",
             "teacher must be set if and only if the algorithm is distillation",
             lambda a: (a.teacher is not None) == (a.name is AlgorithmName.distillation),
+        ),
+        Rule(
+            "advantage",
+            "self.name == 'grpo' || (self.advantage == 'mean' && !has(self.lengthPenalty))",
+            "advantage and lengthPenalty require the algorithm grpo: the others do not learn from rewards",
+            lambda a: a.name is AlgorithmName.grpo or (a.advantage is Advantage.mean and a.length_penalty is None),
         ),
     )
 

@@ -24,6 +24,8 @@ class DialectKey:
     """True if the equivalent is a boolean with the opposite value."""
     values: Mapping[str, Any] | None = None
     """Values in this schema by those in the file. Other values are refused with the remark. None keeps the values."""
+    elsewhere: Mapping[str, tuple[str, Any]] | None = None
+    """Values that set a key other than `equivalent`: its path and its value."""
     accepted: tuple[Any, ...] = ()
     """Values that match the behavior of every run. They are dropped without a note."""
     convert: Callable[[float], float] | None = None

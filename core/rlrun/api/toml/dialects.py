@@ -7,7 +7,7 @@ This module applies the tables in `dialect_keys`.
 import difflib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlrun.api.base.field_errors import MAX_COMPARED, MAX_SUGGESTIONS, FieldProblem, fields_at, path_of
@@ -190,6 +190,10 @@ class _Reader:
 
     def _apply(self, found: _Found) -> None:
         row, value = found.row, found.value
+        if row.elsewhere is not None and isinstance(value, str) and value in row.elsewhere:
+            path, there = row.elsewhere[value]
+            self._set(replace(found, row=DialectKey(row.key, path, values={value: there})))
+            return
         if any(value == accepted and type(value) is type(accepted) for accepted in row.accepted):
             return
         if row.same_as is not None:

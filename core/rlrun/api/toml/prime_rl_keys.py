@@ -402,9 +402,19 @@ PRIME_RL = (
     DialectKey(
         "orchestrator.algo.type",
         "algorithm.name",
-        "has no equivalent: grpo learns from rewards, and opd from a teacher's log-probabilities",
+        "has no equivalent: grpo and max_rl learn from rewards, and opd from a teacher's log-probabilities",
         values={"grpo": "grpo", "opd": "distillation"},
+        elsewhere={"max_rl": ("algorithm.advantage", "maxRl")},
     ),
+    DialectKey("orchestrator.algo.length_penalty", "algorithm.length_penalty"),
+    *(
+        DialectKey(f"orchestrator.algo.length_penalty.num_{key}", f"algorithm.length_penalty.{key}")
+        for key in ("output_tokens_weight", "input_tokens_weight", "turns_weight")
+    ),
+    DialectKey(
+        "orchestrator.algo.length_penalty.type", None, "has no equivalent: penalties are linear", accepted=("linear",)
+    ),
+    *refuse(NO_SETTING, "orchestrator.algo.length_penalty.*"),
     DialectKey(
         "orchestrator.training_mode",
         "algorithm.name",
@@ -428,14 +438,12 @@ PRIME_RL = (
         "has no equivalent: difficulty_filter drops groups without a training signal",
         *map(_orchestrator, ("filters", "pre_batch_filters", "post_batch_filters", "advantage")),
     ),
-    *(
-        DialectKey(
-            f"orchestrator.{key}",
-            None,
-            "has no equivalent: the environment's rewards decide how truncated completions count",
-            accepted=(False,),
-        )
-        for key in ("mask_truncated_completions", "zero_truncated_completions")
+    DialectKey("orchestrator.mask_truncated_completions", "algorithm.mask_truncated"),
+    DialectKey(
+        "orchestrator.zero_truncated_completions",
+        None,
+        "has no equivalent: the environment's rewards decide how truncated completions count",
+        accepted=(False,),
     ),
     DialectKey("orchestrator.buffer", "buffer"),
     *below("orchestrator.buffer", "buffer", "online_difficulty_filtering", "easy_threshold", "hard_threshold"),

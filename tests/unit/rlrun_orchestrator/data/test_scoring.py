@@ -3,10 +3,9 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
+from rlrun.api.run_sections.training import Advantage, Algorithm, AlgorithmName, LengthPenalty
 from rlrun.protocol.environment import GroupResult, RolloutResult
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
@@ -15,7 +14,7 @@ from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.group_filter import FilterReason, GroupFilter
 from rlrun_orchestrator.data.groups import Group, GroupState
-from rlrun_orchestrator.data.scoring import MAX_AGENTS, ScoringSettings, group_advantages, score_group
+from rlrun_orchestrator.data.scoring import MAX_AGENTS, ScoringSettings, score_group
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.training.serialization import trained_tokens, training_samples
@@ -50,17 +49,20 @@ def test_tokens_keep_the_policy_of_their_turn() -> None:
     assert (values["batch/off_policy_level/max"], values["batch/policies_per_rollout"]) == (3.0, 1.5)
 
 
+SUPERVISED = Algorithm(name=AlgorithmName.sft)
+
+
 def scoring(
     asked: int,
     filtering: GroupFilter | None = None,
     *,
     verify: bool = True,
-    baseline: bool = True,
+    algorithm: Algorithm | None = None,
     filter_zero_advantages: bool = False,
 ) -> ScoringSettings:
     rules = filtering or GroupFilter()
     strategy = TrajectoryStrategy.interleaved
-    return ScoringSettings(asked, strategy, 64, rules, verify, baseline, filter_zero_advantages)
+    return ScoringSettings(asked, strategy, 64, rules, verify, algorithm or Algorithm(), filter_zero_advantages)
 
 
 def scored(outcomes: list[RolloutResult], recorded: LiveGroup, rules: ScoringSettings | None = None) -> Group:
@@ -171,7 +173,7 @@ def test_more_agents_than_an_environment_has_by_design_get_no_metrics() -> None:
     for agents, reported in ((MAX_NAMED_AGENTS, MAX_NAMED_AGENTS), (MAX_NAMED_AGENTS + 1, 0)):
         names = [f"r{number}" for number in range(agents)]
         parts = [part(name, name, f"agent-{name}", 1.0) for name in names]
-        found = scored(parts, live(*names), scoring(agents, baseline=False))
+        found = scored(parts, live(*names), scoring(agents, algorithm=SUPERVISED))
         values = batch_metrics([found], 8, agents)
         assert sum(name.startswith("reward/env/agent-") and name.endswith("/mean") for name in values) == reported
 
@@ -327,39 +329,56 @@ def test_a_failed_rollout_is_not_left_out_but_failed() -> None:
 
 
 def test_without_a_baseline_no_rollout_is_left_out() -> None:
-    group = scored([outcome("r0", 1.0)], live("r0"), scoring(4, baseline=False, filter_zero_advantages=True))
+    group = scored([outcome("r0", 1.0)], live("r0"), scoring(4, algorithm=SUPERVISED, filter_zero_advantages=True))
     assert len(group.trained_rollouts) == 1
 
 
-@pytest.mark.parametrize("reward", [0.1, 1 / 3, 0.7, 1e-3, 1e9 / 3, -0.7])
-@pytest.mark.parametrize("size", [2, 3, 7, 8, 13])
-def test_equal_rewards_have_no_advantage_in_spite_of_rounding(reward: float, size: int) -> None:
-    assert group_advantages([reward] * size) == [0.0] * size
+def test_rewards_are_the_advantages_of_single_rollouts_without_a_baseline() -> None:
+    rules = scoring(4, algorithm=Algorithm(advantage=Advantage.none), filter_zero_advantages=True)
+    assert [one.advantage for one in scored([outcome("r0", 1.0)], live("r0"), rules).trained_rollouts] == [1.0]
+    group = scored([outcome("r0", 1.0), outcome("r1", 1.0), outcome("r2", 0.0)], live("r0", "r1", "r2"), rules)
+    assert [one.advantage for one in group.trained_rollouts] == [1.0, 1.0]
+
+
+def test_the_shorter_of_two_solutions_has_the_greater_advantage() -> None:
+    recorded = live("r0", "r1")
+    recorded.record_turn("r0", recorded.next_arrival(), Turn([1, 2, 3], [5, 6], [-0.5, -0.5], "stop"))
+    rules = scoring(2, algorithm=Algorithm(length_penalty=LengthPenalty(input_tokens_weight=0, turns_weight=0)))
+    long, short = scored([outcome("r0", 1.0), outcome("r1", 1.0)], recorded, rules).rollouts
+    assert long.completion_tokens > short.completion_tokens
+    share = 0.25 * short.completion_tokens / long.completion_tokens
+    assert (long.advantage, short.advantage) == pytest.approx(((share - 0.25) / 2, (0.25 - share) / 2))
+
+
+def test_a_masked_rollout_is_not_trained_but_counts_for_the_mean() -> None:
+    answer = [RolloutResult(rollout_id="r0", reward=0.0, is_truncated=True), outcome("r1", 1.0)]
+    group = scored(answer, live("r0", "r1"), scoring(2, algorithm=Algorithm(mask_truncated=True)))
+    assert [rollout.advantage for rollout in group.rollouts] == [-0.5, 0.5]
+    assert [sample["advantage"] for sample in training_samples([group])] == [0.5]
+    assert group.valid_rollouts == group.rollouts, "it is not sampled again"
+
+
+@pytest.mark.parametrize(("reward", "reason"), [(1.0, FilterReason.truncated), (0.0, FilterReason.zero_advantage)])
+def test_a_group_without_a_trained_rollout_has_a_reason(reward: float, reason: FilterReason) -> None:
+    answer = [
+        RolloutResult(rollout_id=name, reward=own, is_truncated=True) for name, own in (("r0", reward), ("r1", 0.0))
+    ]
+    rules = scoring(2, algorithm=Algorithm(mask_truncated=True), filter_zero_advantages=True)
+    group = scored(answer, live("r0", "r1"), rules)
+    assert (group.trained_rollouts, group.untrained_reason) == ([], reason)
 
 
 def test_without_verification_rewards_are_zero_and_nothing_is_filtered() -> None:
-    rules = scoring(2, GroupFilter(online=True), verify=False, baseline=False)
+    rules = scoring(2, GroupFilter(online=True), verify=False, algorithm=SUPERVISED)
     group = scored([outcome("r0", 5.0), outcome("r1", math.nan)], live("r0", "r1"), rules)
     assert group.state is GroupState.ready
     assert group.rewards == [0.0, 0.0]
 
 
 def test_without_a_baseline_one_rollout_is_enough_and_has_no_advantage() -> None:
-    group = scored([outcome("r0", 1.0)], live("r0"), scoring(4, baseline=False))
+    group = scored([outcome("r0", 1.0)], live("r0"), scoring(4, algorithm=SUPERVISED))
     assert group.state is GroupState.ready
     assert group.valid_rollouts[0].advantage == 0.0
-
-
-@given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
-def test_advantages_sum_to_zero_and_keep_the_differences(rewards: list[float]) -> None:
-    advantages = group_advantages(rewards)
-    assert math.isclose(math.fsum(advantages), 0.0, abs_tol=1e-9)
-    assert math.isclose(advantages[0] - advantages[-1], rewards[0] - rewards[-1], abs_tol=1e-9)
-
-
-def test_advantages_of_a_reward_that_is_not_finite_raise() -> None:
-    with pytest.raises(ValueError, match="finite"):
-        group_advantages([0.0, math.nan])
 
 
 TOO_LONG = Problem(reason="PromptTooLong", message="4096 tokens, and the prompt has 5000")

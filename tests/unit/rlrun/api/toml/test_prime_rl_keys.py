@@ -264,10 +264,8 @@ def test_distillation_names_its_teacher() -> None:
         '[orchestrator.algo]\ntype = "opd"\n[orchestrator.algo.teacher]\nname = "t"\nbase_url = "https://t.test/v1"'
     )
     run = loads(NEWEST.replace('[orchestrator.algo]\ntype = "grpo"', teacher)).spec
-    assert run.algorithm.model_dump(mode="json") == {
+    assert run.algorithm.model_dump(mode="json", exclude_unset=True) == {
         "name": "distillation",
-        "filter_zero_advantages": True,
-        "sft_steps": 0,
         "teacher": {"url": "https://t.test/v1", "model": "t"},
     }
 
@@ -275,7 +273,7 @@ def test_distillation_names_its_teacher() -> None:
 @pytest.mark.parametrize(
     ("there", "instead", "path", "reason"),
     [
-        ('type = "grpo"', 'type = "echo"', "orchestrator.algo.type", "has no equivalent: grpo learns from rewards"),
+        ('type = "grpo"', 'type = "echo"', "orchestrator.algo.type", "grpo and max_rl learn from rewards"),
         ("batch_size = 128", "token_batch_size = 9", "orchestrator.token_batch_size", "batch_size counts rollouts"),
         (
             "batch_size = 128",
@@ -401,6 +399,20 @@ def test_the_loss_of_prime_rl_is_dppo_written_out_or_not() -> None:
     for key in ('type = "ipo"', "adv_tau = 2.0"):
         (path,) = problems_in(changed("[trainer.optim]", f"[trainer.loss]\n{key}\n[trainer.optim]"))
         assert path == f"trainer.loss.{key.partition(' ')[0]}"
+
+
+def test_algorithms_of_prime_rl_become_advantages_and_penalties() -> None:
+    penalty = 'type = "linear", num_output_tokens_weight = 0.5, num_turns_weight = 0'
+    found = loads(changed('type = "grpo"', f'type = "grpo"\nlength_penalty = {{ {penalty} }}')).spec.algorithm
+    assert found.length_penalty is not None
+    assert found.length_penalty.model_dump() == {
+        "output_tokens_weight": 0.5, "input_tokens_weight": 0.1, "turns_weight": 0.0
+    }  # fmt: skip
+    assert loads(changed('type = "grpo"', 'type = "grpo"\nlength_penalty = {}')).spec.algorithm.length_penalty
+    algorithm = loads(changed('type = "grpo"', 'type = "max_rl"')).spec.algorithm
+    assert (algorithm.name, algorithm.advantage) == ("grpo", "maxRl")
+    masked = loads(changed("group_size = 16", "group_size = 16\nmask_truncated_completions = true"))
+    assert masked.spec.algorithm.mask_truncated
 
 
 def test_a_frozen_router_is_refused() -> None:
