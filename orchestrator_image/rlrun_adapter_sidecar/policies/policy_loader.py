@@ -1,4 +1,4 @@
-"""Loader of policies into the engine of one replica, whatever their kind.
+"""Loader of policies of any kind into the engine of one replica.
 
 A name contains version and digest and is never reused, so all operations are idempotent: a repeated load finds the
 files or the policy in place, and concurrent loads share one task.
