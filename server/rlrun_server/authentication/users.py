@@ -32,7 +32,7 @@ AUTHENTICATED = "system:authenticated"
 
 @dataclass(frozen=True)
 class User:
-    """Identity as the API server knows it."""
+    """Identity of a user as the API server sees it."""
 
     name: str
     uid: str = ""

@@ -91,7 +91,7 @@ class WaitingBytes:
 
 @dataclass(eq=False)
 class OpenConnection:
-    """Connection from its acceptance to its end."""
+    """State of a connection that is counted in ConnectionLimits."""
 
     source: str
     close: Callable[[], None]

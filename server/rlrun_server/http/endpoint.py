@@ -23,7 +23,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Endpoint:
-    """Handler as an ASGI application."""
+    """ASGI application that calls one handler."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler

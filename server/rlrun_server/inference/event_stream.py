@@ -34,7 +34,7 @@ class EventSplitter:
         """True after the last event."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the events that are complete with this chunk. Raises EventTooLarge."""
+        """Add a chunk of the stream, and return the events that it completes. Raises EventTooLarge."""
         self._rest += chunk
         passed, start = [], 0
         while not self.is_done and (end := END.search(self._rest, max(start, self._searched))) is not None:

@@ -151,9 +151,10 @@ def inference_app(
     names_tenants: bool = False,
     max_completions: int = MAX_COMPLETIONS,
 ) -> FastAPI:
-    """Return the application. Without services and pools it only provides the OpenAPI document.
+    """Return the application. Without services and pools, it only provides the OpenAPI document.
 
-    `names_tenants` is as in `Completions`. `max_completions` is the maximum number of concurrent requests of all users.
+    `names_tenants` has the same meaning as in `Completions`. `max_completions` is the maximum number of concurrent
+    requests of all users.
     """
     app = FastAPI(
         title="rlrun-server: deployed adapters",

@@ -47,7 +47,7 @@ class ModelAccess:
         return meant[0]
 
     async def list_permitted(self, user: User) -> list[tuple[str, DeployedModel]]:
-        """Return the models that the user may use, each with a name that `find` resolves to it."""
+        """Return the models that the user may use, each with a name for which `find` returns this model."""
         models = self._models.all()
         namespaces = sorted({model.namespace for model in models}, key=lambda name: (name != user.namespace, name))
         asked = namespaces[:MAX_NAMESPACES]

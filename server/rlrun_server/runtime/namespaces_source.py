@@ -15,7 +15,7 @@ Event = tuple[str, Obj]
 
 
 class NamespacesSource:
-    """Source that lists and watches each namespace, and merges the results like those of a whole cluster."""
+    """Source that lists and watches each namespace, and merges the results as if they came from the whole cluster."""
 
     def __init__(self, source: ObjectSource, namespaces: Sequence[str]) -> None:
         self._source = source

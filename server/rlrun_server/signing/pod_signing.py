@@ -48,7 +48,7 @@ class Signing:
         self._new_tokens = RateLimiter(Rate(new, REVIEW_BURST_SECONDS * new))
 
     async def sign(self, token: str, signed_grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
-        """Return the headers for each request. If one of them is not allowed, none is signed. Raises ProblemError."""
+        """Return the headers for each request, or sign none if any of them is not allowed. Raises ProblemError."""
         grant = signed_text.verify(signed_grant, self._keys(), StorageGrant)
         if grant is None:
             SIGNATURES.labels("unknown", "grant").inc(len(requests))

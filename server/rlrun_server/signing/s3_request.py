@@ -51,7 +51,7 @@ class RequestNotAllowed(Exception):
 
 @dataclass(frozen=True)
 class S3Request:
-    """Request to S3."""
+    """Parsed request to S3."""
 
     operation: Operation
     bucket: str

@@ -114,7 +114,7 @@ class S3Signer:
 
 
 def read_credentials(folder: Path) -> ReadOnlyCredentials | None:
-    """Return the credentials in a mounted Secret, or None if it lacks one of the two keys."""
+    """Return the credentials in a mounted Secret, or None if the Secret lacks one of the two keys."""
 
     def value(name: str) -> str | None:
         file = folder / name

@@ -27,7 +27,7 @@ from rlrun_server.signing.user_permissions import Owners, required_check
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """Version of a package."""
+    """Version of a package, as stored in S3."""
 
     version: str
     files: tuple[str, ...]
@@ -206,7 +206,7 @@ class EnvironmentPackages:
 
 
 def too_large(file: str) -> RestError:
-    """Return the response for a wheel that is too large for these routes."""
+    """Return the response for a wheel that exceeds MAX_WHEEL."""
     detail = f"{file} is larger than {MAX_WHEEL} bytes. Push it with: rlrun env push"
     return RestError(413, Reason.BODY_TOO_LARGE, detail)
 

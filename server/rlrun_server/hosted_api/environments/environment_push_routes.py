@@ -46,7 +46,7 @@ PREFIX = re.compile(r"(/[A-Za-z0-9._-]+){0,8}")
 
 
 class EnvironmentToPush(Schema):
-    """Environment that is to be pushed."""
+    """Request to push an environment."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -58,7 +58,7 @@ class EnvironmentToPush(Schema):
 
 
 class FileToPush(Schema):
-    """File of a version."""
+    """File of a version that a client announces before uploading it."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -134,7 +134,7 @@ def continues(run: Obj, spec: RLRunSpec) -> bool:
 def reference_problems(
     spec: RLRunSpec, namespace: str, models: Sequence[str], checkpoints: Mapping[str, ArtifactSummary]
 ) -> list[FieldProblem]:
-    """Return the problems with the references of a run. `checkpoints` are those of the namespace by name."""
+    """Return the problems with the references of a run. `checkpoints` has the checkpoints of the namespace by name."""
     problems = []
     if spec.model not in models:
         known = ", ".join(sorted(models)[:20]) or "none"

@@ -70,7 +70,7 @@ async def get_samples(
 
 @router.get("/rft/runs/{run}/progress")
 async def get_progress(request: Request, run: RunId, caller: HostedCaller = READS_SAMPLES) -> Response:
-    """Return the newest step, and the steps up to it that have stored rollouts."""
+    """Return the newest step, and all steps up to this one that have stored rollouts."""
     progress = await _progress(request, caller, run)
     latest = _latest_step(progress)
     stored = (await _stored_steps(request, caller, run, latest))[:MAX_STEPS]

@@ -26,7 +26,7 @@ MAX_VALUE = 256 * 1024
 
 
 class NewSecret(Schema):
-    """Request for a secret."""
+    """Request to create a secret."""
 
     name: str = Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
     value: str = Field(max_length=MAX_VALUE, repr=False)
@@ -37,7 +37,7 @@ class NewSecret(Schema):
 
 
 class SecretChange(Schema):
-    """Change of a secret. Unset fields are not changed."""
+    """Request to change a secret. Unset fields are not changed."""
 
     name: str | None = Field(default=None, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
     value: str | None = Field(default=None, max_length=MAX_VALUE, repr=False)

@@ -60,7 +60,7 @@ class CallerCluster:
         self._on_refused_token = on_refused_token
 
     async def send(self, request: KubeRequest, field: str = "") -> Obj:
-        """Send a request and return the response. `field` is as in `from_api_error`."""
+        """Send a request and return the response. `field` has the same meaning as in `from_api_error`."""
         try:
             return await self._transport.send(self._authorize(request))
         except ApiError as error:

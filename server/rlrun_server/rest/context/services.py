@@ -47,7 +47,7 @@ S = TypeVar("S", bound=Schema)
 
 
 class KnownObjects:
-    """Objects of all kinds that the server watches."""
+    """All objects that the server watches, by kind."""
 
     def __init__(self, cluster: ObjectSource) -> None:
         self.runs: KeptObjects[RunSummary] = informer_of(cluster, RLRUN, summarize_run)
@@ -147,7 +147,7 @@ def make_services(
     *,
     impersonator: AsyncTransport | None = None,
 ) -> Services:
-    """Return the services. The caller must run the informers in `objects.kinds`. `impersonator` is as in `Services`."""
+    """Return the services, with `impersonator` if given. The caller must run the informers in `objects.kinds`."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
     return Services(

@@ -54,7 +54,7 @@ class LogCluster(Protocol):
 
 @dataclass(frozen=True)
 class PodSelection:
-    """Pods of a run."""
+    """Selection of a run's pods by role, component and attempt."""
 
     roles: Sequence[Role]
     components: Sequence[str] = ()

@@ -46,7 +46,7 @@ class Pattern(Protocol):
 
 @dataclass(frozen=True)
 class LogOrigin:
-    """Container whose lines are read."""
+    """Container that wrote a line."""
 
     role: Role
     pod: str

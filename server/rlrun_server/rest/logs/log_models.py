@@ -13,7 +13,7 @@ SINCE = r"^(\d{1,9}|\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d
 
 
 class LogLevel(StrEnum):
-    """Levels of lines, from the lowest to the highest."""
+    """Severity of a line, from the lowest to the highest."""
 
     debug = "DEBUG"
     info = "INFO"
@@ -24,7 +24,7 @@ class LogLevel(StrEnum):
 
 
 class LogSource(StrEnum):
-    """Source of lines."""
+    """Place from which log lines are read."""
 
     live = "live"
     """Existing pods."""
@@ -33,7 +33,7 @@ class LogSource(StrEnum):
 
 
 class LogQuery(Schema):
-    """Selection of lines."""
+    """Parameters that select log lines."""
 
     role: list[Role] = Field(default_factory=list, max_length=4)
     """Role of the processes. Repeatable. Defaults to the orchestrator, or with `env` to the environments."""
@@ -58,7 +58,7 @@ class LogQuery(Schema):
 
 
 class LogLine(Schema):
-    """One line."""
+    """One line of a log, and the process that wrote it."""
 
     time: str | None = None
     """Time at which the line was written. In a log from S3, the time that the line itself contains."""
@@ -78,7 +78,7 @@ class LogProblem(Schema):
 
 
 class LogAnswer(Schema):
-    """Lines of a run's processes, oldest first."""
+    """Log lines of a run's processes, oldest first."""
 
     namespace: str
     uid: str

@@ -45,7 +45,7 @@ class Columns:
 
 
 class Series(Schema):
-    """One metric."""
+    """Values of one metric by step."""
 
     name: str
     values: list[float | None]

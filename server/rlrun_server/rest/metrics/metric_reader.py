@@ -76,7 +76,7 @@ class MetricFiles:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of one run."""
+    """Metrics of one run, as read from S3."""
 
     columns: Columns
     version: bytes
@@ -100,7 +100,7 @@ STALE = b"stale"
 
 @dataclass(frozen=True)
 class FailedRead:
-    """A list or read that failed."""
+    """Failure to list or read the files of a run."""
 
     error: Exception
     until: float

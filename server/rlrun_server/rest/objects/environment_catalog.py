@@ -24,7 +24,7 @@ FILE_PARTS = 4
 
 @dataclass(frozen=True)
 class Package:
-    """An environment package."""
+    """Environment package in the catalog."""
 
     owner: str
     name: str
@@ -42,7 +42,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Packages:
-    """All packages."""
+    """Result of listing all packages."""
 
     items: tuple[Package, ...]
     is_complete: bool

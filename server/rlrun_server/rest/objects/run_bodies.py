@@ -38,7 +38,7 @@ MAX_WARNINGS, MAX_WARNING = 16, 200
 
 @dataclass(frozen=True)
 class NewRun:
-    """A run to create."""
+    """Run to create, as parsed from a request."""
 
     spec: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from rlrun.kube.run_phase import explain_phase
 
 
 class RunSummary(Schema):
-    """A run in a list."""
+    """Summary of a run, as shown in lists."""
 
     namespace: str
     name: str
@@ -46,7 +46,7 @@ class RunSummary(Schema):
 
 
 class ArtifactSummary(Schema):
-    """Checkpoint or adapter in a list."""
+    """Summary of a checkpoint or adapter, as shown in lists."""
 
     namespace: str
     name: str

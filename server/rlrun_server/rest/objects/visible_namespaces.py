@@ -19,7 +19,7 @@ MAX_NAMESPACES = 200
 
 @dataclass(frozen=True)
 class Visible:
-    """Namespaces that a user sees."""
+    """Namespaces that are visible to a user."""
 
     names: frozenset[str]
     is_complete: bool

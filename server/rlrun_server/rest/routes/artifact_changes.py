@@ -21,7 +21,7 @@ router = APIRouter(tags=["artifacts"])
 
 
 class DeletedArtifact(Schema):
-    """A checkpoint or adapter that is being deleted."""
+    """Response to the deletion of a checkpoint or adapter."""
 
     namespace: str
     name: str

@@ -21,7 +21,7 @@ router = APIRouter(tags=["artifacts"])
 
 
 class ArtifactFilter(Schema):
-    """Selection of checkpoints or adapters."""
+    """Parameters that select checkpoints or adapters."""
 
     run: str | None = Field(default=None, max_length=64)
     """Name or uid of the run. The run may have been deleted."""
@@ -48,7 +48,7 @@ class ArtifactList(Schema):
 
 
 class ArtifactDetail(Schema):
-    """Checkpoint or adapter."""
+    """One checkpoint or adapter with its spec and status."""
 
     summary: ArtifactSummary
     spec: dict[str, Any]

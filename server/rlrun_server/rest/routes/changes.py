@@ -67,7 +67,7 @@ PATCH_BODY: dict[str, Any] = {
 
 
 class DryRun(StrEnum):
-    """Value of `dryRun`."""
+    """Values of `dryRun`."""
 
     all = "all"
 
@@ -83,7 +83,7 @@ POLICIES = {Artifacts.retain: "Retain", Artifacts.delete: "Delete"}
 
 
 class Deleted(Schema):
-    """Run that is being deleted."""
+    """Response to the deletion of a run."""
 
     namespace: str
     name: str

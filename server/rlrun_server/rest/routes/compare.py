@@ -27,7 +27,7 @@ PLAIN_NAME = re.compile(r"[\w-]+")
 
 
 class SpecDifference(Schema):
-    """Field that differs."""
+    """Field of the spec whose value differs between runs."""
 
     path: str
     """Path of the field in the spec, such as `env[0].args.difficulty`, or `env[0].args["a.b"]` for a name with
@@ -97,14 +97,14 @@ RunReference = Annotated[
 
 
 class ComparisonQuery(Schema):
-    """Runs to compare."""
+    """Parameters of a comparison."""
 
     run: list[RunReference] = Field(min_length=2, max_length=MAX_RUNS)
     """Run to compare, as `namespace/name` or `namespace/uid`. Repeatable."""
 
 
 class RunComparison(Schema):
-    """Differences of runs."""
+    """Result of comparing the specs and metrics of runs."""
 
     runs: list[RunSummary]
     """Runs in the order of the request."""

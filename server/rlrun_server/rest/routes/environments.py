@@ -22,7 +22,7 @@ router = APIRouter(tags=["environments"])
 
 
 class EnvironmentFilter(Schema):
-    """Selection of packages."""
+    """Parameters that select environment packages."""
 
     owner: str | None = Field(default=None, min_length=1, max_length=128)
     """Owner of the packages, the first part of owner/name."""
@@ -33,7 +33,7 @@ class EnvironmentFilter(Schema):
 
 
 class EnvironmentQuery(EnvironmentFilter):
-    """Parameters of the list."""
+    """Parameters of the list of environment packages."""
 
     limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
     cursor: str = Field(default="", max_length=MAX_CURSOR)
@@ -41,7 +41,7 @@ class EnvironmentQuery(EnvironmentFilter):
 
 
 class EnvironmentSummary(Schema):
-    """Environment package."""
+    """Environment package in a list."""
 
     id: str
     """Id for `env.id` of a run: owner/name."""
@@ -56,7 +56,7 @@ class EnvironmentSummary(Schema):
 
 
 class EnvironmentList(Schema):
-    """Page of packages, ordered by id."""
+    """Page of environment packages, ordered by id."""
 
     items: list[EnvironmentSummary]
     total: int
@@ -74,7 +74,7 @@ async def list_environments(
     """List the environment packages that your runs may use.
 
     Packages of an owner that the platform team has assigned to namespaces are listed only for users who may `get
-    rlenvironments` in one of these namespaces. All others are listed for every user.
+    rlenvironments` in one of these namespaces. All other packages are listed for every user.
     """
     services = services_of(request)
     catalog = services.environments

@@ -20,7 +20,7 @@ MAX_EVENTS = 500
 
 
 class RunEvent(Schema):
-    """One Event."""
+    """One Kubernetes Event about a run."""
 
     time: str
     """Time at which the Event was seen last."""

@@ -14,7 +14,7 @@ router = APIRouter(tags=["identity"])
 
 
 class Identity(Schema):
-    """User as the API server knows it."""
+    """Identity of the caller as the API server sees it."""
 
     name: str
     uid: str = ""
@@ -34,7 +34,7 @@ class NamespaceSummary(Schema):
 
 
 class NamespaceList(Schema):
-    """Namespaces of the caller."""
+    """Namespaces in which the caller may list rlruns."""
 
     items: list[NamespaceSummary]
     is_complete: bool

@@ -29,7 +29,7 @@ KeptRun = KeptObject[RunSummary]
 
 
 class RunOrder(StrEnum):
-    """Sort order of runs. `-` reverses it."""
+    """Sort order of runs. A leading `-` reverses the order."""
 
     created = "created"
     newest = "-created"
@@ -54,7 +54,7 @@ Since = Annotated[datetime, BeforeValidator(require_date)]
 
 
 class RunFilter(Schema):
-    """Selection and order of runs."""
+    """Parameters that select and sort runs."""
 
     phase: list[Phase] = Field(default_factory=list, max_length=7)
     """Phases. A run matches if it is in any of them."""
@@ -90,7 +90,7 @@ class RunList(Schema):
 
 
 class RunDetail(Schema):
-    """One run."""
+    """One run with its spec and status."""
 
     namespace: str
     name: str
@@ -106,7 +106,7 @@ class RunDetail(Schema):
 
 
 class RunConfig(Schema):
-    """Configuration of a run."""
+    """Configuration of a run: as written, with all defaults, and as TOML."""
 
     spec: dict[str, Any]
     """Spec as the API server stores it."""
@@ -192,7 +192,7 @@ def find_run(services: Services, namespace: str, name: str) -> KeptRun:
 
 
 async def load_run(services: Services, namespace: str, name: str) -> KeptRun:
-    """Return the whole run with this name or uid. Raises RestError."""
+    """Return the complete object of the run with this name or uid. Raises RestError."""
     return await services.load(services.objects.runs, find_run(services, namespace, name))
 
 

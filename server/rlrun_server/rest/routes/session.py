@@ -53,7 +53,7 @@ class IssuerLogin(Schema):
 
 
 class SessionInfo(Schema):
-    """Caller, and expiry of the session."""
+    """Identity of the caller, and expiry of the session."""
 
     identity: Identity
     expires: str | None = None

@@ -37,7 +37,7 @@ class UsageGroup(StrEnum):
 
 
 class UsageQuery(Schema):
-    """Selection and grouping of usage."""
+    """Parameters that select and group usage."""
 
     by: UsageGroup = UsageGroup.run
     month: str | None = Field(default=None, pattern=r"^20\d\d-(0[1-9]|1[0-2])$")

@@ -30,7 +30,7 @@ MAX_SERIES = 200
 
 
 class MetricsQuery(Schema):
-    """Selection of metrics."""
+    """Parameters that select metrics."""
 
     name: list[Annotated[str, Field(min_length=1, max_length=MAX_NAME)]] = Field(default_factory=list, max_length=64)
     """Name of a metric, or a prefix and `*`. Repeatable. Defaults to all metrics."""

@@ -23,7 +23,7 @@ class SampleObject(Schema):
 
 
 class StepList(Schema):
-    """Stored rollouts by step."""
+    """Page of the stored rollouts of a run, by step."""
 
     namespace: str
     uid: str
@@ -46,7 +46,7 @@ class StepList(Schema):
 
 
 class SampleItem(Schema):
-    """One rollout in a list."""
+    """Rollout in a list, without its texts."""
 
     rollout: str
     """Id of the rollout in paths: its own id, or `~` and a digest if its own id is empty, not unique or not valid in a
@@ -115,7 +115,7 @@ class SampleList(Schema):
 
 
 class SampleGroupDetail(Schema):
-    """All rollouts of a group."""
+    """All rollouts of a group, with their texts."""
 
     namespace: str
     uid: str
@@ -131,7 +131,7 @@ class SampleGroupDetail(Schema):
 
 
 class SampleDetail(Schema):
-    """One rollout."""
+    """Rollout with its texts."""
 
     namespace: str
     uid: str
@@ -146,7 +146,7 @@ class SampleDetail(Schema):
 
 
 class ExamplePoint(Schema):
-    """One group of an example."""
+    """Mean reward of one group of an example."""
 
     step: int
     split: SampleSplit
@@ -170,7 +170,7 @@ class ExampleHistory(Schema):
 
 
 class RewardBin(Schema):
-    """Rollouts with a reward in a range."""
+    """Range of rewards, and the number of rollouts with a reward in this range."""
 
     min: float
     max: float

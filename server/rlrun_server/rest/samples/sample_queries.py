@@ -23,14 +23,14 @@ Reward = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
 class Order(StrEnum):
-    """Direction of an order."""
+    """Sort direction."""
 
     asc = "asc"
     desc = "desc"
 
 
 class StepFilter(Schema):
-    """Selection of stored rollouts."""
+    """Parameters that select steps with stored rollouts."""
 
     split: list[SampleSplit] = Field(default_factory=list, max_length=4)
     """Splits of the rollouts. Defaults to all."""
@@ -71,7 +71,7 @@ class SampleSort(StrEnum):
 
 
 class SampleSelection(Schema):
-    """Selection and order of the rollouts of a step."""
+    """Parameters that select and sort the rollouts of a step."""
 
     split: SampleSplit = SampleSplit.train
     env: EnvironmentInRun | None = None
@@ -106,20 +106,20 @@ class SampleQuery(SampleSelection):
 
 
 class SplitQuery(Schema):
-    """Split of the rollouts."""
+    """Parameter that selects a split."""
 
     split: SampleSplit = SampleSplit.train
 
 
 class ExampleQuery(Schema):
-    """Selection of the groups of an example."""
+    """Parameters that select the groups of an example."""
 
     split: SampleSplit | None = None
     """Split of the groups. Defaults to all splits."""
 
 
 class HistogramQuery(SplitQuery):
-    """Parameters of a histogram."""
+    """Parameters of a reward histogram."""
 
     env: EnvironmentInRun | None = None
     """Environment of the rollouts."""
