@@ -26,7 +26,7 @@ Exit codes: 0 success; 1 the cluster, S3 or the run reported a failure; 2 invali
 
 
 class Commands(LazyGroup):
-    """All commands."""
+    """Group of all commands."""
 
     entries = ROOT
 

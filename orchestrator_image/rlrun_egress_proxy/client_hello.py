@@ -53,9 +53,8 @@ class _Reader:
 def server_name(data: bytes) -> str | None:
     """Return the server name in lower case, or None if the client sends none.
 
-    Raises:
-        IncompleteError: The message has not arrived completely.
-        NotTlsError: The bytes are another message or protocol, or the server name may be encrypted.
+    Raises IncompleteError if the message has not arrived completely. Raises NotTlsError if the bytes are a different
+    message or protocol, or if the server name may be encrypted.
     """
     message = _Reader(_handshake(data))
     if message.number(1) != CLIENT_HELLO:

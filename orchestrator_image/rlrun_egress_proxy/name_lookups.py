@@ -37,7 +37,7 @@ class ThreadResolver:
 
 
 class NameLookups:
-    """Lookups in progress."""
+    """DNS lookups in progress, with a quota for each run and namespace."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve

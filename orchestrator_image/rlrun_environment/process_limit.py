@@ -28,7 +28,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Process:
-    """One line of /proc/<pid>/stat."""
+    """State of one process, from /proc/<pid>/stat."""
 
     pid: int
     parent: int
@@ -66,7 +66,7 @@ def abandoned_processes(processes: Iterable[Process], children: Collection[int],
 
 
 class ProcessLimit:
-    """Watcher of the container's processes."""
+    """Kills user code if the container has too many processes."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -132,7 +132,8 @@ class WorkerPool:
         return any(worker.ready for worker in self.workers)
 
     def start(self, version: str | None, interpreter: Interpreter) -> None:
-        """Start the first worker, and the others once it has loaded, so that a broken environment fails only once.
+        """Start the first worker, and the other workers once it has loaded, so that a broken environment fails only
+        once.
 
         `version` is the installed version, which the workers report.
         """

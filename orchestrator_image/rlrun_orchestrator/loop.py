@@ -58,7 +58,7 @@ TICK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class LoopTimeouts:
-    """Time limits for the loop's own waits, in seconds."""
+    """Time limits in seconds for what the training loop itself waits for."""
 
     finish: float
     """Time limit for the final evaluation, and for the publication of its policy."""

@@ -73,7 +73,7 @@ def doctor(
 
 
 def show(findings: Sequence[Finding]) -> bool:
-    """Print the findings. Returns False if one of them is a problem."""
+    """Print the findings. Returns False if any of them is a problem."""
     console = output.out()
     for finding in findings:
         text = Text("\n".join(finding.lines()).translate(CONTROL_CHARACTERS))

@@ -58,7 +58,7 @@ def describe(row: Row) -> str:
 
 
 def describe_dialect_key(row: DialectKey) -> str:
-    """Return the explanation of a field from another trainer's file."""
+    """Return the explanation of a key in the file format of a different trainer."""
     remark = dialect_remark(row).replace("`", "")
     if row.equivalent:
         return textwrap.fill(f"{row.key} corresponds to {row.equivalent}. {remark}".rstrip(), WIDTH)

@@ -38,7 +38,7 @@ DETACHED = 130
 
 @dataclass
 class RewardHistory:
-    """Rewards by step seen so far."""
+    """Rewards by step, as far as the command has seen them."""
 
     rewards: dict[int, float] = field(default_factory=dict)
 

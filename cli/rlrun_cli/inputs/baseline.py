@@ -18,7 +18,7 @@ CAUSE_WIDTH = 200
 
 @dataclass(frozen=True)
 class BaselineRollout:
-    """Result of one rollout."""
+    """Result of one rollout of the baseline."""
 
     group: int
     """Index of the rollout's example."""

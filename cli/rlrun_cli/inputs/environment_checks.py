@@ -23,7 +23,7 @@ FUNCTION = "load_environment"
 
 @dataclass(frozen=True)
 class Remark:
-    """Result of a check."""
+    """Result of a check: an observation, and a hint if there is a problem."""
 
     text: str
     hint: str = ""

@@ -35,7 +35,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Dimensions of a decoder."""
+    """Dimensions of a decoder-only transformer."""
 
     layers: int
     attention_layers: int

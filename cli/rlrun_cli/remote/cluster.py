@@ -164,7 +164,7 @@ class RemoteCluster:
         return cls(open_transport, place, bearer, is_namespace_chosen=chosen_namespace, login_name=name)
 
     def of_namespace(self, namespace: str) -> "RemoteCluster":
-        """Return the same cluster with another namespace."""
+        """Return the same cluster with a different namespace."""
         other = copy.copy(self)
         other.namespace = namespace
         return other

@@ -26,7 +26,7 @@ class PackageSummary(BaseModel):
 
 
 class PackagePage(BaseModel):
-    """Page of the list."""
+    """Page of the list of packages."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 

@@ -34,7 +34,7 @@ PHASE_STYLES = {
 
 
 class Format(StrEnum):
-    """Values of -o."""
+    """Values of the option -o."""
 
     json = "json"
     yaml = "yaml"
@@ -42,7 +42,7 @@ class Format(StrEnum):
 
 
 class TableFormat(StrEnum):
-    """Values of -o for commands that print a table by default."""
+    """Values of the option -o of commands that print a table by default."""
 
     table = "table"
     wide = "wide"

@@ -51,7 +51,7 @@ def check_plot_file(file: Path) -> None:
 
 
 def write_plot(file: Path, title: str, charts: Sequence[Chart]) -> None:
-    """Draw the charts below one another. Non-finite values are omitted. Raises CliError."""
+    """Draw the charts into the file, one below the other. Non-finite values are omitted. Raises CliError."""
     if not 1 <= len(charts) <= MAX_CHARTS:
         raise CliError(
             f"--plot: a file can show 1 to {MAX_CHARTS} metrics, but {len(charts)} were selected",

@@ -29,7 +29,7 @@ class Histogram:
         return histogram
 
     def add(self, values: Iterable[float]) -> None:
-        """Count the finite values and ignore the others."""
+        """Count the finite values. Other values are ignored."""
         for value in values:
             if math.isfinite(value):
                 self.counts[bisect_left(BOUNDS, value)] += 1

@@ -90,7 +90,7 @@ def score_group(
 
 
 def episode_of(reported: RolloutResult) -> str:
-    """Return the id of a rollout's episode. A rollout without one is its own episode."""
+    """Return the id of a rollout's episode. A rollout without an episode id is its own episode."""
     return reported.episode if reported.episode is not None else reported.rollout_id
 
 

@@ -23,7 +23,7 @@ Messages = Sequence[dict[str, Any]]
 
 
 class ChatTokenizer:
-    """Client of the engines' chat template."""
+    """Renders and tokenizes conversations with the chat template of an engine."""
 
     def __init__(
         self, http: aiohttp.ClientSession, pool: ReplicaPool, template: Mapping[str, object], *, deadline: float

@@ -184,10 +184,10 @@ class ReplicaPool:
     ) -> None:
         """Make `policy` the current one, so that every healthy replica loads and confirms it.
 
-        Once one replica serves it, the others have `grace` seconds; later ones join when they are ready. `report`
-        receives the problem during the wait, and None at the end. Raises ServiceUnavailable if no replica serves the
-        policy after `deadline` seconds; the previous policy then stays current. Raises RequestRejected immediately if
-        all engines ignore adapters, because retries would not help.
+        Once one replica serves the policy, other replicas have `grace` seconds; later ones join when they are ready.
+        `report` receives the problem during the wait, and None at the end. Raises ServiceUnavailable if no replica
+        serves the policy after `deadline` seconds; the previous policy then stays current. Raises RequestRejected
+        immediately if all engines ignore adapters, because retries would not help.
         """
         self._target = policy
         self._publications += 1

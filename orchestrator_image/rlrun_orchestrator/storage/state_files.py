@@ -54,6 +54,6 @@ def read_checkpoint_state(store: Store, layout: RunLayout, spool: UploadSpool, s
 
 
 def parse_object(data: bytes) -> dict[str, Any] | None:
-    """Return the JSON object of a state, or None if it is empty or another JSON value. Raises ValueError."""
+    """Return the JSON object of a state, or None for an empty object or any other JSON value. Raises ValueError."""
     state = json.loads(data)
     return state or None if isinstance(state, dict) else None

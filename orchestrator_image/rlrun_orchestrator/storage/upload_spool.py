@@ -31,7 +31,7 @@ class UploadPriority(IntEnum):
 
 @dataclass(frozen=True)
 class SpooledObject:
-    """Version of an object."""
+    """Version of an object that waits for upload."""
 
     uri: S3Uri
     priority: UploadPriority
@@ -89,7 +89,7 @@ class UploadSpool:
             return number
 
     def next(self, *priorities: UploadPriority) -> SpooledObject | None:
-        """Return the next object of these priorities. It stays until `mark_uploaded`."""
+        """Return the next object of these priorities. The object stays in the spool until `mark_uploaded`."""
         with self._lock:
             candidates = [w for w in self._waiting.values() if w.priority in priorities]
         return min(candidates, key=lambda w: w.turn, default=None)

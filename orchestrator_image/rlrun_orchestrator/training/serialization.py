@@ -28,5 +28,5 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
 
 
 def trained_tokens(groups: list[Group]) -> int:
-    """Return the number of tokens that receive a gradient, which are those that the policy sampled."""
+    """Return the number of tokens that receive a gradient: the tokens that the policy sampled."""
     return sum(rollout.completion_tokens for group in groups for rollout in group.trained_rollouts)

@@ -32,9 +32,9 @@ class UploadsBehind(Exception):
 class TrainerClient:
     """Client for one session.
 
-    Raises ServiceUnavailable while the trainer does not respond, RequestRejected if it rejects a request, SessionLost
-    after its restart, UploadsBehind if its queue has no slot for a copy, and Superseded if another orchestrator has
-    opened the session since.
+    Raises ServiceUnavailable while the trainer does not respond, RequestRejected if the trainer rejects a request,
+    SessionLost after the trainer was restarted, UploadsBehind if its queue has no slot for a copy, and Superseded if
+    another orchestrator has opened the session since.
     """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, session: str, orchestrator: str) -> None:
@@ -56,7 +56,7 @@ class TrainerClient:
         """Make optimizer step `step` with this batch (a `TrainBatch` as JSON), or return the existing result of the
         step.
 
-        The result has a different `batch_id` if the step was made with another batch.
+        If the step was made with a different batch, `batch_id` in the result names that batch.
         """
         return await self._call(StepResult, "POST", f"/steps/{step}", batch, timeout)
 

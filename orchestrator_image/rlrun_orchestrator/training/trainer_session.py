@@ -213,7 +213,7 @@ class TrainerSession:
     async def step(self, step: int, batch: bytes) -> StepResult:
         """Make optimizer step `step`. A repeated request does not repeat the step.
 
-        Raises FatalError if the result belongs to another step, because continuing would repeat or skip steps
+        Raises FatalError if the result belongs to a different step, because continuing would repeat or skip steps
         indefinitely.
         """
         return await self._step(step, batch, self._timeouts.step, self._timeouts.unreachable)

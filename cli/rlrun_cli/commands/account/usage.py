@@ -30,7 +30,7 @@ MONTH = re.compile(r"20\d{2}-(0[1-9]|1[0-2])")
 
 
 class UsageGrouping(StrEnum):
-    """Values of --by."""
+    """Values of the option --by."""
 
     run = "run"
     namespace = "namespace"

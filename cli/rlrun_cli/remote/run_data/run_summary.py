@@ -14,7 +14,7 @@ FINISHED = frozenset(p.value for p in Phase if p.finished)
 
 @dataclass(frozen=True)
 class RunState:
-    """State of a run at one time."""
+    """State of a run at one point in time."""
 
     phase: str
     reason: str

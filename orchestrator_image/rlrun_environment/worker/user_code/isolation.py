@@ -179,7 +179,7 @@ def environments_of(environment: Any) -> Iterator[Any]:
 
 
 def isolate_rollouts(environment: Any, folder: Path) -> None:
-    """Isolate every rollout of a `verifiers.Environment`, and score only those that finished."""
+    """Isolate every rollout of a `verifiers.Environment`, and score only the rollouts that finished."""
     for each in environments_of(environment):
         _isolate_rollouts(each, folder)
         each.rubric.score_group = _scoring(each.rubric.score_group, each.rubric.dummy_score_group)

@@ -104,8 +104,8 @@ def has_prefix(ids: Sequence[int], prefix: Sequence[int]) -> bool:
 
 
 def sampled_text(texts: Iterable[str]) -> str:
-    """Return the text of an answer's tokens without its special tokens, because templates may omit those that models
-    add, as gpt-oss does.
+    """Return the text of an answer's tokens without special tokens. Models may add special tokens that templates omit,
+    as gpt-oss does.
     """
     return "".join(text for text in texts if not SPECIAL.fullmatch(text))
 

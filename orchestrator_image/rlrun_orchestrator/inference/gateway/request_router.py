@@ -21,7 +21,7 @@ CONNECT_SECONDS = 5.0
 
 @dataclass
 class RoutingStats:
-    """Counters since the start of the process."""
+    """Counters of routed requests since the start of the process."""
 
     requests: int = 0
     retries: int = 0

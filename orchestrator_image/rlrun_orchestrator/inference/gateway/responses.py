@@ -17,7 +17,7 @@ class InvalidEngineResponse(ValueError):
 
     @property
     def problem(self) -> Problem:
-        """Problem for the client and for the rollout."""
+        """Problem to report to the client and in the rollout."""
         return Problem(reason=Reason.INFERENCE_ANSWER_UNUSABLE, message=str(self))
 
 

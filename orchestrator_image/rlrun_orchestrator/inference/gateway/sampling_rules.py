@@ -71,7 +71,7 @@ class BadRequest(ValueError):
 
     @property
     def problem(self) -> Problem:
-        """Problem for the rollout that sent the request."""
+        """Problem to report in the rollout that sent the request."""
         return Problem(reason=Reason.REQUEST_REFUSED, message=str(self)[:1000])
 
 

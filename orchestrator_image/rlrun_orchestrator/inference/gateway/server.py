@@ -59,7 +59,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(slots=True)
 class Exchange:
-    """Request in progress."""
+    """State of a request in progress."""
 
     kind: CompletionKind
     rollout: str
