@@ -109,9 +109,7 @@ async def _of_step(
     """Return the view of a step's training rollouts, or None if none are stored. Raises RestError."""
     services = services_of(request)
     try:
-        return await read_step(
-            services, caller.caller, caller.namespace, run, step, SampleSplit.train, lambda _, opened: view(opened)
-        )
+        return await read_step(services, caller.caller, caller.namespace, run, step, SampleSplit.train, view)
     except RestError as error:
         if error.status != 404:
             raise

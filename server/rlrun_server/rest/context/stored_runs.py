@@ -41,16 +41,14 @@ async def read_step(
     run: str,
     step: int,
     split: SampleSplit,
-    view: Callable[[str, OpenedStep], T],
+    view: Callable[[OpenedStep], T],
 ) -> T:
-    """Open a step's stored rollouts, and return the result of `view`, which is called in a thread with the run's uid
-    and the step.
+    """Open a step's stored rollouts, and return the result of `view`, which is called in a thread.
 
     Raises RestError, with 404 if the step has no stored rollouts.
     """
     uid, _ = uid_of_run(services.objects, namespace, run)
-    who = caller.user.limited_as
-    return await services.samples.step(who, (namespace, uid), step, split, lambda opened: view(uid, opened))
+    return await services.samples.step(caller.user.limited_as, (namespace, uid), step, split, view)
 
 
 async def read_summaries(

@@ -67,23 +67,20 @@ async def list_samples(
     """List the rollouts of a step, without their texts."""
     wanted = SampleFilter(query.env, query.status, query.min_reward, query.max_reward)
 
-    def answer(uid: str, rollouts: OpenedStep) -> Response:
+    def answer(rollouts: OpenedStep) -> Response:
         scope = {name: getattr(query, name) for name in SampleSelection.model_fields}
         page = page_of(
             select_samples(listed_samples(rollouts), wanted, query.group, query.example, query.q),
             VALUES[query.sort],
             lambda sample: f"{sample.number:07d}",
             descending=query.order is Order.desc,
-            filters=SampleScope(uid=uid, step=step, **scope),
+            filters=SampleScope(uid=rollouts.run[1], step=step, **scope),
             cursor=query.cursor,
             limit=query.limit,
         )
         groups = {sample.group.address: sample.group for sample in page.rows}
         sample_list = SampleList(
-            namespace=namespace,
-            uid=uid,
-            step=step,
-            split=query.split,
+            **rollouts.address,
             items=[sample.item() for sample in page.rows],
             groups=[group.info() for group in groups.values()],
             functions=function_names(page.rows),
@@ -108,14 +105,11 @@ async def get_group(
 ) -> Response:
     """Return all rollouts of a group with their texts."""
 
-    def answer(uid: str, rollouts: OpenedStep) -> Response:
+    def answer(rollouts: OpenedStep) -> Response:
         samples = of_group(listed_samples(rollouts), group, _step_name(step, query.split))
         records, problem = records_of(rollouts, samples)
         detail = SampleGroupDetail(
-            namespace=namespace,
-            uid=uid,
-            step=step,
-            split=query.split,
+            **rollouts.address,
             group=samples[0].group.info(),
             items=[sample.item() for sample in samples],
             records=[],
@@ -138,14 +132,11 @@ async def get_sample(
 ) -> Response:
     """Return a rollout with its texts."""
 
-    def answer(uid: str, rollouts: OpenedStep) -> Response:
+    def answer(rollouts: OpenedStep) -> Response:
         sample = one(listed_samples(rollouts), rollout, _step_name(step, query.split))
         record, problem = record_of(rollouts, sample)
         detail = SampleDetail(
-            namespace=namespace,
-            uid=uid,
-            step=step,
-            split=query.split,
+            **rollouts.address,
             group=sample.group.info(),
             item=sample.item(),
             problem=problem,
@@ -166,13 +157,10 @@ async def get_histogram(
 ) -> Response:
     """Return the distribution of the rewards of a step."""
 
-    def answer(uid: str, rollouts: OpenedStep) -> Response:
+    def answer(rollouts: OpenedStep) -> Response:
         rewards = rewards_of(rollouts, query.env)
         reward_histogram = RewardHistogram(
-            namespace=namespace,
-            uid=uid,
-            step=step,
-            split=query.split,
+            **rollouts.address,
             bins=histogram(rewards, query.bins),
             count=len(rewards),
             mean=mean_of(rewards),

@@ -94,13 +94,18 @@ class SampleGroupInfo(Schema):
     """False if only the rows are stored, because the step's rollouts exceeded the size limit of an object."""
 
 
-class SampleList(Schema):
-    """Page of the rollouts of a step."""
+class StepAnswer(Schema):
+    """Response about the rollouts of a step."""
 
     namespace: str
     uid: str
     step: int
     split: SampleSplit
+
+
+class SampleList(StepAnswer):
+    """Page of the rollouts of a step."""
+
     items: list[SampleItem]
     groups: list[SampleGroupInfo]
     """Groups of the items."""
@@ -114,13 +119,9 @@ class SampleList(Schema):
     """Errors in the stored data. Some rollouts may be missing."""
 
 
-class SampleGroupDetail(Schema):
+class SampleGroupDetail(StepAnswer):
     """All rollouts of a group, with their texts."""
 
-    namespace: str
-    uid: str
-    step: int
-    split: SampleSplit
     group: SampleGroupInfo
     items: list[SampleItem]
     """All rollouts of the group."""
@@ -130,13 +131,9 @@ class SampleGroupDetail(Schema):
     """Reason why records are missing."""
 
 
-class SampleDetail(Schema):
+class SampleDetail(StepAnswer):
     """Rollout with its texts."""
 
-    namespace: str
-    uid: str
-    step: int
-    split: SampleSplit
     group: SampleGroupInfo
     item: SampleItem
     record: SampleRecord | None = None
@@ -178,13 +175,9 @@ class RewardBin(Schema):
     count: int
 
 
-class RewardHistogram(Schema):
+class RewardHistogram(StepAnswer):
     """Distribution of the rewards of a step's rollouts that did not fail."""
 
-    namespace: str
-    uid: str
-    step: int
-    split: SampleSplit
     bins: list[RewardBin]
     """Bins of equal width. There is one bin if all rewards are equal, and none if there are no rewards."""
     count: int

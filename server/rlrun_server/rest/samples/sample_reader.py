@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rlrun.constants import Reason
 from rlrun.storage.errors import NotFound
@@ -58,12 +58,19 @@ T = TypeVar("T")
 class OpenedStep:
     """Opened objects with the rollouts of one step and split."""
 
+    run: Run
     step: int
     split: SampleSplit
     objects: list[tuple[str, OpenSamples]] = field(default_factory=list)
     """Names of files, and their opened content."""
     problems: list[str] = field(default_factory=list)
     """Errors in the stored data, in words for the user."""
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """Fields of `StepAnswer`."""
+        namespace, uid = self.run
+        return {"namespace": namespace, "uid": uid, "step": self.step, "split": self.split}
 
 
 class SampleReader:
@@ -116,7 +123,7 @@ class SampleReader:
         return result
 
     def _open_files(self, run: Run, step: int, split: SampleSplit, files: list[File]) -> OpenedStep:
-        opened_step = OpenedStep(step, split)
+        opened_step = OpenedStep(run, step, split)
         chosen = [file for file in files if split_of(file[0]) is split]
         if not chosen:
             detail = (
