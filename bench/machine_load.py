@@ -1,7 +1,7 @@
 """Load of the machine before a measurement, because other work on the same cores makes a measurement invalid.
 
 Every benchmark calls `require_idle` before anything is prepared, and `settled_load` before each measurement; the
-readings are part of the result. `bench/validity.py` uses them to decide whether a result is valid.
+readings are part of the result. `bench.report` uses them to decide whether a result is valid.
 
 A reading is a number of cores, not a fraction: the mean number of busy cores among those that this process was allowed
 to use at its start (CORES). It excludes work of others on a shared host, which `loop_seconds` shows.
@@ -20,21 +20,10 @@ LIMIT = 0.25
 """Maximum number of busy cores before a measurement on a small machine. The idle local cluster uses about 0.1."""
 SHARE = 0.05
 """Maximum fraction of the usable cores that may be busy, if that is more than LIMIT."""
-READING_SECONDS = 3.0
-SETTLE_SECONDS = 60.0
-"""Time for earlier pods to terminate and for a newly started cluster to become quiet."""
+READING_SECONDS, SETTLE_SECONDS = 3.0, 60.0
+"""Seconds of one reading, and for earlier pods to terminate and for a newly started cluster to become quiet."""
 TICKS = 100
 """Clock ticks per second in /proc/stat, regardless of the kernel's own."""
-IDLE_FIELDS = (3, 4)
-"""Fields of a `cpu0` line that are not work: idle and iowait (proc(5))."""
-COUNTED_FIELDS = 8
-"""Number of fields up to `steal`, the time given to other machines. Later fields are included in `user`."""
-
-Reader = Callable[[], float]
-
-
-class MachineBusyError(SystemExit):
-    """Error for a busy machine. It is a SystemExit, so that a benchmark exits with the message and status 1."""
 
 
 def limit(cores: int | None = None) -> float:
@@ -42,51 +31,40 @@ def limit(cores: int | None = None) -> float:
     return max(LIMIT, SHARE * (len(CORES) if cores is None else cores))
 
 
-def busy_seconds(stat: str, cores: Collection[int] | None = None) -> float:
-    """Return the seconds of work of the cores (None: CORES) since the machine started, from the text of /proc/stat.
+def busy_seconds(stat: str, cores: Collection[int]) -> float:
+    """Return the seconds of work of the cores since the machine started, from the text of /proc/stat (proc(5)).
 
-    Raises:
-        ValueError: The text lacks one of the cores.
+    Idle time and iowait are not work; `steal`, the time given to other machines, is. Guests are included in `user`.
     """
-    cores = CORES if cores is None else cores
-    lines = {fields[0]: fields for fields in map(str.split, stat.splitlines()) if fields}
-    if lacking := [core for core in sorted(cores) if f"cpu{core}" not in lines]:
-        raise ValueError(f"/proc/stat has no line for core {lacking[0]}, which this process may use")
-    ticks = [[int(text) for text in lines[f"cpu{core}"][1 : COUNTED_FIELDS + 1]] for core in cores]
-    return sum(sum(own) - sum(own[field] for field in IDLE_FIELDS) for own in ticks) / TICKS
+    lines = {fields[0]: list(map(int, fields[1:9])) for fields in map(str.split, stat.splitlines()) if fields[1:]}
+    own = [lines[f"cpu{core}"] for core in cores]
+    return sum(sum(ticks) - ticks[3] - ticks[4] for ticks in own) / TICKS
 
 
-def loop_seconds(loops: int = 9, clock: Callable[[], float] = time.perf_counter) -> float:
+def loop_seconds(loops: int = 9) -> float:
     """Return the seconds of a loop of a million additions, as the median of `loops` runs.
 
     Machines with the same name differ by a factor of two, even from one hour to the next.
     """
     found = []
     for _ in range(loops):
-        began, total = clock(), 0
+        began, total = time.perf_counter(), 0
         for number in range(1_000_000):
             total += number
-        found.append(clock() - began)
+        found.append(time.perf_counter() - began)
     return statistics.median(found)
 
 
-def busy_cores(
-    seconds: float = READING_SECONDS,
-    read: Callable[[], str] = lambda: Path("/proc/stat").read_text(),
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> float:
-    """Return the mean number of busy usable cores during the next `seconds`."""
-    before, began = busy_seconds(read()), clock()
-    sleep(seconds)
-    return (busy_seconds(read()) - before) / (clock() - began)
+def busy_cores() -> float:
+    """Return the mean number of busy usable cores during the next READING_SECONDS."""
+    before, began = busy_seconds(Path("/proc/stat").read_text(), CORES), time.monotonic()
+    time.sleep(READING_SECONDS)
+    return (busy_seconds(Path("/proc/stat").read_text(), CORES) - before) / (time.monotonic() - began)
 
 
-def settled_load(
-    read: Reader = busy_cores, clock: Callable[[], float] = time.monotonic, seconds: float = SETTLE_SECONDS
-) -> float:
-    """Return the number of busy cores, as soon as it is at most the limit or after `seconds`."""
-    deadline = clock() + seconds
+def settled_load(read: Callable[[], float] = busy_cores, clock: Callable[[], float] = time.monotonic) -> float:
+    """Return the number of busy cores, as soon as it is at most the limit or after SETTLE_SECONDS."""
+    deadline = clock() + SETTLE_SECONDS
     while (load := read()) > limit() and clock() < deadline:
         continue
     return load
@@ -99,17 +77,10 @@ def add_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def require_idle(allow_busy: bool, load: Reader = settled_load) -> None:
-    """Check that the machine is idle.
-
-    Raises:
-        MachineBusyError: More cores than the limit are busy and `allow_busy` is not set.
-    """
-    if allow_busy:
-        return
-    found = load()
-    if found > limit():
-        raise MachineBusyError(
+def require_idle(allow_busy: bool, load: Callable[[], float] = settled_load) -> None:
+    """Check that the machine is idle. Raises SystemExit if it is busy and `allow_busy` is not set."""
+    if not allow_busy and (found := load()) > limit():
+        raise SystemExit(
             f"Not measured: {found:.2f} of {len(CORES)} cores are busy with other work, and at most {limit():g} may "
             "be. Stop it (top shows it) and start again, or pass --busy: the results are then marked invalid."
         )
