@@ -172,7 +172,7 @@ class EgressProxy:
             addresses = await self._lookups.find(grant, host, port, deadline)
         except (OSError, UnicodeError, TimeoutError) as error:
             if upstream is None:
-                raise _unreachable(destination, "its name has no address") from error
+                raise _unreachable(destination, "the name could not be resolved") from error
             addresses = []
         refusals = [self._config.rules.address_refusal(host, ip_address(a.partition("%")[0])) for a in addresses]
         if upstream is not None:

@@ -188,7 +188,7 @@ async def call_function(function: Callable[..., Any], *args: Any, **kwargs: Any)
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
-            log.info("A rollout ended after its worker")
+            log.info("A rollout ended after its worker had closed")
 
     threading.Thread(target=run, daemon=True, name="rollout").start()
     value = await future

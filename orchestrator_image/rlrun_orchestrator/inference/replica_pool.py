@@ -251,7 +251,7 @@ class ReplicaPool:
             try:
                 resolved = set(await self._resolve())
             except OSError as error:
-                log.debug("no inference replica in DNS: %s", error)
+                log.debug("DNS lists no inference replica: %s", error)
                 resolved = set()
             self._update_replicas(resolved)
             await asyncio.sleep(self._poll)

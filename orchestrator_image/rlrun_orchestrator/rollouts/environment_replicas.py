@@ -211,7 +211,7 @@ class EnvironmentReplicas:
         try:
             found = set(await self._addresses())
         except OSError as error:
-            log.debug("no pod of environment %s in DNS: %s", self.name, error)
+            log.debug("DNS lists no pod of environment %s: %s", self.name, error)
             found = set()
         for url in sorted(found - self.replicas.keys()):
             backoff = Backoff(first=self._backoff, longest=60 * self._backoff)

@@ -14,12 +14,12 @@ MAX_TOKENS = 10_000_000
 """Maximum number of tokens of a request. Higher numbers are errors of the engine and ignored."""
 REQUESTS = Counter(
     "rlrun_server_inference_requests_total",
-    "Requests to deployed models, by namespace, adapter (empty: the base model), if these are shown, and outcome.",
+    "Requests to deployed models, by namespace and adapter (if shown; empty: the base model) and outcome.",
     ["namespace", "adapter", "outcome"], registry=REGISTRY,
 )  # fmt: skip
 TOKENS = Counter(
     "rlrun_server_inference_tokens_total",
-    "Tokens of deployed models as their engines count them, by namespace, adapter (as above) and kind.",
+    "Tokens of deployed models as counted by the engines, by namespace and adapter (as for requests) and kind.",
     ["namespace", "adapter", "kind"], registry=REGISTRY,
 )  # fmt: skip
 SECONDS = Histogram(

@@ -21,7 +21,7 @@ USER_REVIEWS = Counter(
 )  # fmt: skip
 STORE_SIGNING = Gauge(
     "rlrun_server_storage_signing",
-    "1 for the way in which requests of tenants to S3 are signed: headers, query, refused (the S3 server is unsafe), "
+    "1 for the current method of signing tenants' requests to S3: headers, query, refused (the S3 server is unsafe), "
     "or unknown.",
     ["method"], registry=REGISTRY,
 )  # fmt: skip

@@ -328,7 +328,7 @@ async def test_a_host_that_does_not_answer_is_an_error_of_its_own(make: Make) ->
     world = await make(resolve=unknown)
     line, reader, _ = await world.connect()
     assert line == "HTTP/1.1 502 Bad Gateway"
-    assert b"its name has no address" in await reader.read()
+    assert b"the name could not be resolved" in await reader.read()
 
 
 async def test_lookups_that_take_long_delay_no_other_tenant(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
