@@ -210,17 +210,12 @@ def exact_prefixes(run: ResolvedRun) -> bool:
     return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved
 
 
-def client_sampling(run: ResolvedRun) -> dict[str, object]:
-    """Return the sampling parameters that environments request. The gateway adds the others."""
-    return {"temperature": run.spec.sampling.temperature, "max_tokens": run.max_tokens}
-
-
 def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettings:
     """Return the settings that apply to every group request."""
     return DispatchSettings(
         gateway_url=run.endpoints.gateway_url,
         rollouts_per_example=run.spec.rollouts_per_example,
-        sampling=client_sampling(run),
+        sampling=sampling_rules(run).client_fields,
         inference_deadline=settings.inference_deadline,
         empty_batch_backoff=settings.empty_batch_backoff,
         most_filtered_groups=settings.most_filtered_groups,
@@ -232,7 +227,7 @@ def evaluation(run: ResolvedRun) -> EvaluatorSettings:
     spec = run.spec
     return EvaluatorSettings(
         gateway_url=run.endpoints.gateway_url,
-        sampling=client_sampling(run),
+        rules=sampling_rules(run),
         rollouts_in_flight=int(spec.batch_size * spec.oversampling_factor),
         base_model=spec.eval is not None and spec.eval.eval_base_model,
         warm_start=run.warm_start_from is not None,

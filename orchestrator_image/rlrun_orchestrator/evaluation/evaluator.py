@@ -1,6 +1,7 @@
 """Evaluation and validation during training: fixed examples, the policy of one step, and rewards as metrics.
 
-Both use the gateway and the run's sampling like training, but are pinned to the measured policy and record no tokens.
+Both use the gateway like training, but are pinned to the measured policy and record no tokens. Validation has the
+sampling of training, evaluation may override it.
 They get a fixed fraction of training's rollouts in flight, so that training keeps its pace, and all of them once
 training is over. One round of each kind runs at a time: if an interval is shorter than a round, rounds are skipped with
 a warning, except for the last policy's. Results are reported immediately, under the step whose policy was measured. A
@@ -14,9 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rlrun.api.run_sections.rollouts import SamplingOverrides
 from rlrun.constants import Reason
 from rlrun.protocol.environment import GroupRequest, GroupResult, RolloutResult, Split
 from rlrun.protocol.policy import PolicyKind, PolicyRef
@@ -30,6 +32,7 @@ from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.scoring import add_cause, first_episodes, measured_group
 from rlrun_orchestrator.evaluation.metrics import evaluation_values, validation_total, validation_values
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
 from rlrun_orchestrator.rollouts.environments import EnvironmentPool, PooledEnvironment
 from rlrun_orchestrator.rollouts.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.status.run_progress import RunProgress
@@ -62,6 +65,8 @@ class EvaluationTask:
     examples: int
     """Number of examples. -1 means all."""
     rollouts: int
+    sampling: tuple[SamplingOverrides, ...] = ()
+    """Overrides of the run's sampling section, those of the environment last."""
 
     def due(self, step: int, max_steps: int) -> bool:
         """Return True if the task is due: after every `interval` steps; evaluations also after the last step."""
@@ -103,8 +108,8 @@ class EvaluatorSettings:
     """Parameters of every evaluation request, and limits."""
 
     gateway_url: str
-    sampling: Mapping[str, object]
-    """Sampling parameters that environments request in training."""
+    rules: SamplingRules
+    """Sampling rules of training."""
     rollouts_in_flight: int
     """Maximum number of rollouts in flight in training: batchSize times oversamplingFactor."""
     base_model: bool
@@ -121,7 +126,8 @@ def evaluation_tasks(run: ResolvedRun) -> list[EvaluationTask]:
             examples = env.num_examples if env.num_examples is not None else spec.eval.num_examples
             rollouts = env.rollouts_per_example or spec.eval.rollouts_per_example
             name = env.effective_name
-            tasks.append(EvaluationTask(EnvironmentUse.eval, name, spec.eval.interval, examples, rollouts))
+            overrides = tuple(given for given in (spec.eval.sampling, env.sampling) if given is not None)
+            tasks.append(EvaluationTask(EnvironmentUse.eval, name, spec.eval.interval, examples, rollouts, overrides))
     if spec.val is not None:
         share, more = divmod(spec.val.num_examples, len(spec.env))
         for index, train in enumerate(spec.env):
@@ -359,7 +365,11 @@ class Evaluator:
         self, member: PooledEnvironment, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
     ) -> GroupResult:
         # Seeds depend only on example and policy, not on what else runs.
-        live_group = self._open(evaluated, ordinal=_ordinal(measurement, index))
+        sampling = self._settings.rules.sampling
+        for overrides in measurement.sampling:
+            sampling = overrides.apply_to(sampling)
+        rules = replace(self._settings.rules, sampling=sampling)
+        live_group = self._open(evaluated, ordinal=_ordinal(measurement, index), rules=rules)
         request = GroupRequest(
             group_id=live_group.id,
             example_index=index,
@@ -367,7 +377,7 @@ class Evaluator:
             rollouts=measurement.rollouts,
             base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{live_group.id}/v1",
             model=live_group.model,
-            sampling=dict(self._settings.sampling),
+            sampling=rules.client_fields,
             deadline_seconds=member.group_deadline,
             rollout_seconds=member.rollout_seconds,
         )
@@ -381,8 +391,8 @@ class Evaluator:
         finally:
             self._groups.close(live_group.id)
 
-    def _open(self, evaluated: EvaluatedPolicy, ordinal: int = 0) -> LiveGroup:
-        return self._groups.open(evaluated.policy, ordinal=ordinal, record=False, base=evaluated.base)
+    def _open(self, evaluated: EvaluatedPolicy, ordinal: int = 0, rules: SamplingRules | None = None) -> LiveGroup:
+        return self._groups.open(evaluated.policy, ordinal=ordinal, record=False, base=evaluated.base, rules=rules)
 
 
 def _ordinal(measurement: EvaluationTask, index: int) -> int:

@@ -18,6 +18,7 @@ from rlrun.api.base.names import (
     split_version,
 )
 from rlrun.api.base.rules import LIST_TYPE, Rule, Spec
+from rlrun.api.run_sections.rollouts import SamplingOverrides
 
 EFFECTIVE_NAME = (
     "(has({e}.name) ? {e}.name : {e}.id.substring({e}.id.indexOf('/') + 1).replace('==', '@').split('@')[0])"
@@ -112,6 +113,8 @@ class EvalEnvironment(Environment):
     """Number of examples to evaluate, -1 for all. Defaults to eval.numExamples."""
     rollouts_per_example: int | None = Field(default=None, ge=1, le=1024)
     """Number of rollouts per example. Defaults to eval.rolloutsPerExample."""
+    sampling: SamplingOverrides | None = None
+    """Sampling parameters of this environment. Unset parameters are those of eval.sampling."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         *Environment.spec_rules,

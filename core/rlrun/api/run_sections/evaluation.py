@@ -6,6 +6,7 @@ from pydantic import Field
 
 from rlrun.api.base.rules import Rule, Spec
 from rlrun.api.run_sections.environments import EvalEnvironment, unique_names
+from rlrun.api.run_sections.rollouts import SamplingOverrides
 
 
 class Evaluation(Spec):
@@ -17,6 +18,8 @@ class Evaluation(Spec):
     """Number of examples per environment, -1 for all. An environment can override it."""
     rollouts_per_example: int = Field(default=1, ge=1, le=1024)
     """Number of rollouts per example. An environment can override it."""
+    sampling: SamplingOverrides | None = None
+    """Sampling parameters of the evaluations, in place of those of training. An environment can override them."""
     eval_base_model: bool = True
     """Evaluates the base model before the first step."""
     env: list[EvalEnvironment] = Field(min_length=1, max_length=16)

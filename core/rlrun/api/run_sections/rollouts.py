@@ -65,6 +65,27 @@ class Sampling(Spec):
     )
 
 
+class SamplingOverrides(Spec):
+    """Sampling parameters of evaluations. Unset parameters are those of training."""
+
+    max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
+    """Maximum number of completion tokens per turn."""
+    temperature: float | None = Field(default=None, ge=0, le=10)
+    """Sampling temperature. With 0, the likeliest token is always sampled."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Restricts sampling to the smallest set of tokens with at least this total probability."""
+    min_p: float | None = Field(default=None, ge=0, lt=1)
+    """Restricts sampling to tokens with at least this share of the probability of the likeliest token, before topP."""
+    enable_thinking: bool | None = None
+    """Value of enable_thinking in the model's chat template."""
+    reasoning_effort: ReasoningEffort | None = Field(default=None, strict=False)
+    """Reasoning effort in the model's chat template."""
+
+    def apply_to(self, sampling: Sampling) -> Sampling:
+        """Return the sampling section with the parameters that are set here."""
+        return sampling.model_copy(update={name: value for name, value in self if value is not None})
+
+
 class TrajectoryStrategy(StrEnum):
     """Conversion of a multi-turn rollout to training sequences."""
 

@@ -176,9 +176,6 @@ class _Reader:
 
     def _evaluation(self, evaluation: Table, environments: Any) -> Table:
         self.origins["eval.env"] = ("eval", "environments")
-        sampling = evaluation.pop("sampling", None) or {}
-        if not isinstance(sampling, dict) or any(self.body.get(key) != value for key, value in sampling.items()):
-            self._refuse(("eval", "sampling"), refusal("eval.sampling") or "")
         skip = coerced_value(evaluation.pop("skip_first_step", None), bool)
         if skip is not None:
             self.origins["eval.eval_base_model"] = ("eval", "skip_first_step")

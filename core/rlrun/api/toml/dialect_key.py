@@ -4,9 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-AS_IN_TRAINING = "has no equivalent: evaluations use the sampling of training"
-"""Remark of rows for sampling settings of evaluations."""
-
 
 @dataclass(frozen=True)
 class DialectKey:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rlrun.api.toml.dialect_key import AS_IN_TRAINING, DialectKey, same
+from rlrun.api.toml.dialect_key import DialectKey, same
 
 
 def _table(name: str, *keys: str) -> Iterable[DialectKey]:
@@ -99,11 +99,6 @@ HOSTED = (
     ),
     DialectKey("sampling.extra_body", None, "has no equivalent: the trainer supports no other sampling parameters"),
     DialectKey("sampling.temp_scheduler", None, "has no equivalent: the temperature is constant during a run"),
-    DialectKey("eval.sampling", None, AS_IN_TRAINING),
-    *(
-        DialectKey(f"eval.sampling.{key}", None, AS_IN_TRAINING, same_as=f"sampling.{key}")
-        for key in ("max_tokens", "temperature", "top_p", "enable_thinking", "reasoning_effort")
-    ),
     DialectKey(
         "max_inflight_rollouts",
         "oversampling_factor",
@@ -170,7 +165,10 @@ HOSTED = (
 FOR_EVALUATION = tuple(
     replace(row, key=f"eval.{row.key}")
     for row in HOSTED
-    if row.key.startswith("env.") and row.equivalent is None and f"eval.{row.key}" not in {r.key for r in HOSTED}
+    if row.key.startswith("env.")
+    and row.key != "env.sampling"
+    and row.equivalent is None
+    and f"eval.{row.key}" not in {r.key for r in HOSTED}
 )
 """Keys of evaluation environments, with the same reasons as for training environments."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.api.toml.dialect_key import AS_IN_TRAINING, DialectKey, below, ignore, refuse
+from rlrun.api.toml.dialect_key import DialectKey, below, ignore, refuse
 
 IN_THE_MODEL = "the RLModel configures trainer and inference pods"
 OF_THE_PLATFORM = "the platform sets it"
@@ -142,7 +142,7 @@ def _evaluated_on(source: str) -> Iterator[DialectKey]:
     yield from _environment(source, "eval.env[]")
     yield from below(source, "eval.env[]", "num_examples", "rollouts_per_example")
     yield from ignore("an evaluation always uses all its environments", f"{source}.ratio")
-    yield from _repeated_sampling(f"{source}.sampling", AS_IN_TRAINING)
+    yield from _sampling_of_evaluations(f"{source}.sampling", "eval.env[].sampling")
     yield DialectKey(f"{source}.group_size", "eval.env[].rollouts_per_example")
     yield DialectKey(
         f"{source}.interval",
@@ -177,6 +177,15 @@ def _extra_body(section: str) -> Iterator[DialectKey]:
         f"{body}.chat_template_kwargs",
     )
     yield from refuse(remark, body)
+
+
+def _sampling_of_evaluations(section: str, target: str) -> Iterator[DialectKey]:
+    yield DialectKey(section, target)
+    yield from below(section, target, "max_tokens", "temperature", "top_p", "min_p", "reasoning_effort")
+    yield DialectKey(f"{section}.max_completion_tokens", f"{target}.max_tokens")
+    yield DialectKey(f"{section}.extra_body.chat_template_kwargs.enable_thinking", f"{target}.enable_thinking")
+    yield DialectKey(f"{section}.top_k", None, NO_SETTING, accepted=(-1, 0))
+    yield from refuse(NO_SETTING, f"{section}.extra_body", f"{section}.*")
 
 
 def _repeated_sampling(section: str, remark: str) -> Iterator[DialectKey]:
@@ -460,7 +469,7 @@ PRIME_RL = (
     DialectKey("orchestrator.eval.skip_first_step", "eval.eval_base_model", "The value is inverted.", is_inverted=True),
     *ignore("an interrupted evaluation is repeated", "orchestrator.eval.retrigger_on_resume"),
     *refuse(NO_SETTING, "orchestrator.eval.*"),
-    *_repeated_sampling("orchestrator.eval.sampling", AS_IN_TRAINING),
+    *_sampling_of_evaluations("orchestrator.eval.sampling", "eval.sampling"),
     *(row for source in _names("orchestrator.train.source") for row in _trained_on(source)),
     *(row for source in _names("orchestrator.eval.source") for row in _evaluated_on(source)),
     *(row for section in _names("orchestrator.train.sampling") for row in _sampling(section)),

@@ -17,6 +17,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_orchestrator.data.groups import VersionSpan
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.conversations import Conversations
+from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
 from rlrun_orchestrator.inference.replica_pool import Replica
 
 
@@ -64,6 +65,8 @@ class LiveGroup:
     """Number of the group in the run, from which its seeds are derived."""
     record: bool = True
     """False for evaluations, whose turns are not trained on."""
+    rules: SamplingRules | None = None
+    """Sampling rules of an evaluation. None means those of training."""
     rollouts: dict[str, RolloutSession] = field(default_factory=dict)
     arrivals: int = 0
     in_flight: int = 0
@@ -164,7 +167,13 @@ class LiveGroups:
         self._opened = {True: 0, False: 0}
 
     def open(
-        self, policy: PolicyRef, *, ordinal: int | None = None, record: bool = True, base: bool = False
+        self,
+        policy: PolicyRef,
+        *,
+        ordinal: int | None = None,
+        record: bool = True,
+        base: bool = False,
+        rules: SamplingRules | None = None,
     ) -> LiveGroup:
         """Open a group that starts with `policy`, and is pinned to it unless it is recorded for training.
 
@@ -175,7 +184,7 @@ class LiveGroups:
         """
         number = self._opened[record] if ordinal is None else ordinal
         self._opened[record] += 1
-        group = LiveGroup(f"g-{secrets.token_hex(16)}", self._resolve(policy, base=base), number, record)
+        group = LiveGroup(f"g-{secrets.token_hex(16)}", self._resolve(policy, base=base), number, record, rules)
         self._groups[group.id] = group
         return group
 

@@ -122,6 +122,11 @@ class SamplingRules:
         assert self.sampling.max_tokens is not None
         return self.sampling.max_tokens
 
+    @property
+    def client_fields(self) -> dict[str, object]:
+        """Sampling parameters that environments request. The gateway adds the others."""
+        return {"temperature": self.sampling.temperature, "max_tokens": self.max_tokens}
+
     def with_template(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return a chat request with the run's chat template variables, before it is rendered on any route.
 

@@ -200,7 +200,7 @@ class Gateway:
         requested = await self._body(request)
         if kind is CompletionKind.chat:
             self._warn_of_ignored(requested)
-            requested = self._rules.with_template(requested)
+            requested = (group.rules or self._rules).with_template(requested)
         return Exchange(kind, rollout, session, arrival, turn, requested)
 
     def _warn_of_ignored(self, requested: dict[str, Any]) -> None:
@@ -259,7 +259,7 @@ class Gateway:
         if status != 400:
             return status, data
         length = await self._tokenizer.count(group, served, kind, requested)
-        if length is None or not self._rules.cuts(requested, length):
+        if length is None or not (group.rules or self._rules).cuts(requested, length):
             return status, data
         return await self._send(group, served, exchange, kind, requested, prompt_tokens=length)
 
@@ -275,7 +275,7 @@ class Gateway:
         prompt_ids: list[int] | None = None,
     ) -> tuple[int, bytes]:
         seed_key = SamplingSeedKey(group.ordinal, exchange.session.rollout_order, exchange.turn, group.record)
-        outgoing = self._rules.to_engine_request(
+        outgoing = (group.rules or self._rules).to_engine_request(
             kind, requested, served.model, seed_key, prompt_tokens=prompt_tokens, prompt_ids=prompt_ids
         )
         for name in set(replaced_fields(requested, outgoing)) - self._warned:

@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,14 +13,16 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.protocol.environment import EnvironmentInfo, GroupRequest, GroupResult, RolloutResult, Split
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
 from rlrun.storage.metric_files import Line, merge_lines
+from rlrun_orchestrator import config_mapping
 from rlrun_orchestrator.data.schedule import RunSchedule
-from rlrun_orchestrator.evaluation.evaluator import EvaluationTask, Evaluator, EvaluatorSettings
+from rlrun_orchestrator.evaluation.evaluator import EvaluationTask, Evaluator, EvaluatorSettings, evaluation_tasks
 from rlrun_orchestrator.evaluation.metrics import (
     evaluation_values,
     k_values,
@@ -28,6 +31,7 @@ from rlrun_orchestrator.evaluation.metrics import (
     validation_values,
 )
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
+from rlrun_orchestrator.inference.gateway.sampling_rules import CompletionKind, SamplingRules, SamplingSeedKey
 from rlrun_orchestrator.rollouts.environments import PooledEnvironment
 from rlrun_orchestrator.rollouts.fair_semaphore import FairSemaphore
 from rlrun_orchestrator.status.run_progress import RunProgress
@@ -40,6 +44,7 @@ from tests.support.policy_refs import policy
 from tests.support.run_processes import World
 
 BASE_MODEL = "owner/tiny"
+RULES = SamplingRules(Sampling(max_tokens=8))
 
 
 @dataclass
@@ -401,7 +406,9 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
         progress,
         StatusConditions(),
         schedule,
-        EvaluatorSettings("http://gateway", {}, 8, base_model=False, warm_start=False),
+        EvaluatorSettings(
+            "http://gateway", SamplingRules(Sampling(max_tokens=8)), 8, base_model=False, warm_start=False
+        ),
         lambda step, values: told.append(values),
         stored.append,
         lambda: saved.append(len(evaluator.state()["measured"])),
@@ -414,6 +421,86 @@ async def test_with_whole_weights_results_tell_how_far_training_went_meanwhile(
     assert values.get("eval/exam/drift") == drift
     (rollouts,) = stored
     assert (rollouts.step, rollouts.use, rollouts.count) == (4, "eval-exam", 1)
+
+
+SHARED = {"maxTokens": 4, "temperature": 0.5, "topP": 0.9, "minP": 0.1, "enableThinking": True}
+OWN = {"maxTokens": 5, "temperature": 0, "topP": 0.8, "minP": 0.2, "reasoningEffort": "low"}
+
+
+@pytest.mark.proves(
+    "eval.sampling.maxTokens",
+    "eval.sampling.temperature",
+    "eval.sampling.topP",
+    "eval.sampling.minP",
+    "eval.sampling.enableThinking",
+    "eval.sampling.reasoningEffort",
+    "eval.env.sampling.maxTokens",
+    "eval.env.sampling.temperature",
+    "eval.env.sampling.topP",
+    "eval.env.sampling.minP",
+    "eval.env.sampling.enableThinking",
+    "eval.env.sampling.reasoningEffort",
+)
+@pytest.mark.parametrize(
+    ("shared", "own", "of_own", "of_other"),
+    [
+        (
+            SHARED,
+            OWN,
+            (5, 0, 0.8, 0.2, {"enable_thinking": True, "reasoning_effort": "low"}),
+            (4, 0.5, 0.9, 0.1, {"enable_thinking": True}),
+        ),
+        (
+            {"reasoningEffort": "high"},
+            {"enableThinking": False},
+            (16, 1.0, 1.0, 0.0, {"enable_thinking": False, "reasoning_effort": "high"}),
+            (16, 1.0, 1.0, 0.0, {"reasoning_effort": "high"}),
+        ),
+    ],
+)
+async def test_an_evaluation_is_sampled_as_its_environment_says(
+    tmp_path: Path, shared: dict[str, Any], own: dict[str, Any], of_own: tuple[Any, ...], of_other: tuple[Any, ...]
+) -> None:
+    world = World(tmp_path)
+    world.environments, world.urls, world.trainer_url = {"a": FakeEnvironment("a")}, {"a": "http://a"}, "http://trainer"
+    entries = [{"id": "owner/exam", "sampling": own}, {"id": "owner/other"}]
+    world.spec = {"eval": {"interval": 4, "sampling": shared, "env": entries}}
+    run, groups = world.resolved(), LiveGroups(BASE_MODEL)
+    asked: dict[str, tuple[Any, ...]] = {}
+
+    def member(name: str) -> PooledEnvironment:
+        async def roll_out(request: GroupRequest) -> GroupResult:
+            group = groups.get(request.group_id)
+            assert group is not None
+            assert group.rules is not None
+            body = group.rules.with_template({"messages": [{}]})
+            sent = group.rules.to_engine_request(CompletionKind.chat, body, "m", SamplingSeedKey(0, 0, 0))
+            fields = ("max_tokens", "temperature", "top_p", "min_p", "chat_template_kwargs")
+            asked[name] = tuple(sent[field] for field in fields)
+            assert request.sampling == {"temperature": sent["temperature"], "max_tokens": sent["max_tokens"]}
+            rollouts = [RolloutResult(rollout_id="r", reward=1.0)]
+            return GroupResult(group_id=request.group_id, rollouts=rollouts, seconds=0.1)
+
+        info = EnvironmentInfo(name=name, id=f"owner/{name}", ready=True, eval_examples=1)
+        client: Any = SimpleNamespace(name=name, roll_out=roll_out, group_deadline=5.0)
+        return PooledEnvironment(client, info)
+
+    environments: Any = {EnvironmentUse.eval: SimpleNamespace(environments={n: member(n) for n in ("exam", "other")})}
+    evaluator = Evaluator(
+        evaluation_tasks(run),
+        environments,
+        groups,
+        RunProgress(),
+        StatusConditions(),
+        RunSchedule(10),
+        config_mapping.evaluation(run),
+        lambda step, values: None,
+        lambda rollouts: None,
+        lambda: None,
+    )
+    evaluator.after_step(4, policy(4, "s3://bucket/run"))
+    await evaluator.finish(60.0)
+    assert asked == {"exam": of_own, "other": of_other}
 
 
 @pytest.mark.parametrize("extended", [False, True])
@@ -436,7 +523,9 @@ async def test_a_group_that_waits_for_its_share_holds_no_room_of_the_environment
         RunProgress(),
         StatusConditions(),
         RunSchedule(10),
-        EvaluatorSettings("http://gateway", {}, 8, base_model=False, warm_start=False),
+        EvaluatorSettings(
+            "http://gateway", SamplingRules(Sampling(max_tokens=8)), 8, base_model=False, warm_start=False
+        ),
         lambda step, values: None,
         lambda rollouts: None,
         lambda: None,

@@ -111,10 +111,15 @@ def test_environments_and_evaluations() -> None:
     assert (exam.id, exam.version, exam.rollouts_per_example, exam.num_examples) == ("o/e", "1.0", 4, -1)
 
 
-def test_an_evaluation_may_repeat_the_sampling_of_training() -> None:
-    evaluation = {"environments": [{"id": "o/a"}], "sampling": {"max_tokens": 64, "enable_thinking": False}}
-    assert accepted(eval=evaluation, max_tokens=64, enable_thinking=False).spec.eval is not None
-    assert list(refused(eval=evaluation, max_tokens=64)) == [("eval", "sampling")]
+def test_an_evaluation_has_its_own_sampling() -> None:
+    evaluation = {"environments": [{"id": "o/a"}], "sampling": {"max_tokens": "64", "enable_thinking": False}}
+    found = accepted(eval=evaluation, max_tokens=32).spec.eval
+    assert found is not None
+    assert found.sampling is not None
+    assert found.sampling.model_dump(exclude_none=True) == {"max_tokens": 64, "enable_thinking": False}
+    without = accepted(eval=evaluation | {"sampling": None}).spec.eval
+    assert without is not None
+    assert without.sampling is None
 
 
 def test_wandb_secrets_and_team() -> None:
@@ -143,8 +148,8 @@ def test_wandb_secrets_and_team() -> None:
         ({"eval": {"environments": [{"id": "o/a"}], "interval": 0}}, ("eval", "interval"), "greater than"),
         (
             {"eval": {"environments": [{"id": "o/a"}], "sampling": {"x": 1}}},
-            ("eval", "sampling"),
-            "the sampling of training",
+            ("eval", "sampling", "x"),
+            "unknown",
         ),
         ({"temperature": -1}, ("temperature",), "greater than 0"),
         ({"temperature": "nan"}, ("temperature",), "valid number"),

@@ -194,6 +194,7 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
         ],
         "eval": {
             "interval": 5,
+            "sampling": {"max_tokens": 128},
             "eval_base_model": False,
             "env": [{"id": "team/words", "rollouts_per_example": 4}],
         },
@@ -203,8 +204,8 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
         "checkpoints": {"interval": 10, "keep_cloud": -1},
     }
     assert set(group_by_reason(run.notes)) == {
-        "orchestrator.eval.sampling: evaluations use the sampling of training; in prime-rl, the engine's "
-        "defaults apply to unset keys",
+        "orchestrator.eval.sampling: unset keys have the values of training's sampling; in prime-rl, the engine's "
+        "defaults apply to them",
         f"trainer.optim: {OTHER_OPTIMIZER}",
         "seq_len, orchestrator.seq_len: ignored: seqLen of the RLModel applies",
         "output_dir: ignored: files of a run are stored in the platform's S3",
@@ -294,12 +295,6 @@ def test_distillation_names_its_teacher() -> None:
         ),
         ("interval = 5\n", "interval = 5\nscore = 3\n", "orchestrator.eval.score", "has no equivalent in a run"),
         (
-            "eval.sampling]\nmax_completion_tokens = 128",
-            "eval.sampling]\nmax_completion_tokens = 9",
-            "orchestrator.eval.sampling.max_completion_tokens",
-            "evaluations use the sampling of training",
-        ),
-        (
             "enable_thinking = false",
             "clear_thinking = false",
             "orchestrator.train.sampling.extra_body.chat_template_kwargs.clear_thinking",
@@ -324,14 +319,21 @@ def test_a_key_is_refused_with_one_reason(there: str, instead: str, path: str, r
     assert reason in found[path]
 
 
-def test_a_repeated_value_may_be_a_default() -> None:
-    repeated = "eval.sampling]\ntemperature = 1.0\nmax_completion_tokens = 128"
-    text = NEWEST.replace("eval.sampling]\nmax_completion_tokens = 128", repeated)
-    assert text != NEWEST
-    assert values(loads(text)) == values(loads(NEWEST))
-    assert list(problems_in(text.replace("temperature = 1.0", "temperature = 0.5"))) == [
-        "orchestrator.eval.sampling.temperature"
-    ]
+def test_evaluations_of_prime_rl_have_their_own_sampling() -> None:
+    own = "eval.sampling]\ntemperature = 0\ntop_p = 0.9\nmin_p = 0.1\nmax_completion_tokens = 9"
+    text = changed("eval.sampling]\nmax_completion_tokens = 128", own)
+    text = text.replace("source]]\ngroup_size = 4", 'source]]\nsampling = { reasoning_effort = "low" }\ngroup_size = 4')
+    found = loads(text).spec.eval
+    assert found is not None
+    assert found.sampling is not None
+    assert found.env[0].sampling is not None
+    assert found.sampling.model_dump(exclude_none=True) == {
+        "max_tokens": 9, "temperature": 0.0, "top_p": 0.9, "min_p": 0.1
+    }  # fmt: skip
+    assert found.env[0].sampling.model_dump(exclude_none=True) == {"reasoning_effort": "low"}
+    for key in ("top_k = 4", "seed = 3", "extra_body = { bad_words = [] }"):
+        (message,) = problems_in(changed("eval.sampling]\n", f"eval.sampling]\n{key}\n")).values()
+        assert "has no equivalent" in message
 
 
 def test_a_file_for_one_process_is_refused() -> None:
@@ -434,7 +436,7 @@ def test_monitors_and_checkpoints_of_one_process_are_those_of_the_run(part: str)
 @pytest.mark.parametrize(
     ("there", "instead"),
     [
-        ("eval.sampling]\n", "eval.sampling]\ntop_p = 1.0\ntop_k = -1\nmin_p = 0.0\n"),
+        ("eval.sampling]\n", "eval.sampling]\ntop_k = -1\n"),
         ("[slurm]", '[tokenizer]\nname = "org/model"\n[slurm]'),
         ("[trainer.optim]", '[trainer.tokenizer]\nname = "org/model"\n[trainer.optim]'),
         ("[orchestrator]\n", '[orchestrator]\nlora_name = "mine"\n'),
@@ -448,7 +450,7 @@ def test_what_changes_nothing_is_accepted(there: str, instead: str) -> None:
 @pytest.mark.parametrize(
     ("there", "instead", "path"),
     [
-        ("eval.sampling]\n", "eval.sampling]\ntop_p = 0.9\n", "orchestrator.eval.sampling.top_p"),
+        ("eval.sampling]\n", "eval.sampling]\ntop_k = 9\n", "orchestrator.eval.sampling.top_k"),
         ("[slurm]", '[tokenizer]\nname = "org/other"\n[slurm]', "tokenizer.name"),
         ("[slurm]", '[tokenizer]\nchat_template = "x"\n[slurm]', "tokenizer.chat_template"),
         ("[trainer.optim]", "[orchestrator.model.lora]\nrank = 4\n[trainer.optim]", "orchestrator.model.lora.rank"),
@@ -559,7 +561,7 @@ def test_what_decides_what_is_learned_is_not_dropped_with_its_section(section: s
         ("[inference.vllm]", '[inference.vllm]\nmodel = "org/model"\ngeneration_config = "vllm"'),
         ('type = "grpo"', 'type = "grpo"\nsampling = { source = "policy" }'),
         ("ratio = 0.3", "ratio = 0.3\nsampling = { max_completion_tokens = 128, temperature = 1.0 }"),
-        ("source]]\ngroup_size = 4", "source]]\nratio = 2.0\nsampling = { temperature = 1.0 }\ngroup_size = 4"),
+        ("source]]\ngroup_size = 4", "source]]\nratio = 2.0\ngroup_size = 4"),
         ("[trainer.optim]", "[monitors]\n[trainer.optim]"),
     ],
 )

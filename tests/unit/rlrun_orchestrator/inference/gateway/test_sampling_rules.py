@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.protocol.resolved import ResolvedRun
-from rlrun_orchestrator.config_mapping import client_sampling, exact_prefixes, sampling_rules
+from rlrun_orchestrator.config_mapping import exact_prefixes, sampling_rules
 from rlrun_orchestrator.inference.gateway.sampling_rules import (
     BadRequest,
     CompletionKind,
@@ -110,7 +110,7 @@ def test_template_variables_that_are_no_object_are_refused() -> None:
 def test_a_run_without_max_tokens_has_those_of_its_model() -> None:
     """The operator writes them into the configuration; one of an older operator may lack them."""
     assert sampling_rules(resolved(sampling={})).max_tokens == 2048
-    assert client_sampling(resolved(sampling={}))["max_tokens"] == 2048
+    assert sampling_rules(resolved(sampling={})).client_fields["max_tokens"] == 2048
 
 
 def test_stop_tokens_of_a_client_that_the_engine_would_ban_unseen_are_refused() -> None:
