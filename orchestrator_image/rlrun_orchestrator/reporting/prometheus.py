@@ -93,7 +93,7 @@ class RunCollector(Collector):
             refusals.add_metric([reason], count)
         yield refusals
         chats = CounterMetricFamily(
-            "rlrun_gateway_continued_chats", "Chats that continue another, by token prefix", labels=["prefix"]
+            "rlrun_gateway_continued_chats", "Chats that continue an earlier chat, by token prefix", labels=["prefix"]
         )
         for prefix in ("exact", "bridged", "broken"):
             chats.add_metric([prefix], self._routing.prefixes[prefix])

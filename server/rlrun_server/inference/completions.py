@@ -102,7 +102,7 @@ class Completions:
     async def _body(self, request: Request, held: HeldBytes) -> bytes:
         media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if media_type != JSON:
-            message = f"The body has the type {media_type[:80]!r}. Send {JSON} as Content-Type."
+            message = f"The Content-Type {media_type[:80]!r} is not supported. Send {JSON}."
             raise InferenceError(415, "media_type_unsupported", message)
         body = await read_body(request, MAX_BODY)
         held.add(len(body))

@@ -201,7 +201,7 @@ class EnvironmentPackages:
     def _file(self, owner: str, name: str, version: str, file: str) -> S3Uri:
         _require_names(owner, name)
         if not VERSION.fullmatch(version) or not FILE.fullmatch(file):
-            raise invalid("A package needs a version as in PEP 440, and a wheel with its name (.whl).", status=422)
+            raise invalid("A package needs a version that follows PEP 440 and a wheel (.whl).", status=422)
         return self._folder(owner, name) / version / file
 
 

@@ -130,7 +130,7 @@ async def deploy_checkpoint(
             if a.namespace == caller.namespace and a.summary.run_uid == summary.run_uid and a.summary.phase == "Ready"
         )
         detail = (
-            f"Run {summary.run} has no adapter of step {summary.step}, which the checkpoint has. It has adapters of "
+            f"Run {summary.run} has no adapter of step {summary.step}, the checkpoint's step. It has adapters of "
             f"steps {', '.join(map(str, steps)) or 'none'}: deploy one of them, or set adapters.interval of the next "
             "run so that both are saved at the same steps."
         )

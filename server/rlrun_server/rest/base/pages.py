@@ -93,5 +93,5 @@ def _decode(cursor: str, digest: str) -> Key:
 
 
 def _mismatch() -> RestError:
-    detail = "The cursor does not belong to this list with these filters and this order. Start again without `cursor`."
+    detail = "The cursor is not valid for this list with its filters and order. Start again without `cursor`."
     return RestError(400, Reason.CURSOR_MISMATCH, detail)

@@ -66,7 +66,7 @@ def read_run(media_type: str, body: bytes, namespace: str) -> NewRun:
         if media_type == TOML:
             return _from_toml(check_toml(body), namespace)
         if media_type not in readers:
-            detail = f"The body has the type {media_type[:80]!r}. Send {JSON}, {YAML} or {TOML} as Content-Type."
+            detail = f"The Content-Type {media_type[:80]!r} is not supported. Send {JSON}, {YAML} or {TOML}."
             raise RestError(415, Reason.MEDIA_TYPE_UNSUPPORTED, detail)
         return _from_object(readers[media_type](body))
     except InputInvalid as error:
@@ -87,7 +87,7 @@ def to_object(run: NewRun, namespace: str, user: str, identity: str, key: str, b
     run. Raises RestError if the body and the path have different namespaces.
     """
     if run.metadata.get("namespace") not in (None, "", namespace):
-        detail = f"differs from the namespace of the path, {namespace}; remove it, or correct one of them"
+        detail = f"differs from the namespace of the path, {namespace}; remove it, or make both equal"
         raise _invalid_spec([FieldError(pointer="/metadata/namespace", detail=detail)])
     metadata: dict[str, Any] = {name: run.metadata[name] for name in METADATA if name in run.metadata}
     base = str(metadata.pop("generateName", "") or "") or f"{base_name(run.spec.get('name'))}-"
@@ -118,7 +118,7 @@ def base_name(title: object) -> str:
 def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
     """Return the changed fields of the spec, from a merge patch of an RLRun. Raises RestError with all problems."""
     if media_type not in (MERGE_PATCH, JSON):
-        detail = f"The body has the type {media_type[:80]!r}. Send a merge patch as {MERGE_PATCH}."
+        detail = f"The Content-Type {media_type[:80]!r} is not supported. Send a merge patch as {MERGE_PATCH}."
         raise RestError(415, Reason.MEDIA_TYPE_UNSUPPORTED, detail)
     try:
         document = read_object(body)

@@ -128,7 +128,7 @@ async def create_run(
             raise
         existing = await cluster.send(requests.get(RLRUN, namespace, wanted["metadata"]["name"]))
         if annotation(existing, REQUEST_ANNOTATION) != digest_of(body):
-            detail = "The Idempotency-Key was used for another request. Choose a new key for each run."
+            detail = "The Idempotency-Key was used for a different request. Choose a new key for each run."
             raise RestError(422, Reason.IDEMPOTENCY_KEY_REUSED, detail) from error
         return _response(services, existing)
     location = {"Location": f"/rlrun/v1/namespaces/{namespace}/runs/{answer['metadata']['name']}"}

@@ -172,7 +172,7 @@ def _compare_runs(runs: Sequence[KeptRun], metrics: list[str], problems: list[st
         obj = run.read()
         config = config_of(obj.get("spec") or {}, obj.get("status") or {})
         if config.resolved is None:
-            problems = [*problems, f"{_name(run)}: its spec is compared without defaults, because it is not valid."]
+            problems = [*problems, f"{_name(run)}: the spec is compared without defaults, because it is not valid."]
         specs.append(config.spec if config.resolved is None else config.resolved)
     rows = differences(specs)
     return schema_response(

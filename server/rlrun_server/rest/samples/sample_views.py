@@ -168,8 +168,8 @@ def records_of(step: OpenedStep, group: Sequence[ListedSample]) -> tuple[list[by
             left -= len(line)
             if left < 0:
                 return lines, (
-                    f"This response has the texts of {len(lines)} of {len(group)} rollouts, because the others are "
-                    f"too long. Read the others one by one."
+                    f"This response has the texts of {len(lines)} of {len(group)} rollouts, because the other texts "
+                    f"are too long. Read the remaining rollouts one by one."
                 )
             lines.append(line)
     except (SamplesDamaged, NotFound) as error:
