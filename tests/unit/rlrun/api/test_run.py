@@ -47,3 +47,8 @@ def test_refused_updates_name_the_field(update: cases.Update) -> None:
 def test_the_minimum_number_of_fixtures_exists() -> None:
     assert len(cases.valid()) >= 15
     assert len(cases.invalid()) >= 60
+
+
+def test_every_file_of_the_fixtures_is_read() -> None:
+    read = {"bases.yaml", "valid.yaml", "invalid.yaml", "updates.yaml"}
+    assert {path.name for path in cases.FOLDER.rglob("*.yaml")} == read
