@@ -66,7 +66,6 @@ log = logging.getLogger(__name__)
 THREADS = 2
 MAX_WAITING = 8
 """Maximum number of waiting calls of a tenant."""
-WAIT_SECONDS = 20.0
 MAX_OBJECTS = 5000
 """Maximum number of objects of a package that are listed."""
 MAX_WHEEL = 16 * 1024**2
