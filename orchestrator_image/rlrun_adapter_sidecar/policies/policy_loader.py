@@ -29,7 +29,7 @@ class PolicyLoader(ABC):
 
     kind: ClassVar[PolicyKind]
     served: ClassVar[str]
-    """Policies of this kind, in words."""
+    """Text that names the policies of this kind in messages."""
 
     def __init__(self, engine: Engine, files: PolicyFiles) -> None:
         self.metrics = files.metrics
@@ -41,7 +41,7 @@ class PolicyLoader(ABC):
 
     @abstractmethod
     async def list(self) -> AdapterList:
-        """Return what the engine serves, according to the engine."""
+        """Ask the engine which policies it serves, and return them."""
 
     @abstractmethod
     async def load(self, policy: PolicyRef) -> AdapterList:

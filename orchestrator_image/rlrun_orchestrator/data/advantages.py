@@ -12,8 +12,8 @@ EPSILON = 1e-6
 
 
 def group_advantages(rewards: Sequence[float], how: Advantage = Advantage.mean) -> list[float]:
-    """Return the advantage of each rollout. Rewards that differ from their mean only by a rounding error have exactly
-    0, except with `none`. Raises ValueError for a reward that is not finite.
+    """Return the advantage of each rollout. It is exactly 0 for a reward that differs from the mean only by a rounding
+    error, except with `none`. Raises ValueError for a reward that is not finite.
     """
     if not all(math.isfinite(reward) for reward in rewards):
         raise ValueError(f"rewards must be finite numbers, not {list(rewards)}")
@@ -34,8 +34,8 @@ def group_advantages(rewards: Sequence[float], how: Advantage = Advantage.mean) 
 def penalized_rewards(
     rewards: Sequence[float], lengths: Sequence[tuple[int, int, int]], how: LengthPenalty
 ) -> list[float]:
-    """Return the rewards of a group less their length penalties, as `GRPOAlgorithm` of prime-rl 0.8. `lengths` has the
-    output tokens, input tokens and turns of each rollout.
+    """Subtract the length penalties from the rewards of a group, as `GRPOAlgorithm` of prime-rl 0.8 does. `lengths` has
+    the output tokens, input tokens and turns of each rollout.
     """
     weights = (how.output_tokens_weight, how.input_tokens_weight, how.turns_weight)
     longest = [max(1, *column) for column in zip(*lengths, strict=True)]

@@ -66,7 +66,7 @@ class EvaluationTask:
     """Number of examples. -1 means all."""
     rollouts: int
     sampling: tuple[SamplingOverrides, ...] = ()
-    """Overrides of the run's sampling section, those of the environment last."""
+    """Overrides of the run's sampling section in the order of application: of eval, then of its environment."""
 
     def due(self, step: int, max_steps: int) -> bool:
         """Return True if the task is due: after every `interval` steps; evaluations also after the last step."""

@@ -19,7 +19,7 @@ class SidecarClient:
         self._url = f"{url.rstrip('/')}/adapters"
 
     async def adapters(self) -> AdapterList:
-        """Return what the engine serves, according to the engine."""
+        """Ask the engine which policies it serves, and return them."""
         return await self._call("GET", "", SHORT_SECONDS)
 
     async def load(self, policy: PolicyRef, fallback: str | None = None) -> AdapterList:

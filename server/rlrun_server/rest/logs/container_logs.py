@@ -189,7 +189,7 @@ def read_copies(
 
 
 def _limit(logs: int) -> int:
-    """Return the maximum number of bytes of each of `logs` logs."""
+    """Return the maximum size in bytes of each log if `logs` logs are read together."""
     return min(MAX_POD_BYTES, TOTAL_BYTES // max(1, logs))
 
 
