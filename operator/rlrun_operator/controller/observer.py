@@ -77,8 +77,6 @@ start together.
 """
 WITH_CHECKPOINT = "spec.checkpointId!="
 """Field selector of runs that start from a checkpoint. An unset field counts as empty."""
-KEPT_KINDS = (JOB.kind, POD.kind)
-"""Kinds of which a cleaned-up run keeps the orchestrator's objects, for the log."""
 
 
 class Observer:
@@ -170,7 +168,7 @@ class Observer:
                 RunKey(namespace, name),
                 [pod for pod in pods if pod.run_uid == uid],
                 now,
-                jobs=_current_jobs(children, uid, status),
+                jobs=_current_jobs(children, status),
                 is_fresh=is_fresh,
             )
             # List S3 after the pods: an orchestrator that has ended by now has written all its artifacts.
@@ -209,15 +207,14 @@ class Observer:
     def _lacks_secret(self, run: Obj, status: RLRunStatus, objects: Sequence[Obj], now: datetime | None) -> bool:
         """Return whether the run certainly has no Secret with tokens, so that it need not be read.
 
-        That is true for a new run without objects, and for a run that ended long ago and has only its orchestrator's
-        Job and pod left. A run that ended recently may still have a Secret, because the operator may have been killed
-        while it created the run's objects.
+        That is true for a new run without objects, and for a run that ended long ago. A run that ended recently may
+        still have a Secret, because the operator may have been killed while it created the run's objects.
         """
         if not self._objects.has_informers:
             return False
         if status.phase is None:
             return not objects and not run["metadata"].get("deletionTimestamp")
-        return now is not None and long_ago(run, now) is not None and all(obj["kind"] in KEPT_KINDS for obj in objects)
+        return now is not None and long_ago(run, now) is not None
 
     async def run(self, key: RunKey) -> Obj | None:
         """Return the run, or None if it does not exist. Raises ApiError."""
@@ -330,12 +327,11 @@ class Observer:
         return {"poll": report, "is_watched": self._poller.is_watched(key)}
 
 
-def _current_jobs(children: list[Obj], uid: str, status: RLRunStatus) -> list[Obj]:
+def _current_jobs(children: list[Obj], status: RLRunStatus) -> list[Obj]:
     """Return the Jobs of the run's current attempt, or none if the run has ended."""
     if status.phase is not None and status.phase.finished:
         return []
-    jobs = [child for child in children if child["kind"] == JOB.kind and label(child, RUN_UID_LABEL) == uid]
-    return [job for job in jobs if label(job, ATTEMPT_LABEL) == str(status.attempt)]
+    return [obj for obj in children if obj["kind"] == JOB.kind and label(obj, ATTEMPT_LABEL) == str(status.attempt)]
 
 
 def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:
