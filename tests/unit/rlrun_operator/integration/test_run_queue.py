@@ -269,6 +269,26 @@ async def test_a_place_that_is_still_in_the_status_is_not_given_twice() -> None:
     assert runs.started() == {"second"}
 
 
+async def test_a_place_that_is_still_in_the_status_is_kept_after_a_refused_write() -> None:
+    """Another operator process would read it there."""
+    runs = QueuedRuns(**ONE_PLACE)
+    await runs.arrive("first")
+    runs.change("first", suspend=True)
+    await runs.look("first")
+    write = "apply the status of RLRun team/first"
+    for suspends, status in ((True, 500), (False, 403)):
+        runs.change("first", suspend=suspends)
+        runs.cluster.answers[write] = [ApiError(status, "InternalError", "no")]
+        with pytest.raises(ApiError):
+            await runs.look("first")
+    runs.cluster.answers.clear()
+    assert runs.place("first")["admittedTime"], "as the failed writes left it"
+    runs.add("second")
+    assert await runs.look_at("second") == ["Queued"]
+    await runs.settle()
+    assert runs.started() == {"first"}
+
+
 async def test_a_waiting_run_can_be_suspended_stopped_and_deleted() -> None:
     runs = await two_runs()
     await runs.arrive("third", "fourth")

@@ -1,6 +1,7 @@
 """A run has children only while a queue admits it, and its deadlines count from the admission."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from rlrun.api.run_status import RLRunStatus, RunQueue
 from rlrun.kube.objects import Obj
 from rlrun.protocol.problem import Problem
-from rlrun_operator.planning.beginning import report_admission
+from rlrun_operator.planning.actions import PlanPart
+from rlrun_operator.planning.beginning import end_attempt_without_slot, report_admission
 from rlrun_operator.planning.observation import Admission, Admitted, Refused, RunKey, RunObservation, Waiting
+from rlrun_operator.planning.plan_run import plan_run
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import model_object, run_object, source_secret
@@ -142,6 +145,15 @@ async def test_an_attempt_from_before_the_admission_begins_again(queued: Queued)
     assert (world.status["attempt"], world.status["attemptStartTime"]) == (1, "2026-01-01T00:00:50Z")
 
 
+async def test_an_attempt_that_began_with_its_admission_has_one_start_deadline(queued: Queued) -> None:
+    world, _ = queued(admitted(20), startDeadlineSeconds=60)
+    del world.cluster.objects["RLModel", "", "tiny-model"]
+    for _ in range(2):
+        await world.reconcile(after=20)
+        assert world.status["attemptStartTime"] == "2026-01-01T00:00:20Z"
+    assert await world.phase(after=40) == "Failed"
+
+
 async def test_a_refused_run_fails_after_its_start_deadline(queued: Queued) -> None:
     world, _ = queued(Refused(TOO_LARGE), startDeadlineSeconds=60)
     assert await world.shown(2) == ("Pending", "ExceedsCapacity")
@@ -168,6 +180,17 @@ async def test_a_run_that_loses_its_place_ends_its_attempt_and_gets_another_one(
     await world.reconcile(2, after=60)
     assert (world.status["phase"], world.status["attempt"], world.status["restarts"]) == ("Pending", 2, 0)
     assert len(world.cluster.all(*WORKLOADS)) == 4
+
+
+async def test_nothing_is_written_for_an_attempt_that_ends_without_its_place(queued: Queued) -> None:
+    world, _ = queued(admitted())
+    await world.train()
+    observed = await world.reconciler()._observer.observe("team", "reverse")
+    lost = replace(present(observed), admission=waiting())
+    earlier = PlanPart(applies=tuple(world.cluster.all("Service")[:1]), writes_children=True)
+    plan = plan_run(lost, world.settings, world.clock(), (lambda *_: earlier, end_attempt_without_slot))
+    assert plan.deletes
+    assert (plan.applies, plan.writes_children) == ((), False)
 
 
 async def test_the_outcome_of_a_run_comes_before_the_loss_of_its_place(queued: Queued) -> None:

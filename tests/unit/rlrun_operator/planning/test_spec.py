@@ -9,7 +9,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_operator.config.settings import EgressSettings, OperatorSettings, SecretRef, ServerCertificate
 from rlrun_operator.planning import spec as validation
 from rlrun_operator.planning.observation import RunObservation
-from rlrun_operator.planning.spec import MAX_KEPT, parse_spec, resolve_references
+from rlrun_operator.planning.spec import MAX_KEPT, UNREADABLE, parse_spec, readable_part, resolve_references
 from rlrun_operator.resources.access.observed_secret import ObservedSecret
 
 from tests.support.cluster_objects import checkpoint_object, hub_secret, model_object, run_object
@@ -294,3 +294,10 @@ def test_characters_of_several_bytes_count_as_such(monkeypatch: pytest.MonkeyPat
     # JSON with escapes would have 6 bytes for each.
     allowed = run_object(name="é" * (validation.MAX_SPEC // 3))
     assert "bytes" not in str(parse_spec(allowed))
+
+
+def test_a_large_field_of_an_invalid_spec_is_not_parsed() -> None:
+    spec = {"model": "a/b", "maxSteps": 7, "env": [{"id": "o/e", "args": {"text": "x" * MAX_KEPT}}], "unknown": 1}
+    readable = readable_part({"spec": spec})
+    assert (readable.model, readable.max_steps) == ("a/b", 7)
+    assert [entry.id for entry in readable.env] == [entry["id"] for entry in UNREADABLE["env"]]
