@@ -14,12 +14,13 @@ from rlrun.storage.weights.safetensors_header import read_header
 
 INDEX = "model.safetensors.index.json"
 DECODER, HEAD = "model.", "lm_head"
-"""Prefixes of names in memory."""
+"""Prefixes of names in memory, of a text model."""
 DECODER_PREFIXES = (
     DECODER, "model.language_model.", "language_model.model.", "model.text_model.", "text_model.model.",
     "language_model.", "text_model.", "thinker.model.",
 )  # fmt: skip
-"""Prefixes of the same names in checkpoints. No vision or audio tower has a name with one of them."""
+"""Prefixes of the same names in checkpoints, and in memory of models with towers. No tower has a name with one of them.
+"""
 HEADS = (HEAD, "language_model.lm_head", "text_model.lm_head", "thinker.lm_head")
 
 
@@ -29,6 +30,8 @@ class CheckpointNames:
 
     decoder: str = DECODER
     head: str = HEAD
+    own_decoder: str = DECODER
+    """Prefix of the decoder's names in memory."""
 
     @classmethod
     def of(cls, layers: Iterable[str], weights: Iterable[str]) -> "CheckpointNames":
@@ -36,17 +39,20 @@ class CheckpointNames:
 
         Names without a counterpart in the checkpoint are unchanged.
         """
-        stored = frozenset(weights)
-        inner = [name.removeprefix(DECODER) for name in layers if name.startswith(DECODER)]
+        stored, names = frozenset(weights), list(layers)
+        longest_first = sorted(DECODER_PREFIXES, key=len, reverse=True)
+        own = next((p for p in longest_first if any(name.startswith(p) for name in names)), DECODER)
+        inner = [name.removeprefix(own) for name in names if name.startswith(own)]
         return cls(
-            next((p for p in DECODER_PREFIXES if any(f"{p}{name}.weight" in stored for name in inner)), DECODER),
+            next((p for p in DECODER_PREFIXES if any(f"{p}{name}.weight" in stored for name in inner)), own),
             next((name for name in HEADS if f"{name}.weight" in stored), HEAD),
+            own,
         )
 
     def of_layer(self, name: str) -> str:
         """Return the name of a layer or one of its parameters in the checkpoint."""
-        if name.startswith(DECODER):
-            return self.decoder + name.removeprefix(DECODER)
+        if name.startswith(self.own_decoder):
+            return self.decoder + name.removeprefix(self.own_decoder)
         if name == HEAD or name.startswith(f"{HEAD}."):
             return self.head + name.removeprefix(HEAD)
         return name

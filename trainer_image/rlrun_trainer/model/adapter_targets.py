@@ -16,6 +16,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.artifacts.checkpoint_facts import ALL_LINEAR
+from rlrun_trainer.model.decoder import decoder_of
 from rlrun_trainer.model.row_layout import mixing_layers
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -49,7 +50,7 @@ def linear_layers(model: Any) -> LinearLayers:
     """Return the linear layers of a transformers model, which may already have adapters."""
     config = model.config.get_text_config()
     experts = any(getattr(config, field, None) for field in EXPERT_COUNTS)
-    head, decoder = model.get_output_embeddings(), {id(module) for module in model.get_decoder().modules()}
+    head, decoder = model.get_output_embeddings(), {id(module) for module in decoder_of(model).modules()}
     served, named, refused = [], [], {}
     for full, module in model.named_modules():
         if not isinstance(module, torch.nn.Linear) or ".lora_" in full:

@@ -25,9 +25,11 @@ from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_wei
 from rlrun_trainer.model import row_layout
 from rlrun_trainer.model.adapter_linear import as_wide_as_layers, compute_in_model_dtype
 from rlrun_trainer.model.adapter_targets import file_targets, linear_layers, resolve, warning
+from rlrun_trainer.model.decoder import DECODE
 from rlrun_trainer.model.failure_guard import FailureGuard
-from rlrun_trainer.model.loader import DECODE, Loader, reshard
+from rlrun_trainer.model.loader import Loader
 from rlrun_trainer.model.peft_format import AdapterShape, adapter_files, peft_name
+from rlrun_trainer.model.sharding import reshard
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
 from rlrun_trainer.runtime.settings import TrainerSettings
 
@@ -40,6 +42,8 @@ log = logging.getLogger(__name__)
 BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 CHECK_TOKENS = 8
+TRY_OTHER_ATTENTION = frozenset({Reason.MODEL_UNSUPPORTED, Reason.SAMPLES_NOT_SEPARATED})
+"""Problems of a model with one implementation of attention that it may not have with another."""
 RANK_STRIDE = 1_000_003
 """Difference between the seeds of processes that train together."""
 
@@ -133,7 +137,7 @@ class BaseModel:
         project = self.model.get_output_embeddings()
         cap = getattr(config, "final_logit_softcapping", None)
         divide = getattr(config, "logits_scaling", None)
-        multiply = getattr(self.model, "logit_scale", None)
+        multiply = getattr(self.model, "logit_scale", None) or getattr(config, "lm_head_multiplier", None)
 
         def head(states: torch.Tensor) -> torch.Tensor:
             logits: torch.Tensor = project(states)
@@ -353,6 +357,23 @@ def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
 def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> BaseModel:
     """Load the frozen base model given by the settings. Raises ProblemError."""
     loader = Loader(settings, world or ProcessGroup())
+    for attention in loader.attentions[:-1]:
+        loader.attention = attention
+        try:
+            return _load_checked(loader)
+        except ProblemError as error:
+            if error.problem.reason not in TRY_OTHER_ATTENTION:
+                raise
+            log.info("Trying the next implementation of attention: %s", error)
+        # Methods of the failed model refer to it; memory is sized for one model.
+        gc.collect()
+    loader.attention = loader.attentions[-1]
+    return _load_checked(loader)
+
+
+def _load_checked(loader: Loader) -> BaseModel:
+    loader.guard = FailureGuard()
+    settings = loader.settings
     base = BaseModel(
         loader.load(),
         loader.device,
@@ -360,8 +381,9 @@ def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> B
         loader.attention.startswith("flash"),
         loader,
     )
-    _check_head(base)
-    _choose_rows(base)
+    with loader.explain_failures():
+        _check_head(base)
+        _choose_rows(base)
     reshard(base.model)
     log.info("base model %s on %s, %s, %s attention", settings.model_dir, base.device, loader.dtype, loader.attention)
     return base

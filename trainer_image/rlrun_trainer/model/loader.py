@@ -2,24 +2,28 @@
 
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
 from rlrun.service.containers import gpu_check
 from rlrun.service.errors import ProblemError
-from transformers import AutoModelForCausalLM
+from safetensors import SafetensorError
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
+from rlrun_trainer.artifacts.model_folder import ModelClass
+from rlrun_trainer.model.decoder import DECODE, decode, decoder_of
 from rlrun_trainer.model.failure_guard import FailureGuard
-from rlrun_trainer.model.sharding import DECODE, reshard, shard
+from rlrun_trainer.model.sharding import shard
 from rlrun_trainer.runtime.process_group import ProcessGroup, group_of_one
 from rlrun_trainer.runtime.settings import TrainerSettings
-
-__all__ = ["DECODE", "Loader", "reshard"]
 
 
 class Loader:
@@ -34,7 +38,9 @@ class Loader:
         self.device = device_of(settings, world.local_rank)
         self.dtype = dtype_of(settings.dtype, self.device.type)
         """Precision of computation and of the weights that the engines serve."""
-        self.attention = attention_of(settings.attention, self.device.type, is_flash_attn_2_available())
+        self.attentions = attentions_of(settings.attention, self.device.type, is_flash_attn_2_available())
+        """Implementations of attention to try, in this order."""
+        self.attention = self.attentions[0]
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
@@ -47,34 +53,75 @@ class Loader:
                 Reason.MODEL_MISSING,
                 f"{folder} contains no config.json. Check the RLModel's source and the log of the fetch container.",
             )
-        kept = torch.float32 if trainable else self.dtype
+        with self.explain_failures():
+            return self._load(trainable)
+
+    @contextmanager
+    def explain_failures(self) -> Iterator[None]:
+        """Context in which every failure raises ProblemError with the model's family and the cause."""
+        folder = self.settings.model_dir
         try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=kept,
-                attn_implementation=self.attention,
-                local_files_only=True,
-                trust_remote_code=False,
-            )
-        except (OSError, ValueError, KeyError, ImportError) as error:
+            yield
+        except (ProblemError, torch.distributed.DistError):
+            raise
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise ProblemError.of(
+                OUT_OF_MEMORY,
+                Reason.TRAINER_OUT_OF_MEMORY,
+                f"The model does not fit into the trainer's memory: {error}. Give the trainer more memory or GPUs.",
+            ) from error
+        except (OSError, SafetensorError) as error:
             raise ProblemError.of(
                 UNPROCESSABLE, Reason.MODEL_LOAD_FAILED, f"Could not load the model in {folder}: {error}"
             ) from error
+        except Exception as error:
+            raise ProblemError.of(
+                UNPROCESSABLE,
+                Reason.MODEL_UNSUPPORTED,
+                f"The trainer cannot load or compute {_family(folder)}: {type(error).__name__}: {error}. Use another "
+                "model.",
+            ) from error
+
+    def _load(self, trainable: bool) -> Any:
+        folder, kept = self.settings.model_dir, torch.float32 if trainable else self.dtype
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        model = load_weights(folder, config, kept, self.attention)
         model.requires_grad_(trainable)
-        setattr(model, DECODE, types.MethodType(_decode, model))
+        setattr(model, DECODE, types.MethodType(decode, model))
         recompute = recomputes(self.settings.gradient_checkpointing, self.device.type)
         # FSDP also provides float32 weights with lower-precision computation, even for one process.
         if self.world.size > 1 or kept != self.dtype:
             group_of_one(self.device.type)
             shard(model, self.device, self.world.size, self.settings.shard_size, self.dtype)
-            self.guard.protect(model.get_decoder().layers, recompute)
+            self.guard.protect(decoder_of(model).layers, recompute)
         elif recompute:
             model.activation_checkpointing_enable({"use_reentrant": False})
         model.to(self.device)
-        _no_dropout(model)
-        # transformers recomputes activations only in training mode. Without dropout, this mode has no other effect.
-        model.train()
+        _disable_noise(model)
         return model
+
+
+def load_weights(
+    folder: Path, config: Any, dtype: torch.dtype, attention: str, use_safetensors: bool | None = None
+) -> Any:
+    """Return the transformers model with the weights in the folder. Raises ValueError if the folder lacks weights."""
+    # transformers has no text model of some multimodal families. Without images, theirs computes the same.
+    known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    model, report = (AutoModelForCausalLM if known else AutoModelForImageTextToText).from_pretrained(
+        folder,
+        config=config,
+        dtype=dtype,
+        attn_implementation=attention,
+        local_files_only=True,
+        use_safetensors=use_safetensors,
+        trust_remote_code=False,
+        output_loading_info=True,
+    )
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(
+            f"{type(model).__name__} has {len(missing)} weights that the files do not contain, such as {missing[0]}"
+        )
+    return model
 
 
 def device_of(
@@ -119,11 +166,11 @@ def dtype_of(name: str, device: str) -> torch.dtype:
     return dtype
 
 
-def attention_of(name: str, device: str, flash: bool) -> str:
-    """Return transformers' attention name for a setting. `flash` is True if flash attention is installed."""
-    if name == "auto":
-        return "flash_attention_2" if device == "cuda" and flash else "sdpa"
-    return name
+def attentions_of(name: str, device: str, flash: bool) -> tuple[str, ...]:
+    """Return transformers' attention names to try for a setting. `flash` is True if flash attention is installed."""
+    if name != "auto":
+        return (name,)
+    return ("flash_attention_2", "sdpa", "eager") if device == "cuda" and flash else ("sdpa", "eager")
 
 
 def recomputes(setting: str, device: str) -> bool:
@@ -131,16 +178,20 @@ def recomputes(setting: str, device: str) -> bool:
     return setting == "on" or (setting == "auto" and device == "cuda")
 
 
-def _decode(model: Any, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-    output = model.get_decoder()(input_ids=input_ids, position_ids=position_ids, use_cache=False)
-    states: torch.Tensor = output.last_hidden_state
-    return states
+def _family(folder: Path) -> str:
+    try:
+        return str(ModelClass.of(folder))
+    except (OSError, ValueError):
+        return "a model with an unreadable config.json"
 
 
-def _no_dropout(model: Any) -> None:
-    # The engine samples without dropout, so log-probs must be computed without it.
+def _disable_noise(model: Any) -> None:
+    """Compute log-probabilities as the engine does: without dropout, jitter and sampled experts."""
+    model.eval()
     for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        # transformers recomputes layers only in training mode.
+        module.training = isinstance(module, GradientCheckpointingLayer)
+        for owner in (module, getattr(module, "config", None)):
+            for name, value in list(vars(owner).items()) if owner is not None else ():
+                if "dropout" in name and isinstance(value, float):
+                    setattr(owner, name, 0.0)

@@ -14,8 +14,7 @@ from rlrun.service.errors import ProblemError
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-DECODE = "rlrun_decode"
-"""Name of the model's method that returns the last hidden states."""
+from rlrun_trainer.model.decoder import DECODE, decoder_of
 
 
 def shard(model: Any, device: torch.device, size: int, shard_size: int | None, compute: torch.dtype) -> None:
@@ -23,7 +22,7 @@ def shard(model: Any, device: torch.device, size: int, shard_size: int | None, c
 
     Each group of `shard_size` successive processes, of `size` in total, holds all weights. None means one group.
     """
-    layers = getattr(model.get_decoder(), "layers", None)
+    layers = getattr(decoder_of(model), "layers", None)
     if not layers:
         raise ProblemError.of(
             UNPROCESSABLE,

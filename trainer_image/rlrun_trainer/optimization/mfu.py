@@ -8,6 +8,9 @@ does less, because frozen weights get no gradient.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rlrun_trainer.model.adapter_targets import EXPERT_COUNTS
+from rlrun_trainer.model.decoder import decoder_of
+
 PEAK_TFLOPS: Mapping[str, float] = {
     "B200": 2250.0, "H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "A6000": 155.0,
 }  # fmt: skip
@@ -22,7 +25,7 @@ def peak_flops(device_name: str) -> float | None:
 def model_step_flops(model: Any, lengths: Sequence[int]) -> float:
     """Return the FLOP of a step on sequences of these lengths. Raises if the configuration lacks a field."""
     config = model.config.get_text_config()
-    weights = active_weights(((name, p.numel()) for name, p in model.named_parameters()), config)
+    weights = active_weights(((name, p.numel()) for name, p in decoder_of(model).named_parameters()), config)
     return step_flops(weights, config, lengths)
 
 
@@ -31,7 +34,7 @@ def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
 
     Embeddings and adapters are not counted. Experts of a mixture count by the fraction that is chosen per token.
     """
-    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    experts = next((count for field in EXPERT_COUNTS if (count := getattr(config, field, None))), None)
     chosen = (getattr(config, "num_experts_per_tok", None) or 1) / experts if experts else 1.0
     weights = 0.0
     for name, size in parameters:

@@ -1,20 +1,19 @@
 """All weights of a model as a Hugging Face folder with one model.safetensors."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from rlrun.storage.layout import MODEL_WEIGHTS
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlrun_trainer.artifacts.artifact_files import TempFolder, writing
 from rlrun_trainer.artifacts.checkpoint_facts import mismatch
 from rlrun_trainer.artifacts.model_folder import ModelClass, copy_companions
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
-from rlrun_trainer.model.loader import Loader
+from rlrun_trainer.model.loader import Loader, load_weights
 from rlrun_trainer.runtime.process_group import full_tensor
 
 
@@ -56,15 +55,7 @@ def read_model(folder: Path, base: Loader) -> dict[str, torch.Tensor]:
         # and
         # its configuration could name kernels to load. The base model's fits, because all shapes must be equal.
         config = AutoConfig.from_pretrained(base.settings.model_dir, local_files_only=True, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=base.attention,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
+        model = load_weights(folder, config, torch.float32, base.attention, use_safetensors=True)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise mismatch(f"Could not load the checkpoint's model: {error}") from error
     return {name: parameter.detach() for name, parameter in model.named_parameters()}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from rlrun.service.errors import ProblemError
-from rlrun_trainer.model.loader import attention_of, cuda_problem, device_of, dtype_of, recomputes
+from rlrun_trainer.model.loader import attentions_of, cuda_problem, device_of, dtype_of, recomputes
 from rlrun_trainer.runtime.settings import TrainerSettings
 
 
@@ -59,16 +59,16 @@ def test_precision(setting: str, device: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "device", "flash", "attention"),
+    ("setting", "device", "flash", "attentions"),
     [
-        ("auto", "cuda", True, "flash_attention_2"),
-        ("auto", "cuda", False, "sdpa"),
-        ("auto", "cpu", True, "sdpa"),
-        ("eager", "cuda", True, "eager"),
+        ("auto", "cuda", True, ("flash_attention_2", "sdpa", "eager")),
+        ("auto", "cuda", False, ("sdpa", "eager")),
+        ("auto", "cpu", True, ("sdpa", "eager")),
+        ("eager", "cuda", True, ("eager",)),
     ],
 )
-def test_attention(setting: str, device: str, flash: bool, attention: str) -> None:
-    assert attention_of(setting, device, flash) == attention
+def test_attentions(setting: str, device: str, flash: bool, attentions: tuple[str, ...]) -> None:
+    assert attentions_of(setting, device, flash) == attentions
 
 
 @pytest.mark.parametrize(

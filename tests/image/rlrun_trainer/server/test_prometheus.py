@@ -82,9 +82,11 @@ def test_flops_of_a_step() -> None:
     assert step_flops(1000.0, CONFIG, [3, 5]) == 6 * 1000 * 8 + 6 * 2 * 4 * 8 * (9 + 25)
 
 
-def test_work_of_a_model_with_a_nested_configuration() -> None:
+def test_work_of_a_model_with_a_vision_tower_is_that_of_its_language_model() -> None:
     config = Gemma3Config(text_config={"num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8})
-    model: Any = SimpleNamespace(config=config, named_parameters=lambda: [("layers.0.mlp.weight", torch.zeros(1000))])
+    decoder = SimpleNamespace(named_parameters=lambda: [("layers.0.mlp.weight", torch.zeros(1000))])
+    tower = [("vision_tower.layers.0.mlp.weight", torch.zeros(500))]
+    model: Any = SimpleNamespace(config=config, get_decoder=lambda: decoder, named_parameters=lambda: tower)
     assert model_step_flops(model, [3, 5]) == step_flops(1000.0, CONFIG, [3, 5])
 
 
@@ -97,8 +99,9 @@ def test_active_weights_exclude_embeddings_adapters_and_idle_experts() -> None:
         ("model.layers.0.mlp.experts.3.up_proj.weight", 40),
     ]
     assert active_weights(parameters, CONFIG) == 140
-    mixture = SimpleNamespace(**vars(CONFIG), num_experts=4, num_experts_per_tok=1)
-    assert active_weights(parameters, mixture) == 110
+    for field in ("num_experts", "n_routed_experts"):
+        mixture = SimpleNamespace(**vars(CONFIG), num_experts_per_tok=1, **{field: 4})
+        assert active_weights(parameters, mixture) == 110
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,16 @@ def test_names_are_those_of_the_checkpoint(weights: list[str], decoder: str, hea
     assert names.of_layer("lm_head.lora_B.a.weight") == f"{head}.lora_B.a.weight"
 
 
+@pytest.mark.parametrize("decoder", ["language_model.model.", "model.language_model."])
+def test_a_model_in_memory_with_towers_has_the_names_of_its_checkpoint(decoder: str) -> None:
+    # Mistral 3 has `model.language_model.` in memory, and `language_model.model.` in its files.
+    own = "model.language_model.layers.0.self_attn.q_proj"
+    tower = "model.vision_tower.layers.0.self_attn.q_proj"
+    names = CheckpointNames.of((tower, own), stored(decoder))
+    assert names.of_layer(own) == f"{decoder}layers.0.self_attn.q_proj"
+    assert names.of_layer(tower) == tower
+
+
 def test_one_layer_that_the_checkpoint_stores_tells_the_names_of_the_others() -> None:
     names = CheckpointNames.of(LAYERS, ["model.language_model.layers.1.linear_attn.in_proj_qkv.weight"])
     assert names.of_layer(LAYERS[0]) == "model.language_model.layers.0.self_attn.q_proj"

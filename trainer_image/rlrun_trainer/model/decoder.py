@@ -1,0 +1,22 @@
+"""Decoder of a model: the module that maps token ids to hidden states."""
+
+from typing import Any
+
+import torch
+
+DECODE = "rlrun_decode"
+"""Name of the model's method that returns the last hidden states."""
+
+
+def decoder_of(model: Any) -> Any:
+    """Return the model's decoder. In a multimodal model, it is the language model without its towers."""
+    found = model.get_decoder()
+    # transformers does not find the decoder of Llama 4's text model, and returns the whole model.
+    return model.model if found is model else found
+
+
+def decode(model: Any, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+    """Return the last hidden states [rows, width, H] of token ids and positions [rows, width]."""
+    output = decoder_of(model)(input_ids=input_ids, position_ids=position_ids, use_cache=False)
+    states: torch.Tensor = output.last_hidden_state
+    return states
