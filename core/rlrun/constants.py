@@ -360,6 +360,7 @@ class Reason(StrEnum):
     NO_FREE_SLOT = "NoFreeSlot"
     ADAPTER_INVALID = "AdapterInvalid"
     LORA_TARGETS_INCOMPLETE = "LoraTargetsIncomplete"
+    ADAPTER_WITHOUT_GRADIENT = "AdapterWithoutGradient"
     SESSION_INVALID = "SessionInvalid"
     SESSION_CONFLICT = "SessionConflict"
     SESSION_MISSING = "SessionMissing"

@@ -74,6 +74,8 @@ class FakeTrainer:
         self.unpublished = False
         """The newest step is made, and its policy not published until the step is asked for again."""
         self.warnings: list[Problem] = []
+        self.step_warnings: list[Problem] = []
+        """Findings of its steps, which it does not have when the session is opened."""
         """Findings about model and adapter in every state of the session."""
 
     def application(self) -> web.Application:
@@ -197,7 +199,10 @@ class FakeTrainer:
         self.batches.append((step, batch))
         self.step += 1
         metrics = {"loss/mean": 0.1, "mismatch_kl/all/mean": 0.001 * (step + 1)}
-        result = StepResult(step=self.step, policy=self.state().policy, metrics=metrics, batch_id=batch.batch_id)
+        found = self.step_warnings
+        result = StepResult(
+            step=self.step, policy=self.state().policy, metrics=metrics, batch_id=batch.batch_id, warnings=found
+        )
         self.results[step] = result
         if step in self.preempted_after:
             self.preempted_after.discard(step)

@@ -115,7 +115,7 @@ class SessionState(Schema):
     shutdown: Problem | None = None
     """Cause if a step and a checkpoint may take longer than the time after SIGTERM, estimated from the newest ones."""
     warnings: list[Problem] = Field(default_factory=list, max_length=64)
-    """Findings about model and adapter that users should know. They do not change while the session is open."""
+    """Findings about model and adapter that users should know."""
     orchestrator_state: dict[str, Any] | None = Field(default=None, max_length=MAX_ENTRIES)
     """State that the orchestrator stored in the checkpoint from which this session started, or None."""
     orchestrator_state_step: int | None = None
@@ -185,6 +185,8 @@ class StepResult(Schema):
     metrics: dict[Text, float] = Field(max_length=MAX_ENTRIES)
     batch_id: Text = ""
     """Id of the batch that was trained on."""
+    warnings: list[Problem] = Field(default_factory=list, max_length=64)
+    """Findings about model and adapter, including those of this step."""
 
 
 class CheckpointRequest(Schema):

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -147,8 +147,7 @@ class TrainerSession:
             log.info("opening the trainer session; if it does not exist yet, it will start from %s", source)
             try:
                 state = await self._wait_until_published(await self._open(spec, deadline), deadline)
-                for warning in state.warnings:
-                    self._conditions.add_warning(warning)
+                self._add_warnings(state.warnings)
                 return state
             except SessionLost as error:
                 problem = Problem(
@@ -226,7 +225,12 @@ class TrainerSession:
                 "was not used; if restarts do not help, check that trainer and orchestrator have the same version"
             )
             raise FatalError(Problem(reason=Reason.STEP_RESULT_INVALID, message=message), ExitCode.RESTART)
+        self._add_warnings(result.warnings)
         return result
+
+    def _add_warnings(self, warnings: Sequence[Problem]) -> None:
+        for warning in warnings:
+            self._conditions.add_warning(warning)
 
     async def checkpoint(self, step: int, state: dict[str, Any]) -> SessionState:
         """Start a checkpoint in the background. Returns once the trainer has copied the state. Raises UploadsBehind."""

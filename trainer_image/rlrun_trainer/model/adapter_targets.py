@@ -2,8 +2,9 @@
 
 A name in `targetModules` selects the linear layers of the decoder whose full name ends with it. `all-linear` selects
 every layer that the trainer can train and vLLM can serve. No name selects a router or a routed expert: the trainer does
-not write the formats in which vLLM serves adapters on experts, and vLLM's CPU engine serves none. peft would replace
-names like `gate_proj` by the experts of a mixture, so it gets full names of layers.
+not write the formats in which vLLM serves adapters on experts, and vLLM's CPU engine serves none. Neither does a name
+select the indexer of a sparse attention, which gets no gradient, or a layer with a computation of its own. peft would
+replace names like `gate_proj` by the experts of a mixture, so it gets full names of layers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ EXPERT = "layers of routed experts"
 ROUTER = "a router or gate"
 ABSORBED = "a projection that vLLM folds into its attention, where it ignores an adapter"
 OUTSIDE = "not a layer of the language model"
+INDEXER = "a layer that chooses tokens for sparse attention, which gets no gradient"
 DIRECT = "a layer whose weights mamba kernels read directly, without its adapter"
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Names that peft takes for routed experts or their router in a mixture of experts."""
@@ -58,7 +60,7 @@ def linear_layers(model: Any) -> LinearLayers:
         name = full.removesuffix(".base_layer")
         if module is head or getattr(head, "base_layer", None) is module:
             named.append(name)
-        elif (why := _refusal(model, name) if id(module) in decoder else OUTSIDE) is not None:
+        elif (why := _refusal(model, name, module) if id(module) in decoder else OUTSIDE) is not None:
             refused[name] = why
         else:
             served.append(name)
@@ -142,15 +144,18 @@ def _ending(target: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name == target or name.endswith(f".{target}")]
 
 
-def _refusal(model: Any, name: str) -> str | None:
+def _refusal(model: Any, name: str, layer: torch.nn.Linear) -> str | None:
     parts = name.split(".")
     block = model.get_submodule(name.rpartition(".")[0])
     if "experts" in parts:
         return EXPERT
     if "router" in parts or hasattr(block, "experts"):
         return ROUTER
+    if "indexer" in parts:
+        return INDEXER
     if parts[-1] == "kv_b_proj":
         return ABSORBED
     if parts[-1] in ("dt_proj", "out_proj") and hasattr(block, "A_log") and hasattr(block, "D"):
         return DIRECT
-    return None
+    # A subclass may compute something else, such as DeepSeek V4's block-diagonal projection.
+    return None if type(layer) is torch.nn.Linear else f"a {type(layer).__name__}, which adapters do not compute"

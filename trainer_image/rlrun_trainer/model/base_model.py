@@ -79,6 +79,8 @@ class AdapterSlot:
     reference: Reference = Reference.pending
     copied: dict[str, torch.Tensor] = field(default_factory=dict)
     """Frozen copy of the adapter's parameters, if the reference is a copy."""
+    gradients_checked: bool = False
+    """True once a step has shown which layers get a gradient."""
     config: LoraConfig | None = None
     """Configuration in the adapter's files, or None if all weights are trained."""
     warnings: list[Problem] = field(default_factory=list)

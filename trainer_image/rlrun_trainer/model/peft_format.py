@@ -14,6 +14,8 @@ from rlrun.storage.layout import ADAPTER_WEIGHTS
 from safetensors.torch import save
 
 CONFIG = "adapter_config.json"
+NAME_PREFIX = "base_model.model."
+"""Prefix of names in peft's files."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ def digest(files: Mapping[str, bytes]) -> str:
 
 
 def peft_name(parameter: str, adapter: str) -> str:
-    """Return a parameter's name in peft's files: below `base_model.model.`, without the adapter's name."""
-    return "base_model.model." + parameter.replace(f".{adapter}.", ".")
+    """Return a parameter's name in peft's files: with the prefix, without the adapter's name."""
+    return NAME_PREFIX + parameter.replace(f".{adapter}.", ".")
 
 
 def _plain(value: object) -> object:

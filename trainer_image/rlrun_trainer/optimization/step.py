@@ -4,6 +4,7 @@ A failure before the update (a non-finite loss, not enough memory) leaves weight
 unchanged. A failure of the update ends the process.
 """
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +14,23 @@ from dataclasses import dataclass, field, replace
 import torch
 from rlrun.api.run_sections.training import KlPenalty, Loss
 from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
+from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import Sample
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
+from rlrun_trainer.model.peft_format import NAME_PREFIX
 from rlrun_trainer.optimization.kl_penalty import first_beta, next_beta
 from rlrun_trainer.optimization.mfu import model_step_flops, peak_flops
 from rlrun_trainer.optimization.objective import AGE_MISMATCHES, AGE_TOKENS, MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.optimization.packing import MicroBatch, pack
 from rlrun_trainer.optimization.sampling_distribution import PLAIN, SamplingDistribution
 from rlrun_trainer.runtime.process_group import StepAborted, full_tensor
+
+log = logging.getLogger(__name__)
+
+SHOWN_LAYERS = 5
+"""Maximum number of layers that a warning names."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
             parts = _backward_share(base, slot, batches, objective)
             _check_memory(slot)
         world.all_reduce_gradients(parameters)
+        _check_gradients(slot)
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))
         # Use a single transfer from the device for all metrics.
         added = world.all_reduce_sum(torch.stack([sums for sums, _ in parts]).sum(0))
@@ -148,6 +157,31 @@ def _backward_share(
         raise
     base.guard.settle()
     return parts
+
+
+def _check_gradients(slot: AdapterSlot) -> None:
+    """Add a warning that names the layers of an adapter without a gradient, in the first step that trains others.
+
+    A new adapter's `lora_A` has no gradient in any layer, because its `lora_B` is zero.
+    """
+    if slot.gradients_checked or slot.shape is None:
+        return
+    gradients = {name: parameter.grad for name, parameter in slot.parameters.items() if ".lora_B." in name}
+    missed = [name for name, gradient in gradients.items() if gradient is None or not gradient.any()]
+    if len(missed) == len(gradients):
+        return
+    slot.gradients_checked = True
+    if not missed:
+        return
+    shown = [name.removeprefix(NAME_PREFIX).rpartition(".lora_B.")[0] for name in missed[:SHOWN_LAYERS]]
+    problem = Problem(
+        reason=Reason.ADAPTER_WITHOUT_GRADIENT,
+        message=f"A step gave no gradient to {len(missed)} of {len(gradients)} layers with an adapter, which stay as "
+        f"in the base model: {', '.join(shown)}{', ...' if len(missed) > SHOWN_LAYERS else ''}. Leave them out of "
+        "`lora.targetModules`.",
+    )
+    log.warning("%s: %s", slot.name, problem.message)
+    slot.warnings.append(problem)
 
 
 def _check_memory(slot: AdapterSlot) -> None:

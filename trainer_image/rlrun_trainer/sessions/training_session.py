@@ -118,11 +118,15 @@ class TrainingSession:
             shutdown=exceeds_grace_period(
                 self._step_seconds, self.uploads.checkpoint_seconds, self._settings.shutdown_seconds
             ),
-            warnings=[*self._backend.warnings, *self._warnings],
+            warnings=self._findings,
             orchestrator_state=self._start.orchestrator_state,
             orchestrator_state_step=self._start.state_step,
             last=self.last if self.last is not None and self.last.step == self._step else None,
         )
+
+    @property
+    def _findings(self) -> list[Problem]:
+        return [*self._backend.warnings, *self._warnings]
 
     @property
     def has_unsaved_step(self) -> bool:
@@ -253,7 +257,9 @@ class TrainingSession:
             metrics = waiting.metrics | {"time/broadcast_weights": seconds, "time/step": self._step_seconds}
             self._policy = policy
             self._pace.finish_step()
-            self.last = StepResult(step=self._step, policy=policy, metrics=metrics, batch_id=waiting.batch_id)
+            self.last = StepResult(
+                step=self._step, policy=policy, metrics=metrics, batch_id=waiting.batch_id, warnings=self._findings
+            )
             self._unpublished = None
         assert self.last is not None
         return self.last

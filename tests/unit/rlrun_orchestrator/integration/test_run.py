@@ -289,11 +289,13 @@ async def test_warnings_of_the_trainer_are_shown(world: World) -> None:
         Problem(reason="PackingDisabled", message="one sample per row"),
         Problem(reason="LoraTargetsIncomplete", message="2 of linear_attn"),
     ]
+    world.trainer.step_warnings = [Problem(reason="AdapterWithoutGradient", message="layers.0.indexer.wk")]
     await world.start()
     assert await world.run() == 0
     assert {w.reason: w.message for w in world.last_word.warnings} == {
         "PackingDisabled": "one sample per row",
         "LoraTargetsIncomplete": "2 of linear_attn",
+        "AdapterWithoutGradient": "layers.0.indexer.wk",
     }
 
 
