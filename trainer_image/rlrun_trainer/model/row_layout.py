@@ -2,9 +2,9 @@
 
 Attention separates the samples of a row where their positions restart. Layers of linear attention, convolution or mamba
 ignore positions: they carry state from one sample into the next. Models with such layers, and models whose log
-probabilities change when two samples share a row, get one sample per row, followed by padding. So do models with
-chunked attention, because transformers cuts chunks at multiples of their size from the start of the row, not of the
-sample.
+probabilities change when two samples share a row, get one sample per row, followed by padding. So do models whose
+attention works on chunks or blocks of tokens, because transformers cuts them at multiples of their size from the start
+of the row, not of the sample.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,11 @@ from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
-NOT_MIXING = frozenset({"moe", "mlp", "minimax_m3_sparse"})
-"""Layer types without `attention` in their name that do not mix tokens, or mix them by attention."""
-MIXING_ATTENTION = frozenset({"linear_attention", "chunked_attention"})
+NOT_MIXING = frozenset({"moe", "mlp"})
+"""Layer types without `attention` in their name that do not mix tokens."""
+MIXING_ATTENTION = frozenset(
+    {"linear_attention", "chunked_attention", "compressed_sparse_attention", "heavily_compressed_attention"}
+)
 """Layer types with `attention` in their name that mix the samples of a row."""
 LENGTHS = (24, 16)
 """Lengths in tokens of the two samples of the check. It cannot detect mixing beyond their sum, as in long chunks."""
