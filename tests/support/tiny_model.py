@@ -1,7 +1,6 @@
 """A tiny random model, shared by the trainer's tests."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
@@ -14,22 +13,7 @@ from rlrun_trainer.runtime.settings import TrainerSettings
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import (
-    AutoModelForCausalLM,
-    Glm4MoeConfig,
-    GptOssConfig,
-    GraniteMoeHybridConfig,
-    Lfm2Config,
-    PhimoeConfig,
-    PreTrainedConfig,
-    PreTrainedTokenizerFast,
-    Qwen3_5TextConfig,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-    Qwen3NextConfig,
-)
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.support.trainer_requests import ALPHA, MODEL, RANK, TARGETS, VOCABULARY, samples, spec
 
@@ -57,7 +41,7 @@ def save_model(folder: Path, seed: int = 0) -> Path:
         attention_dropout=0.3,
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
-    return _save_tokenizer(folder)
+    return save_tokenizer(folder)
 
 
 def save_moe(folder: Path, seed: int = 0) -> Path:
@@ -79,71 +63,10 @@ def save_moe(folder: Path, seed: int = 0) -> Path:
         initializer_range=0.15,
     )
     Qwen3MoeForCausalLM(config).save_pretrained(folder)
-    return _save_tokenizer(folder)
+    return save_tokenizer(folder)
 
 
-_SMALL: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.15,
-    "eos_token_id": 2,
-}
-_HEADS = {"head_dim": 16}
-_DENSE = {"intermediate_size": 96}
-_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
-_DELTA_RULE = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "linear_conv_kernel_dim": 4,
-}
-_MAMBA = {
-    "mamba_n_heads": 8,
-    "mamba_d_head": 16,
-    "mamba_d_state": 16,
-    "mamba_expand": 2,
-    "mamba_n_groups": 1,
-}
-_SHARED = {"n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
-ARCHITECTURES: dict[str, Callable[[], PreTrainedConfig]] = {
-    # Layers of linear attention, convolution or mamba between layers of attention.
-    "qwen3_next": lambda: Qwen3NextConfig(
-        **_SMALL, **_HEADS, **_DENSE, **_DELTA_RULE, **_EXPERTS, num_experts=4, shared_expert_intermediate_size=32
-    ),
-    "qwen3_5": lambda: Qwen3_5TextConfig(**_SMALL, **_HEADS, **_DENSE, **_DELTA_RULE),
-    "lfm2": lambda: Lfm2Config(**_SMALL, **_DENSE, layer_types=["conv", "full_attention"] * 2),
-    "granitemoehybrid": lambda: GraniteMoeHybridConfig(
-        **_SMALL,
-        **_DENSE,
-        **_MAMBA,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        shared_intermediate_size=32,
-        layer_types=["linear_attention", "full_attention"] * 2,
-    ),
-    # Attention that transformers does not separate at restarts of the positions.
-    "gpt_oss": lambda: GptOssConfig(**_SMALL, **_HEADS, **_DENSE, num_local_experts=4, num_experts_per_tok=2),
-    # Attention only, with shared experts and a dense layer, or with a router that is a linear layer.
-    "glm4_moe": lambda: Glm4MoeConfig(**_SMALL, **_HEADS, **_DENSE, **_EXPERTS, **_SHARED, n_routed_experts=4),
-    "phimoe": lambda: PhimoeConfig(
-        **_SMALL, **_DENSE, num_local_experts=4, num_experts_per_tok=2, router_jitter_noise=0.0
-    ),
-}
-
-
-def save_architecture(folder: Path, name: str, seed: int = 0) -> Path:
-    """A model of four layers with the configuration from ARCHITECTURES."""
-    torch.manual_seed(seed)
-    AutoModelForCausalLM.from_config(ARCHITECTURES[name]()).save_pretrained(folder)
-    return _save_tokenizer(folder)
-
-
-def _save_tokenizer(folder: Path) -> Path:
+def save_tokenizer(folder: Path) -> Path:
     words = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", *ascii_lowercase])}
     tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = Whitespace()

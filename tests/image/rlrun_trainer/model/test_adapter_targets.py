@@ -14,7 +14,7 @@ from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.optimization.step import StepPlan, train_step
 from transformers import AutoModelForCausalLM
 
-from tests.support import tiny_model
+from tests.support import model_families, tiny_model
 
 PLAN = StepPlan(learning_rate=1e-2, micro_batch_tokens=64, max_grad_norm=1.0)
 ATTENTION = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
@@ -43,9 +43,7 @@ def load(folder: Path, name: str) -> BaseModel:
         return tiny_model.load(tiny_model.save_model(folder))
     if name == "qwen3_moe":
         return tiny_model.load(tiny_model.save_moe(folder))
-    return tiny_model.load(
-        tiny_model.save_architecture(folder, name), attention="eager" if name == "gpt_oss" else "auto"
-    )
+    return tiny_model.load(model_families.save_family(folder, name))
 
 
 def opened(base: BaseModel, *targets: str, dropout: float = 0.0) -> AdapterSlot:

@@ -4,7 +4,6 @@ import itertools
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from rlrun_trainer.optimization.step import train_step
 
 from tests.image.rlrun_trainer.optimization.test_objective import gradients_of, mixed
 from tests.image.rlrun_trainer.optimization.test_step import ALONE, PLAN, assert_same
-from tests.support import tiny_model
+from tests.support import model_families, tiny_model
 
 HYBRIDS = {"qwen3_next": "linear_attention", "qwen3_5": "linear_attention", "lfm2": "conv"}
 HYBRIDS |= {"granitemoehybrid": "linear_attention"}
@@ -34,8 +33,7 @@ def opened(base: BaseModel) -> AdapterSlot:
 
 
 def load(folder: Path, name: str) -> BaseModel:
-    settings: dict[str, Any] = {"attention": "eager"} if name == "gpt_oss" else {}
-    return tiny_model.load(tiny_model.save_architecture(folder, name), **settings)
+    return tiny_model.load(model_families.save_family(folder, name))
 
 
 @pytest.mark.parametrize("name", [*HYBRIDS, "gpt_oss"])
