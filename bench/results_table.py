@@ -75,6 +75,16 @@ def page(text: str, written: str) -> str:
     return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
 
 
+def keep(new: Path, kept: Path) -> None:
+    """Put the rows of a folder into another one. Those of a busy machine (`--busy`) replace no valid ones."""
+    for name, entries in load(new).items():
+        file = kept / f"{name}.jsonl"
+        old = read_entries(file)
+        valid = {entry["name"] for entry in old if entry["valid"] is not False}
+        usable = [entry for entry in entries if entry["valid"] is not False or entry["name"] not in valid]
+        write_entries(file, merge_entries(old, usable))
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m bench.results_table", description=(__doc__ or "").splitlines()[0])
@@ -82,9 +92,7 @@ def main() -> None:
     if parser.parse_args().show:
         print(table(load(BUILD)))
         return
-    for name, new in load(BUILD).items():
-        kept = KEPT / f"{name}.jsonl"
-        write_entries(kept, merge_entries(read_entries(kept), new))
+    keep(BUILD, KEPT)
     for path, titles in PAGES.items():
         path.write_text(page(path.read_text(), table(load(KEPT), titles)))
         print(f"wrote {path.relative_to(ROOT)}")

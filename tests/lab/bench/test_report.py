@@ -128,6 +128,15 @@ def test_rows_that_were_measured_again_replace_the_kept_ones_in_their_place(tmp_
     assert read_entries(tmp_path / "trl.jsonl") == old
 
 
+def test_rows_of_a_busy_machine_replace_no_valid_ones(tmp_path: Path) -> None:
+    new, kept = tmp_path / "new", tmp_path / "kept"
+    record("trl", result("demo", 1.0, cores_busy=[0.1]), kept)
+    for name in ("demo", "waiting"):
+        record("trl", result(name, 9.0, cores_busy=[1.98]), new)
+    results_table.keep(new, kept)
+    assert [(e["name"], e["ratio"]) for e in read_entries(kept / "trl.jsonl")] == [("demo", 1.0), ("waiting", 9.0)]
+
+
 def test_committed_rows_of_a_busy_machine_are_invalid() -> None:
     rows, _ = table_of(results_table.KEPT)
     loads = {row["benchmark"]: (row["cores busy before"], int(row["machine"].split()[0])) for row in rows}
