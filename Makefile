@@ -124,11 +124,10 @@ mutants: $(VENV)/.complete ## Change the modules that decide and require that th
 # --- one level at a time ---------------------------------------------------------------------------------------------
 
 .PHONY: lint
-lint: $(VENV)/.complete ## Style, format, names, folders, the layers between packages and the types of the page's JavaScript
+lint: $(VENV)/.complete ## Style, format, the layers between packages, the places of tests and the types of the page's JavaScript
 	@$(PY) -m ruff check $(CODE)
 	@$(PY) -m ruff format --check $(CODE)
 	@PYTHONPATH=$(PYTHONPATH) $(VENV)/bin/lint-imports
-	@$(PY) -m tests.support.names
 	@$(PYTEST) -q tests/lab/repository
 	@DENO_DIR=$(RLRUN_CACHE)/deno DENO_NO_UPDATE_CHECK=1 $(VENV)/bin/deno check --quiet --no-remote --config server/page_types/deno.json server/rlrun_server/page/static/main.js
 
@@ -151,7 +150,7 @@ test-unit: $(VENV)/.complete ## Pure tests and tests against small real servers 
 	@$(PYTEST) -p schemathesis tests/unit/rlrun_server/rest/integration/test_fuzz.py
 
 .PHONY: test-lab
-test-lab: $(VENV)/.complete ## Tests of benchmarks, fault injection, demo, local cluster and the style of the prose
+test-lab: $(VENV)/.complete ## Tests of benchmarks, fault injection, demo and local cluster
 	@$(PYTEST) tests/lab -n $(WORKERS) --dist worksteal
 
 .PHONY: test-trainer

@@ -8,7 +8,6 @@ from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.step import StepPlan, train_step
 
 from tests.support import tiny_model
-from tests.support.walks import LOG_PROBABILITY, CallRecorder, deviations, read_walk
 
 LIKED = 7
 PROMPT = [1, 2, 3]
@@ -66,14 +65,3 @@ def test_a_simple_reward_rises(base: BaseModel, loss: Loss, penalty: KlPenalty |
         assert metrics["mismatch_kl/all/mean"] < 1e-6
     assert sum(rewards[:3]) / 3 < 0.3
     assert sum(rewards[-3:]) / 3 > 0.8
-
-
-def test_a_step_takes_the_trainers_part_of_the_walk(base: BaseModel) -> None:
-    walk = [step for step in read_walk(LOG_PROBABILITY) if "rlrun_trainer/" in step.text]
-    assert walk
-    slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 0)
-    base.activate(slot)
-    batch = rollouts(base, 4, torch.Generator().manual_seed(0))
-    with CallRecorder() as calls:
-        train_step(base, slot, batch, StepPlan(2e-2, micro_batch_tokens=256, max_grad_norm=1.0))
-    assert deviations(walk, calls) == []

@@ -10,7 +10,6 @@ from rlrun_environment.worker.example_play import play_example
 from rlrun_environment.worker.user_code.load_error import LoadError
 
 from tests.support.waiting import until
-from tests.support.walks import LOG_PROBABILITY, CallRecorder, deviations, read_walk
 
 GOOD = """
 def match(completion, answer):
@@ -43,14 +42,6 @@ async def test_each_request_carries_the_rollouts_id_and_the_sampling(make_runner
     assert len(sent) == 4
     body = upstream.requests[0][1]
     assert (body["model"], body["temperature"], body["max_completion_tokens"]) == ("policy", 0.7, 32)
-
-
-async def test_a_group_takes_the_environments_part_of_the_walk(make_runner, make_group):
-    walk = [step for step in read_walk(LOG_PROBABILITY) if "rlrun_environment/" in step.text]
-    assert walk
-    with CallRecorder() as calls:
-        await make_runner(GOOD).run(make_group(rollouts=1))
-    assert deviations(walk, calls) == []
 
 
 async def test_eval_split_and_its_fallback(make_runner, make_group, upstream):
