@@ -70,6 +70,17 @@ class PlatformStorage:
     """Folder of all namespaces."""
 
 
+async def wait_for_files(name: str, work: Awaitable[T]) -> T:
+    """Wait at most WAIT_SECONDS for the result of `work`, which uses files. Raises RestError if S3 fails. `name` is
+    part of the message in the log.
+    """
+    try:
+        return await asyncio.wait_for(work, WAIT_SECONDS)
+    except (StoreError, CredentialsMissing, TimeoutError) as error:
+        log.warning("files in S3 cannot be used (%s): %s", name, error)
+        raise store_failure(error) from error
+
+
 class StoredFiles:
     """Files in S3 that are used by one thread pool."""
 
@@ -94,12 +105,12 @@ class StoredFiles:
 
         Raises RestError if S3 fails, or if too many calls of the tenant (a namespace or a user) are waiting.
         """
-        try:
+
+        async def work() -> T:
             await self._renew()
-            return await asyncio.wait_for(self._threads.run(tenant, call, *args, **kwargs), WAIT_SECONDS)
-        except (StoreError, CredentialsMissing, TimeoutError) as error:
-            log.warning("files in S3 cannot be used (%s): %s", self._name, error)
-            raise store_failure(error) from error
+            return await self._threads.run(tenant, call, *args, **kwargs)
+
+        return await wait_for_files(self._name, work())
 
     def close(self) -> None:
         """Stop the threads without waiting for S3."""

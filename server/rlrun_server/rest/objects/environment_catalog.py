@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri
 from rlrun.storage.store import StoredObject
 
-from rlrun_server.rest.base.stored_files import PlatformStorage, StoredFiles
+from rlrun_server.rest.base.stored_files import PlatformStorage, wait_for_files
+from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.runtime.caches import FetchedValue
 
 FRESH_SECONDS = 15.0
@@ -56,10 +57,11 @@ class EnvironmentCatalog:
         self, storage: PlatformStorage, owners: Mapping[str, Sequence[str]], clock: Callable[[], float]
     ) -> None:
         """`owners`: patterns of the namespaces of each listed owner."""
-        self._files = StoredFiles(storage, "environments", 1)
+        self._storage = storage
+        self._thread = TenantQueue(1, "environments")
         self._folder = storage.root / ENVIRONMENTS_FOLDER
         self._owners = owners
-        self._packages = FetchedValue(lambda: self._files.run("", self._load), clock)
+        self._packages = FetchedValue(self._read, clock)
 
     def is_listed(self, owner: str) -> bool:
         """Return whether only the owner's namespaces may use its packages."""
@@ -71,16 +73,21 @@ class EnvironmentCatalog:
 
     async def read(self) -> Packages:
         """Return all packages. Raises RestError."""
-        return await self._packages.value(FRESH_SECONDS)
+        # A list that takes longer continues, and is the result for later requests.
+        return await wait_for_files("environments", self._packages.value(FRESH_SECONDS))
 
     def close(self) -> None:
         """Stop the thread without waiting for S3."""
-        self._files.close()
+        self._thread.close()
+
+    async def _read(self) -> Packages:
+        await self._storage.renew()
+        return await self._thread.run("", self._load)
 
     def _load(self) -> Packages:
         """Read the list. Runs in a thread."""
         files: list[StoredObject] = []
-        for stored in self._files.store.walk(self._folder):
+        for stored in self._storage.store.walk(self._folder):
             if len(files) == MAX_FILES:
                 return Packages(packages_of(files, self._folder), is_complete=False)
             files.append(stored)

@@ -1,11 +1,14 @@
 """The list of environment packages: whose packages it shows, and what it makes of keys in S3."""
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 from rlrun.storage.errors import Unreachable
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import StoredObject
+from rlrun_server.rest.base import stored_files
 from rlrun_server.rest.objects.environment_catalog import FRESH_SECONDS, packages_of
 from rlrun_server.rest.routes.environments import EnvironmentList
 
@@ -31,8 +34,14 @@ class CountingStore(InMemoryStore):
     lists = 0
     is_away = False
 
+    def __init__(self, bucket: str) -> None:
+        super().__init__(bucket)
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
     def walk(self, uri: S3Uri) -> Any:
         self.lists += 1
+        assert self.may_answer.wait(30)
         if self.is_away:
             raise Unreachable("away")
         return super().walk(uri)
@@ -123,6 +132,23 @@ async def test_without_s3_the_answer_is_a_problem(api: RestApi, store: CountingS
     assert answer.json()["reason"] == "S3Unreachable"
     store.is_away = False
     assert await ids(api, api.user("ann")) == PUBLIC
+
+
+async def test_a_slow_list_is_the_answer_of_a_later_request(
+    api: RestApi, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a list that takes longer than a request waits would never be shown."""
+    monkeypatch.setattr(stored_files, "WAIT_SECONDS", 0.05)
+    store.may_answer.clear()
+    for _ in range(2):
+        answer = await api.client.get("/environments", headers=api.user("ann"))
+        assert (answer.status_code, answer.json()["reason"]) == (503, "S3Unreachable")
+    monkeypatch.setattr(stored_files, "WAIT_SECONDS", 30.0)
+    later = asyncio.create_task(ids(api, api.user("ann")))
+    await asyncio.sleep(0.05)
+    store.may_answer.set()
+    assert await later == PUBLIC
+    assert store.lists == 1
 
 
 async def test_a_namespace_that_is_none_is_refused(api: RestApi) -> None:
