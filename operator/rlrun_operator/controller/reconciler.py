@@ -125,6 +125,9 @@ class Reconciler:
             self._observer.forget(key)
         else:
             self._settled.pop(key, None)
+        if plan.removals:
+            # Also if the plan is interrupted after deleting files, which the last S3 listing still contains.
+            self._observer.forget(key)
         plan = await self._applier.apply(observation, plan, now)
         return plan.requeue_after
 

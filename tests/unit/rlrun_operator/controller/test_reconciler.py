@@ -213,21 +213,6 @@ async def test_a_list_of_s3_that_is_kept_deletes_nothing(quiet: World) -> None:
     assert quiet.artifacts.folders == {first: manifest(5)}
 
 
-async def test_deleted_files_that_a_kept_list_of_s3_has_do_not_come_back(quiet: World) -> None:
-    quiet.change_spec(checkpoints={"interval": 5, "keepCloud": 1})
-    for step in (5, 10):
-        quiet.artifacts.folders[f"{ROOT}/checkpoints/step-{step:06}"] = manifest(step)
-        quiet.poller.answer = status(step)
-        await quiet.reconcile(2)
-    for _ in range(6):
-        await quiet.reconcile()
-    assert [c["spec"]["step"] for c in quiet.cluster.all("RLCheckpoint")] == [10]
-    assert list(quiet.artifacts.folders) == [f"{ROOT}/checkpoints/step-000010"]
-    assert {call for call in quiet.cluster.calls if "step-000005" in call and call.startswith("delete ")}
-    creations = [call for call in quiet.cluster.calls if call.startswith("apply RLCheckpoint")]
-    assert creations == sorted(set(creations)), "none is created again"
-
-
 def reads(world: World) -> list[str]:
     """The reads since the last call."""
     found = [str(request) for request in world.cluster.requests if request.verb in (Verb.GET, Verb.LIST)]
