@@ -200,7 +200,7 @@ def _without_quota(workload: Obj) -> Problem:
             reason=Reason.WAITING_FOR_QUOTA,
             message=f"The queue behind the LocalQueue {queue} was stopped while the run was active "
             f"({_said(requeued)}). The run waits until the platform team starts the queue again, and then continues "
-            f"from its newest checkpoint. Kueue says now: {_said(condition)}.",
+            f"from its newest checkpoint. Kueue now says: {_said(condition)}.",
         )
     if condition.get("reason") in MISCONFIGURED:
         return Problem(

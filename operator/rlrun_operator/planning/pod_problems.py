@@ -138,8 +138,8 @@ def explain_injected(pod: Pod) -> Problem | None:
         message=(
             f"{pod.component}: container {failing['name']} of pod {pod.name}, which a mesh, "
             f"another program or `podTemplate` has added, keeps the pod unready: {_trouble(failing)}. Fix the "
-            f"container, or prevent its injection, for a mesh with `Refused` in "
-            f"{shape_fields(pod.role, 'meshInjection')}."
+            f"container, or prevent its injection. To keep a mesh out of the pod, set "
+            f"{shape_fields(pod.role, 'meshInjection')} to `Refused`."
         ),
     )
 
@@ -290,7 +290,7 @@ def explain_termination(pod: Pod, end: Termination) -> Problem:
         return Problem(
             reason=Reason.CREATE_FAILED,
             message=f"{component}: container {end.container} could not be started: {error}. "
-            "Fix the cause in the error, often the command, the image's architecture or a memory limit.",
+            "Fix the cause of the error, often the command, the image's architecture or a memory limit.",
         )
     lines = " | ".join(line.strip() for line in end.message.strip().splitlines()[-3:] if line.strip())
     return Problem(

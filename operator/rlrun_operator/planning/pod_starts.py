@@ -101,7 +101,7 @@ def explain_wait(pod: Pod, status: Obj) -> ContainerWait | None:
     advice = _first_advice(CONFIG_ADVICE, detail) or (
         "Create the missing object, or correct the reference to it."
         if is_config
-        else "Fix the cause in the error, often a command, a volume, the image's architecture or the node."
+        else "Fix the cause of the error, often a command, a volume, the image's architecture or the node."
     )
     message = f"{pod.component}: container {status['name']} cannot be created: {detail or reason}. {advice}"
     kind = Reason.CREATE_CONTAINER_CONFIG_ERROR if is_config else Reason.CREATE_FAILED

@@ -146,7 +146,8 @@ def _unauthorized_problem() -> ProblemError:
     return ProblemError.of(
         401,
         Reason.TOKEN_INVALID,
-        "The token does not belong to a pod of this run and role. The kubelet renews it while the pod exists.",
+        "The token is missing, has expired or does not belong to a pod of this run and role. "
+        "Retry with the current token, which the kubelet renews while the pod exists.",
     )
 
 

@@ -27,7 +27,7 @@ ROUTER = "a router or gate"
 ABSORBED = "a projection that vLLM folds into its attention, where it ignores an adapter"
 OUTSIDE = "not a layer of the language model"
 INDEXER = "a layer that chooses tokens for sparse attention, which gets no gradient"
-DIRECT = "a layer whose weights mamba kernels read directly, without its adapter"
+DIRECT = "a layer whose weights mamba kernels read directly, bypassing its adapter"
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Names that peft takes for routed experts or their router in a mixture of experts."""
 

@@ -161,6 +161,6 @@ class PackageReader:
 def _package_removed(ref: PackageRef, recorded: EnvironmentPackage, folder: S3Uri) -> PackageChanged:
     return PackageChanged(
         f"environment package {ref.id} {recorded.version}, with which this run started ({recorded.digest}), is no "
-        f"longer in {folder}; start a new run with another version, and checkpointId to continue from the newest "
-        "checkpoint"
+        f"longer in {folder}; start a new run with another version, and set its checkpointId to continue "
+        "from the newest checkpoint"
     )

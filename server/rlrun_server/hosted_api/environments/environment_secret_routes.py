@@ -118,13 +118,17 @@ async def delete_environment_secret(
 @router.get("/variables")
 async def list_variables(environment: Environment, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """Respond that environments have no variables with readable values."""
-    raise no_counterpart("variables of an environment. Put them into args of the run, or use its secrets.")
+    raise no_counterpart(
+        "variables of an environment. Use `args` of the run's environment, or the environment's secrets."
+    )
 
 
 @router.post("/variables")
 async def create_variable(environment: Environment, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """Respond that environments have no variables with readable values."""
-    raise no_counterpart("variables of an environment. Put them into args of the run, or use its secrets.")
+    raise no_counterpart(
+        "variables of an environment. Use `args` of the run's environment, or the environment's secrets."
+    )
 
 
 def _secret_of(environment: str) -> str:

@@ -147,7 +147,7 @@ def test_the_exit_code_of_an_injected_container_does_not_end_the_run() -> None:
 def test_an_injected_container_that_keeps_the_pod_from_being_ready(status: dict[str, Any], words: str) -> None:
     found = present(diagnose_pod(Pod(inject(pod("trainer"), **status))))
     assert words in found.problem.message
-    assert "`Refused` in `trainer.meshInjection` in the RLModel" in found.problem.message
+    assert "set `trainer.meshInjection` in the RLModel to `Refused`" in found.problem.message
     assert found.startup_failure is None
 
 

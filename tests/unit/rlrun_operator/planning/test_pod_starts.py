@@ -126,9 +126,9 @@ CREATIONS = [
         "CreateContainerConfigError",
         "a number other than 0",
     ),
-    ("CreateContainerError", "context deadline exceeded", "CreateFailed", "Fix the cause in the error"),
-    ("RunContainerError", "exec: no such file", "CreateFailed", "Fix the cause in the error"),
-    ("CreatePodSandboxError", "no runtime", "CreateFailed", "Fix the cause in the error"),
+    ("CreateContainerError", "context deadline exceeded", "CreateFailed", "Fix the cause of the error"),
+    ("RunContainerError", "exec: no such file", "CreateFailed", "Fix the cause of the error"),
+    ("CreatePodSandboxError", "no runtime", "CreateFailed", "Fix the cause of the error"),
 ]
 
 
