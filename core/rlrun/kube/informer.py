@@ -359,7 +359,7 @@ class Informer(Generic[T]):
 
     @contextmanager
     def writing(self, namespace: str, name: str) -> Iterator[Callable[[Obj], None]]:
-        """Announce a write of this process. The context yields a function to call with the API server's response.
+        """Announce a write by this process. The context yields a function to call with the API server's response.
 
         The event of a write often arrives before the response. Until then, events of the object are stored but not
         reported.

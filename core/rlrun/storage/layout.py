@@ -132,7 +132,7 @@ ROLLOUTS_NAME = re.compile(r"step-(?P<step>\d{6,9})(\.(?P<use>filtered|(val|eval
 
 
 def parse_rollouts_name(name: str) -> tuple[int, str] | None:
-    """Parse a name from `rollouts_name` into step and use. Returns None for other names."""
+    """Return the arguments `step` and `use` for which `rollouts_name` returns `name`, or None if there are none."""
     match = ROLLOUTS_NAME.fullmatch(name)
     return None if match is None else (int(match["step"]), match["use"] or "")
 

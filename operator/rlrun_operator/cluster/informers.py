@@ -179,7 +179,7 @@ class Informers:
 
     @contextmanager
     def writing(self, request: KubeRequest) -> Iterator[Callable[[Obj], None]]:
-        """Return the context in which `AsyncKubeClient` sends a write of this process."""
+        """Return the context in which `AsyncKubeClient` sends a write by this process."""
         informer = self._of(request.kind, request.namespace)
         if informer is None:
             yield lambda _: None

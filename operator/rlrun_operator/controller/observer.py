@@ -335,7 +335,7 @@ def _current_jobs(children: list[Obj], status: RLRunStatus) -> list[Obj]:
 
 
 def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:
-    """Return whether the references in the spec must be read: until the next attempt has a readable configuration."""
+    """Return whether the spec's references must be read: the unfinished run has no readable configuration yet."""
     if status.phase is not None and status.phase.finished:
         return False
     if status.attempt_start_time is None:

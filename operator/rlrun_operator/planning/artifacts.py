@@ -78,7 +78,7 @@ DELETION_RETRY_SECONDS = 30.0
 def list_artifacts(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Update the objects of artifacts and their list in the run's status from S3, and apply retention."""
+    """Update the artifacts' objects, and the list in the run's status, to match S3, and apply retention."""
     artifacts, problem = plan_artifacts(observation, spec, now), observation.artifacts_problem
     if artifacts is None:
         if problem is None:

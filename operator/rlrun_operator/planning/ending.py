@@ -335,7 +335,7 @@ def _complete(
 
 
 def ended_attempts(status: RLRunStatus, now: datetime) -> list[EndedAttempt]:
-    """Return the attempts that are missing in the usage log, assuming that the current attempt ends now."""
+    """Return the attempts that are missing from the usage log, assuming that the current attempt ends now."""
     start = status.attempt_start_time
     if start is None:
         return status.ended_attempts

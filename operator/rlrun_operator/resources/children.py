@@ -36,8 +36,8 @@ def children(
         storage_key: Key of the grants for rlrun-server.
         egress: If None, environments that list hosts outside the cluster are omitted.
         token_key: Key from which the tokens of the run's processes are derived. If None, they require no tokens.
-        trusts_references: False if base model and checkpoint may not be those that the operator resolved. Then
-            pods do not get access to them.
+        trusts_references: False if users may have replaced the base model or the checkpoint that the operator resolved.
+            Pods then get no access to either.
     """
     tokens = token_variables(token_key, identity.uid) if token_key else {}
     signature = sign_references(storage_key, identity, resolved) if trusts_references else ""

@@ -87,11 +87,11 @@ class WorkQueue(Generic[K]):
         self._queued: dict[K, _Place] = {}
         """Sort keys of the keys that wait for a worker or for the end of their processing."""
         self._progress: set[K] = set()
-        """Keys that are queued for progress only."""
+        """Queued keys that were added only with priority PROGRESS."""
         self._processing: dict[K, bool] = {}
-        """Keys in processing, and whether only their progress is written."""
+        """Keys that are being processed, and whether only their progress is written."""
         self._busy: Counter[str] = Counter()
-        """Number of keys in processing, by namespace."""
+        """Number of keys that are being processed, by namespace."""
         self._failures: dict[K, int] = {}
         self._due: dict[K, tuple[float, float]] = {}
         """Times at which scheduled keys are queued, and their arrival times for the order."""
@@ -160,7 +160,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def has_only_progress(self, key: K) -> bool:
-        """Return whether the key in processing was queued for progress only."""
+        """Return whether the key, which is being processed, was added only with priority PROGRESS."""
         return self._processing[key]
 
     def finish(self, key: K) -> None:

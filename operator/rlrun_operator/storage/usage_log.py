@@ -57,7 +57,7 @@ class UsageLog:
 
 
 def usage_records(run: Obj, status: RLRunStatus, now: datetime, *, is_leaving: bool) -> list[UsageRecord]:
-    """Return the records of ended attempts that are missing in the usage log. `is_leaving` means that the run is being
+    """Return the records of ended attempts that are not in the usage log yet. `is_leaving` means that the run is being
     deleted.
     """
     metadata = run["metadata"]

@@ -72,7 +72,7 @@ class BufferSettings:
     def decisive_mean(self, means: Sequence[float]) -> float:
         """Return the mean reward that decides the difficulty of an example with several agents.
 
-        It is the mean nearest to the middle between both thresholds; of two equally near means, the higher one. An
+        It is the mean closest to the midpoint of the two thresholds, or the higher of two equally close means. An
         example thus stays in the draw if one agent can still learn from it, and is easy if it is easy for one agent and
         hard for another. Raises ValueError without a mean.
         """

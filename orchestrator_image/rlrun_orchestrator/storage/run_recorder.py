@@ -135,7 +135,7 @@ class RunRecorder:
         self._put_bytes(self._layout.metrics(part), UploadPriority.metrics, data)
 
     def rollouts(self, rollouts: StepRollouts) -> None:
-        """Write the rollouts of one step and use, and a line that summarizes them."""
+        """Write one object with rollouts of a step, and a line that summarizes the object."""
         uri = self._layout.rollouts(rollouts.step, rollouts.use)
 
         # Runs in the spool's thread, one at a time: it takes as long as sending the batch to the trainer.
@@ -154,13 +154,13 @@ class RunRecorder:
         self._put_bytes(self.state_uri, UploadPriority.state, text.encode(), self._states)
 
     def save_checkpoint_state(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state of a step whose checkpoint lacks the state, for a process that resumes from there."""
+        """Write the state of a step whose checkpoint does not contain it, for a process that resumes from the step."""
         text = json.dumps(state, separators=(",", ":"))
         self._put_bytes(checkpoint_state_uri(self._layout, step), UploadPriority.metrics, text.encode())
 
     async def load_checkpoint_state(self, step: int) -> dict[str, Any] | None:
         """Return the state that `save_checkpoint_state` wrote in this or an earlier process, or None if there is no
-        state or S3 does not deliver it.
+        state or it cannot be read.
         """
         try:
             read = await asyncio.to_thread(read_checkpoint_state, self._store, self._layout, self.spool, step)

@@ -1,4 +1,6 @@
-"""Records of groups as stored in S3, with one object per step and use. Uses much CPU time, so it runs in a thread."""
+"""Records of a step's groups, stored in one S3 object for each `StepRollouts.use`. Encoding takes much CPU time, so it
+runs in a thread.
+"""
 
 import math
 from bisect import bisect_left

@@ -94,8 +94,8 @@ class StartupStateLoader:
         return uri, _parse(data, uri)
 
     async def load_state(self, step: int) -> SavedState | None:
-        """Return the state that this run stored for a checkpoint that lacks a state. The result is None if there is no
-        state or it is malformed.
+        """Return the state of `step` that this run stored outside the checkpoint, or None if there is none or it is
+        malformed.
 
         Raises FatalError if S3 stays unreachable.
         """

@@ -22,7 +22,7 @@ def state_uri(layout: RunLayout, process: int) -> S3Uri:
 
 
 def checkpoint_state_uri(layout: RunLayout, step: int) -> S3Uri:
-    """Return the URI of the state for a checkpoint that lacks a state."""
+    """Return the URI at which the state of `step` is stored if the checkpoint of that step does not contain it."""
     return layout.root / f"orchestrator/step-{step:06d}.json"
 
 
@@ -45,7 +45,7 @@ def claim_state(store: Store, layout: RunLayout, spool: UploadSpool) -> tuple[S3
 
 
 def read_checkpoint_state(store: Store, layout: RunLayout, spool: UploadSpool, step: int) -> bytes:
-    """Return the state for a checkpoint that lacks a state, or an empty object if none is stored. Raises StoreError."""
+    """Return the state at `checkpoint_state_uri`, or an empty JSON object if there is none. Raises StoreError."""
     uri = checkpoint_state_uri(layout, step)
     try:
         return spool.pending_version(uri) or store.get_bytes(uri)

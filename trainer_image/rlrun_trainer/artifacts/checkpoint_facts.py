@@ -87,7 +87,7 @@ def progress_of(facts: Mapping[str, Any], orchestrator_state: dict[str, Any]) ->
 
 
 def check_files(folder: Path, *names: str) -> None:
-    """Raise ProblemError if one of the files is missing in the checkpoint."""
+    """Raise ProblemError if one of the files is missing from the checkpoint."""
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise mismatch(f"The checkpoint has no {', '.join(missing)}.")

@@ -20,7 +20,8 @@ from rlrun_trainer.model.decoder import DECODE, decoder_of
 def shard(model: Any, device: torch.device, size: int, shard_size: int | None, compute: torch.dtype) -> None:
     """Shard the model in place. The model then computes in the dtype `compute`, regardless of its weights' dtype.
 
-    Each group of `shard_size` successive processes, of `size` in total, holds all weights. None means one group.
+    `size` is the number of processes. Each group of `shard_size` consecutive processes holds one copy of the weights.
+    If `shard_size` is None, all processes form one group.
     """
     layers = getattr(decoder_of(model), "layers", None)
     if not layers:

@@ -58,7 +58,7 @@ class Teacher(Spec):
 
 
 class LengthPenalty(Spec):
-    """Linear length penalty of prime-rl: a reward loses the mean reward of its group, times the sum of these weights, each times the share of the rollout's length in the largest one of the group."""  # noqa: E501
+    """Linear length penalty of prime-rl: it lowers the reward of a rollout by the mean reward of its group times the sum of three terms, each a weight times the rollout's length as a fraction of the greatest length in the group."""  # noqa: E501
 
     output_tokens_weight: float = Field(default=0.25, ge=0, le=100)
     """Weight of the tokens that the policy sampled. 0 disables the term."""
@@ -114,7 +114,7 @@ class KlPenalty(Spec):
 
 
 class Dppo(Spec):
-    """Policy gradient of DPPO (arXiv 2602.04879) with a penalty on the importance ratio, the default of prime-rl: bounds apply to the difference of a token's probabilities in trainer and engine."""  # noqa: E501
+    """Policy gradient of DPPO (arXiv 2602.04879) with a penalty on the importance ratio, the default of prime-rl: bounds apply to the difference between a token's probabilities in trainer and engine."""  # noqa: E501
 
     low: float = Field(default=0.2, ge=0, le=1)
     """Largest decrease of the probability of a token whose advantage is not positive. Tokens beyond it have no policy gradient."""  # noqa: E501

@@ -58,7 +58,7 @@ class OpenSamples:
         return list(self.iterate(group))
 
     def iterate(self, group: SampleGroup) -> Iterator[SampleRecord]:
-        """Yield the records of a group, one by one. Raises like `records`."""
+        """Yield the records of a group, one by one. Raises the same exceptions as `records`."""
         number = next((n for n, known in enumerate(self.index.groups) if known is group), None)
         if number in self._scanned:
             yield from self._scanned[number].records(self._limits)
@@ -84,7 +84,7 @@ def open_samples(
 ) -> OpenSamples:
     """Open an object and read its index, but no records.
 
-    `step` and `split` are used for objects without a usable index. Raises exceptions of `read`.
+    `step` and `split` are used for objects without a usable index. Propagates exceptions of `read`.
     """
     tail = read(uri, None, TAIL_BYTES)
     try:

@@ -95,7 +95,8 @@ class TasksetRunner:
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
         """Return a task's prompt and answer. Raises ProblemError.
 
-        Excludes messages that a harness adds, such as the system prompt of `bash`, and tools of servers.
+        Excludes what is added only when a rollout starts: a harness's messages, such as the system prompt of `bash`,
+        and the tools of tool servers.
         """
         return demonstrate(self.loaded, request)
 

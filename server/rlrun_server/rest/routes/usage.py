@@ -114,7 +114,7 @@ def window_of(query: UsageQuery, now: datetime) -> Window:
 
 
 def current_records(runs: Iterable[RunSummary], now: datetime) -> list[UsageRecord]:
-    """Return the records of existing runs that may be missing in the usage log: running attempts, and ended attempts
+    """Return the records of existing runs that may be missing from the usage log: running attempts, and ended attempts
     that were not written yet.
     """
     found = []
