@@ -126,7 +126,8 @@ class Reconciler:
         else:
             self._settled.pop(key, None)
         if plan.removals:
-            # Also if the plan is interrupted after deleting files, which the last S3 listing still contains.
+            # The last S3 listing contains the files that are deleted now. If retention keeps more by then, or does not
+            # know the references, it would create their objects again.
             self._observer.forget(key)
         plan = await self._applier.apply(observation, plan, now)
         return plan.requeue_after

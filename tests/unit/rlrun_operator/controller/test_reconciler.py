@@ -213,6 +213,24 @@ async def test_a_list_of_s3_that_is_kept_deletes_nothing(quiet: World) -> None:
     assert quiet.artifacts.folders == {first: manifest(5)}
 
 
+async def test_no_object_is_created_for_deleted_files_when_more_checkpoints_are_kept(quiet: World) -> None:
+    """An older list of S3 still has the files, and retention no longer deletes them."""
+    quiet.change_spec(maxSteps=100, checkpoints={"interval": 5, "keepCloud": 1})
+    first, second = (f"{ROOT}/checkpoints/step-{step:06}" for step in (5, 10))
+    for step, folder in ((5, first), (10, second)):
+        quiet.artifacts.folders[folder] = manifest(step)
+        quiet.poller.answer = status(step)
+        await quiet.reconcile(2)
+    for _ in range(6):
+        if first not in quiet.artifacts.folders:
+            break
+        await quiet.reconcile()
+    assert list(quiet.artifacts.folders) == [second]
+    quiet.change_spec(checkpoints={"interval": 5, "keepCloud": 2})
+    await quiet.reconcile()
+    assert [c["spec"]["step"] for c in quiet.cluster.all("RLCheckpoint")] == [10]
+
+
 def reads(world: World) -> list[str]:
     """The reads since the last call."""
     found = [str(request) for request in world.cluster.requests if request.verb in (Verb.GET, Verb.LIST)]
