@@ -40,7 +40,7 @@ def pushed_verifiers(wheels: Sequence[Wheel]) -> str | None:
 
 
 def python_of(wheels: Sequence[Wheel]) -> ImagePython:
-    """Return the Python version for the wheels, which the environment's package, the last wheel, determines.
+    """Return the Python version with which the wheels run. The last wheel, the environment's package, determines it.
 
     If the package allows no Python of the image, `requirements.conflicts` reports this, and the oldest Python is
     returned.

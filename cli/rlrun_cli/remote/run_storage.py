@@ -124,7 +124,7 @@ with_run_files = with_options("files", _open_run_files)
 with_sweep = with_options("sweep", _open_sweep)
 """Decorator that adds options that select bucket and cluster. The command receives their comparison as `sweep`.
 
-Errors of both become a CliError.
+Errors of the bucket and of the cluster become a CliError.
 """
 
 

@@ -3,7 +3,7 @@
 - A watch that the API server ends continues from the version of the last event or bookmark. After any other end (410,
   an error, silence) the objects are listed again, and the list is compared with the store: listeners receive
   everything that was added, changed or removed.
-- The response to a write of this process is stored immediately (`writing`), and the later event is not reported as a
+- The response to a write by this process is stored immediately (`writing`), and the later event is not reported as a
   change.
 - The resourceVersion decides which state is newer: versions of one kind are comparable as numbers (Kubernetes
   enhancement 5504).
@@ -95,7 +95,7 @@ class ObjectChange(Generic[T]):
     """Current object, or the last state of a deleted object."""
     is_deleted: bool = False
     is_own: bool = False
-    """True for the response to a write of this process."""
+    """True for the response to a write by this process."""
     is_missing: bool = False
     """True if the object was missing from a list, but no deletion event was received."""
 
@@ -351,7 +351,7 @@ class Informer(Generic[T]):
         if place in self._writing:
             self._waiting[place].append(new)
         else:
-            # Report the current object even for an older version, because a write of this process has hidden a change
+            # Report the current object even for an older version, because a write by this process has hidden a change
             # by others.
             self._notify(ObjectChange(current))
 

@@ -76,7 +76,7 @@ class RunStatus(Schema):
     """Component that the run waits for (`WaitingForTrainer`, `WaitingForInference`, ...), or None."""
     environments: list[EnvironmentPackage] = Field(default_factory=list, max_length=32)
     """Packages of the environments: those recorded earlier, and all others once every environment is ready. May be
-    missing in the termination message.
+    missing from the termination message.
     """
     warnings: list[Problem] = Field(default_factory=list, max_length=64)
     """Problems that do not stop the run but need attention (`RewardFunctionErrors`, ...)."""

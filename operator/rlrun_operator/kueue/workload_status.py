@@ -1,8 +1,8 @@
 """Statuses that the owner of a Workload writes: quota released, finished, and pods ready.
 
 Kueue expects the owner of an evicted Workload to stop its pods and then to release the quota. Kueue writes the status
-by server-side apply, and the owner uses the same field manager. Fields of this manager that are missing in the owner's
-request are therefore removed.
+by server-side apply, and the owner uses the same field manager. Fields of this manager that are missing from the
+owner's request are therefore removed.
 """
 
 from collections.abc import Mapping

@@ -31,7 +31,7 @@ PACKAGE_DIR = "/environment"
 
 @dataclass(frozen=True)
 class EnvironmentEntry:
-    """Entry of env or eval.env, with its index and use."""
+    """Entry of env (`use` is `train`) or of eval.env (`eval`), with its index in that list."""
 
     index: int
     use: Use

@@ -151,7 +151,7 @@ def deploy_failed(problem: Problem) -> DeploymentAssessment:
 
 
 def _answer(pool: PoolObservation, pod: Pod, name: str) -> LoadState | None:
-    """Return the adapter's state on the pod, or None without a report. Adapters missing in the report are loading."""
+    """Return the adapter's state on the pod, or None without a report. Adapters that the report lacks are loading."""
     if pod.name not in pool.reports:
         return None
     report = report_of(pool, pod, name)

@@ -54,7 +54,7 @@ class OpenSamples:
         return group.size > 0 or bool(self._scanned)
 
     def records(self, group: SampleGroup) -> list[SampleRecord]:
-        """Return the records of a group. Raises SamplesDamaged, and exceptions of the read function."""
+        """Return the records of a group. Raises SamplesDamaged, and propagates exceptions of the read function."""
         return list(self.iterate(group))
 
     def iterate(self, group: SampleGroup) -> Iterator[SampleRecord]:

@@ -104,7 +104,7 @@ class RunIdentity:
         return self.child(f"orchestrator-a{self.attempt}")
 
     def environment(self, index: int, use: Use) -> str:
-        """Return the name of the ReplicaSet and Service of one environment; `index` counts from 0 per use."""
+        """Return the name of the ReplicaSet and Service of one environment; `index` is its index in env or eval.env."""
         return self.child(environment_component(index, use))
 
     def service_host(self, service: str) -> str:
