@@ -132,7 +132,7 @@ class GarbageCollector:
             for item in found[:LOGGED]:
                 log.info("Garbage collection: %s", line(item, now))
             if len(found) > LOGGED:
-                log.info("Garbage collection: %d more items are not shown: rlrun gc lists all", len(found) - LOGGED)
+                log.info("Garbage collection: %d more items are not shown", len(found) - LOGGED)
         if unknown:
             log.info("Garbage collection: %s", UNKNOWN_ADVICE.format(count=len(unknown)))
         # The operator has no rights on objects in namespaces that are not tenants. The files there are in its bucket.
