@@ -262,7 +262,7 @@ def test_problems_are_told(world: World, server: str, api: client.ApiClient, use
         file.write_text(config_of(prime, "no/model", "nobody/nothing"))
         printed = " ".join(prime.run("train", "run", "rl.toml", "-y", code=1).split())
         entry = "source.0.env.taskset" if prime.is_dedicated else "environments.0"
-        assert "model.name: does not exist here" in printed
+        assert "model.name: does not exist; models of this platform" in printed
         assert f"{entry}.id: nobody/nothing does not exist" in printed
         file.write_text(config_of(prime, MODEL, "a/b").replace("= 16", "= 15"))
         printed = " ".join(prime.run("train", "run", "rl.toml", "-y", code=1).split())
