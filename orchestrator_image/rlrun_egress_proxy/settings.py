@@ -64,7 +64,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> EgressConfig:
 
 
 def read_keys(folder: Path) -> list[bytes]:
-    """Return the keys in the folder, ignoring Kubernetes' links. Raises ValueError."""
+    """Return the keys in the folder, without the symbolic links that Kubernetes creates there. Raises ValueError."""
     files = sorted(file for file in folder.glob("*") if not file.name.startswith("..") and file.is_file())
     keys = [key for key in (file.read_bytes().strip() for file in files) if key]
     if not keys or any(len(key) < MIN_KEY_BYTES for key in keys):

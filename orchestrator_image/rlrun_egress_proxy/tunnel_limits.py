@@ -12,7 +12,7 @@ from rlrun_egress_proxy.connect_request import EgressRefused
 
 
 class TunnelLimits:
-    """Limits of all runs. Not thread-safe: use it from one event loop only."""
+    """Limits on the tunnels of all runs. Not thread-safe: use it from one event loop only."""
 
     def __init__(self, per_run: int, connections: int) -> None:
         """`connections` is the limit of the whole proxy. A namespace may use half of it."""

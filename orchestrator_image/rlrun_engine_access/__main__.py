@@ -14,7 +14,9 @@ FILES = (OWN / "__init__.py", OWN / "middleware.py", Path(gpu_check.__file__))
 
 
 def install(folder: Path) -> Path:
-    """Copy the files and return their folder. May be repeated, because init containers are restarted."""
+    """Copy the middleware's files into a package in `folder`, and return the package's folder. May be repeated, because
+    init containers are restarted.
+    """
     package = folder / OWN.name
     package.mkdir(exist_ok=True)
     for path in FILES:

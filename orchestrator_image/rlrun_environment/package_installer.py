@@ -88,7 +88,7 @@ async def fetch_wheels(
 
 
 def python_of(folder: Path, package: str) -> ImagePython:
-    """Return the Python of the image that the package requires.
+    """Return the image's Python that fits the `Requires-Python` of the package.
 
     `folder` has the installed package or its wheel. Raises PackageError if the package allows no Python of the image.
     """
@@ -108,7 +108,8 @@ def _python_of_wheels(wheels: Iterable[Path], package: str) -> ImagePython:
 async def install(wheels: list[Path], target: Path, python: ImagePython = PYTHONS[0]) -> None:
     """Replace the contents of `target` with the installed wheels. Raises PackageError with pip's error output.
 
-    The wheels are installed for the given Python. A wheel of verifiers is installed in `FIRST_ON_PATH`, in `target`.
+    The wheels are installed for the given Python. A wheel of verifiers is installed in the subfolder `FIRST_ON_PATH` of
+    `target`.
     """
     await asyncio.to_thread(check_wheels, wheels, python)
     await asyncio.to_thread(_empty, target)

@@ -41,7 +41,7 @@ Source = S3Uri | HuggingFaceSource | VolumeSource
 
 
 def parse_source(text: str) -> Source:
-    """Parse a source. Raises FatalError (`InvalidModelSource`) for anything else."""
+    """Parse the source of a model. Raises FatalError (`InvalidModelSource`) if the text is not a valid source."""
     if text.startswith("s3://"):
         try:
             uri = S3Uri.parse(text)

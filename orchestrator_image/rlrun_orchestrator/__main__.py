@@ -35,7 +35,7 @@ async def serve(settings: OrchestratorSettings) -> int:
 
 
 def report(problem: Problem) -> None:
-    """Write the termination message of an attempt that did not start. The message is the run's status."""
+    """Write the termination message of an attempt that did not start. The message contains the run's status."""
     status = RunStatus(phase=RunPhase.failed, problem=problem)
     path = termination_log()
     try:

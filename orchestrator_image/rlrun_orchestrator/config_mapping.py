@@ -94,7 +94,9 @@ def publish_timeouts(settings: OrchestratorSettings) -> PublishTimeouts:
 
 
 def group_deadlines(run: ResolvedRun, use: EnvironmentUse) -> dict[str, float]:
-    """Return the time limit in seconds, by environment, of a group whose rollouts start together, with scoring."""
+    """Return, by environment, the time limit in seconds for running and scoring a group whose rollouts start
+    together.
+    """
     evaluated = run.spec.eval.env if run.spec.eval is not None else []
     entries: Sequence[Environment] = run.spec.env if use is EnvironmentUse.train else evaluated
     return {entry.effective_name: entry.rollout_timeout_seconds / ROLLOUT_SHARE for entry in entries}
@@ -206,7 +208,7 @@ def sampling_rules(run: ResolvedRun) -> SamplingRules:
 
 
 def exact_prefixes(run: ResolvedRun) -> bool:
-    """Return True if the next turn of a chat may be sent as tokens, because turns are joined to sequences."""
+    """Return True if turns are joined to sequences, so that the next turn of a chat may be sent as tokens."""
     return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved
 
 

@@ -46,7 +46,9 @@ def diff_configuration(run: ResolvedRun, max_steps: int, new: ResolvedRun) -> Co
 
 
 class ConfigWatcher:
-    """Watcher that reads the file every few seconds and applies an increased number of steps to the schedule."""
+    """Watcher that reads the configuration file every few seconds and applies an increased number of steps to the
+    schedule.
+    """
 
     def __init__(self, path: Path, run: ResolvedRun, interval: float, schedule: RunSchedule) -> None:
         self._path = path
@@ -56,7 +58,7 @@ class ConfigWatcher:
         self._last_contents: bytes | None = None
 
     async def watch(self) -> None:
-        """Check the file until cancelled."""
+        """Check the configuration file until cancelled."""
         while True:
             try:
                 await self.check_once()
@@ -65,7 +67,7 @@ class ConfigWatcher:
             await asyncio.sleep(self._interval)
 
     async def check_once(self) -> None:
-        """Apply the file's content if it has changed since the last call."""
+        """Apply the configuration file's content if it has changed since the last call."""
         try:
             data = await asyncio.to_thread(self._path.read_bytes)
         except OSError as error:

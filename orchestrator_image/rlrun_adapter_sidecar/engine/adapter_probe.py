@@ -50,7 +50,7 @@ class AdapterProbe:
         self._one_at_a_time = asyncio.Lock()
 
     async def check(self, adapter: Path) -> None:
-        """Run the check with a copy of the adapter in this folder. Raises ProblemError (AdapterIgnored)."""
+        """Check the engine with copies of the adapter in the folder `adapter`. Raises ProblemError (AdapterIgnored)."""
         async with self._one_at_a_time:
             try:
                 ignored = await self._is_ignored(adapter)
@@ -99,7 +99,8 @@ def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 def write_copy(adapter: Path, folder: Path, *, large: bool) -> None:
-    """Write a copy of an adapter, with a lora_B that is all 0, or that alternates between +LARGE and -LARGE by row.
+    """Write a copy of an adapter whose `lora_B` matrices alternate between +LARGE and -LARGE by row if `large` is True,
+    and are 0 otherwise.
 
     Raises OSError, and ValueError or KeyError if the file is damaged or has an unsupported data type.
     """

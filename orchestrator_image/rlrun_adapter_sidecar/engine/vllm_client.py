@@ -65,8 +65,8 @@ class Engine:
     async def load(self, name: str, path: str) -> None:
         """Load the adapter at `path` under a new name.
 
-        Raises ProblemError `AdapterLoadRejected` with the engine's error text: 422 if it rejected the adapter, 502 if
-        it failed.
+        Raises ProblemError `AdapterLoadRejected` with the engine's error text: 422 if the engine rejected the adapter,
+        502 if it failed.
         """
         body = {"lora_name": name, "lora_path": path}
         status, text = await self._call("POST", "/v1/load_lora_adapter", body, self._load_timeout)
@@ -104,9 +104,9 @@ class Engine:
         """Replace the weights with those in the folder `path` and set their version to `name`.
 
         Requests in progress wait and continue with the new weights, with recomputed keys and values. No token is ever
-        sampled from partly replaced weights: after a failure the engine stays paused and unnamed until the next
-        replacement. Raises ProblemError `WeightsLoadRejected` with the engine's error text: 422 if it rejected the
-        weights, 502 if it failed.
+        sampled from partly replaced weights: after a failure the engine stays paused, with a version that is no
+        policy's name, until the next replacement. Raises ProblemError `WeightsLoadRejected` with the engine's error
+        text: 422 if the engine rejected the weights, 502 if it failed.
         """
         # A paused engine never has a policy's name, which would mean that it is ready.
         await self._post(name, "/update_weight_version", {"new_version": UNNAMED})

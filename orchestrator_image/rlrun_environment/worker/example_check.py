@@ -43,7 +43,9 @@ def main() -> None:
 
 
 def check(config: EnvironmentConfig, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return `rewards` and `requests`, or the `problem`, or the requirement that this Python lacks as `missing`."""
+    """Run the example and return a dict: with `rewards` and `requests`, or with the `problem`, or with the requirement
+    that this Python lacks as `missing`.
+    """
     installed = installed_version(VERIFIERS)
     if installed and installed != arguments.verifiers:
         return {"missing": f"{VERIFIERS} {arguments.verifiers}; it has {installed}"}

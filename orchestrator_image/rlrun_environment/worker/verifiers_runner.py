@@ -94,7 +94,7 @@ class GatewayTextClient(_OnSharedConnections, OpenAICompletionsClient):  # type:
 
 
 class GatewayClient(_OnSharedConnections, OpenAIChatCompletionsClient):  # type: ignore[misc]
-    """Client for all other environments.
+    """Client for environments whose message type is not `completion`.
 
     A policy may sample its end token first. Such an empty completion is scored and trained on like any other;
     verifiers' own client would turn it into an error, and the policy would never get a reward for it.

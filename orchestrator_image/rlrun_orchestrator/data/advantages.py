@@ -13,7 +13,7 @@ EPSILON = 1e-6
 
 def group_advantages(rewards: Sequence[float], how: Advantage = Advantage.mean) -> list[float]:
     """Return the advantage of each rollout. It is exactly 0 for a reward that differs from the mean only by a rounding
-    error, except with `none`. Raises ValueError for a reward that is not finite.
+    error, except with `Advantage.none`. Raises ValueError for a reward that is not finite.
     """
     if not all(math.isfinite(reward) for reward in rewards):
         raise ValueError(f"rewards must be finite numbers, not {list(rewards)}")

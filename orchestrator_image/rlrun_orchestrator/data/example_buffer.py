@@ -56,7 +56,9 @@ class BufferState:
 
 @dataclass(frozen=True)
 class BufferSettings:
-    """Settings of the buffer. Mean rewards of at least `easy_threshold` are easy, of at most `hard_threshold` hard."""
+    """Settings of the buffer. Examples with a mean reward of at least `easy_threshold` are easy; examples with a mean
+    reward of at most `hard_threshold` are hard.
+    """
 
     seed: int = 0
     filtering: bool = False
@@ -169,7 +171,9 @@ class ExampleBuffer:
         return pool is not None and 0 <= example.index < pool.size
 
     def draw(self, environments: Sequence[str] | None = None) -> Example:
-        """Return the next example. `environments`, of which one needs a positive weight, limits the choice."""
+        """Return the next example, of one of the `environments` if given. At least one of them needs a positive
+        weight.
+        """
         names = [name for name in self._pools if environments is None or name in environments]
         weights = [w for name, w in zip(self._pools, self.weights, strict=True) if name in names]
         name = random.Random(f"{self.settings.seed}/environments/{self._draws}").choices(names, weights)[0]
@@ -201,8 +205,8 @@ class ExampleBuffer:
         return random.Random(f"{self.settings.seed}/{example.environment}/{example.index}/{pool}").random() < share
 
     def metrics(self) -> dict[str, float]:
-        """Return the pools' fractions over all environments, and the numbers of examples that left and returned to the
-        draw since the last call.
+        """Return the fractions of easy, hard and other examples over all environments, and the numbers of examples that
+        left and returned to the draw since the last call.
         """
         total = sum(pool.size for pool in self._pools.values())
         easy = sum(pool.count(Difficulty.easy) for pool in self._pools.values())

@@ -28,7 +28,9 @@ class SampledExample:
 
 @dataclass(frozen=True)
 class SamplerState:
-    """Saved state of the sampler. An example is `(ordinal, environment, index)`; a score adds the mean reward."""
+    """Saved state of the sampler. An example is `(ordinal, environment, index)`; a score is an example with its mean
+    reward.
+    """
 
     next: int
     again: list[tuple[int, str, int]]
@@ -41,7 +43,9 @@ class SamplerState:
 
 
 class ExampleSampler:
-    """Sampler that draws from the buffer. Callers of `snapshot` pass the outstanding examples."""
+    """Sampler that draws from the buffer. The caller keeps track of outstanding examples and passes them to
+    `snapshot`.
+    """
 
     def __init__(self, buffer: ExampleBuffer) -> None:
         self.buffer = buffer
@@ -79,8 +83,8 @@ class ExampleSampler:
         self._replay = sorted([*self._replay, *sampled])
 
     def redraw(self, stale: SampledExample) -> bool:
-        """Sample the example of a stale group again, before new ones. Returns False if it has used up its
-        `MAX_REDRAWS`.
+        """Sample the example of a stale group again, before new ones. Returns False if the example was already sampled
+        again `MAX_REDRAWS` times.
         """
         redraws = self._redraws.get(stale.ordinal, 0)
         if redraws == MAX_REDRAWS:
@@ -95,7 +99,7 @@ class ExampleSampler:
         self._scores = [(d, reward) for d, reward in self._scores if d.ordinal not in ordinals]
 
     def add_score(self, sampled: SampledExample, mean_reward: float) -> None:
-        """Record the mean reward of an example. The draw uses it after `apply_scores`."""
+        """Record the mean reward of an example. The draw ignores the reward until `apply_scores` is called."""
         self._scores.append((sampled, mean_reward))
 
     def apply_scores(self) -> None:
@@ -139,8 +143,8 @@ class ExampleSampler:
 
         The other run's outstanding examples come first, under this run's ordinals from 0. Then come the examples that
         the other run would have drawn next: the same choices of environments, epochs, positions and difficulty pools.
-        Rewards that were not counted there yet are counted here. Environments are matched by name: one that the other
-        run did not have, or whose dataset has changed size, starts its first epoch.
+        Rewards that the other run had not yet counted in its draw are counted now. Environments are matched by name: an
+        environment that the other run did not have, or whose dataset has changed size, starts its first epoch.
         """
         self.reset(outstanding)
         self.buffer.restore(state.buffer)

@@ -26,7 +26,7 @@ class ChosenMetricNames:
         self._dropped: list[str] = []
 
     def select(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return the values without names beyond the limit."""
+        """Return the values, without those whose names exceed the limit on chosen metric names."""
         selected: dict[str, float] = {}
         self._dropped = []
         for name, value in values.items():

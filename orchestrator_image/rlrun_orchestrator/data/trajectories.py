@@ -48,8 +48,8 @@ class Turn:
         return ids
 
     def share(self, earlier: Sequence["Turn"]) -> None:
-        """Share the first tokens of the prompt with the longest of the `earlier` turns whose prompt and completion it
-        repeats.
+        """Share the first tokens of the prompt with the longest of the `earlier` turns whose prompt and completion
+        begin this prompt.
 
         Storing whole prompts would need memory that grows with the square of a conversation's turns.
         """

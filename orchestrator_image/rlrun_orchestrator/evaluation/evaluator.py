@@ -221,7 +221,7 @@ class Evaluator:
         await self.close()
 
     async def close(self) -> None:
-        """Cancel everything that is running."""
+        """Cancel all running evaluations."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -30,13 +30,15 @@ def pass_at_k(rollouts: int, successes: int, k: int) -> float:
 
 
 def k_values(rollouts: int) -> list[int]:
-    """Return 1, 2, 4, ... and `rollouts`."""
+    """Return the values of k for pass@k: the powers of two up to `rollouts`, and `rollouts` itself."""
     powers = [2**i for i in range(rollouts.bit_length())]
     return sorted({k for k in powers if k <= rollouts} | {rollouts})
 
 
 def evaluation_values(environment: str, rollouts: int, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
-    """Return `eval/<environment>/...`. `results` has one entry per example, which is empty if the example failed."""
+    """Return the metrics `eval/<environment>/...`. `results` has one entry per example, which is empty if the example
+    failed.
+    """
     base = f"eval/{environment}"
     values = {f"{base}/error": _error_share(results, rollouts), f"{base}/examples": float(len(results))}
     valid = [rollout for group in results for rollout in group if is_valid(rollout)]
@@ -68,7 +70,7 @@ def _with_agents(base: str, by_agent: Mapping[str | None, Mapping[str, float]]) 
 
 
 def validation_values(environment: str, rollouts: int, results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
-    """Return `val_reward/<environment>/...`."""
+    """Return the metrics `val_reward/<environment>/...`."""
     base = f"val_reward/{environment}"
     values = {f"{base}/error": _error_share(results, rollouts), f"{base}/examples": float(len(results))}
     agents = rewards_by_agent(results).items()
@@ -76,7 +78,7 @@ def validation_values(environment: str, rollouts: int, results: Sequence[Sequenc
 
 
 def validation_total(results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
-    """Return `val_reward/mean` over the rollouts of all environments."""
+    """Return the metric `val_reward/mean` over the rollouts of all environments."""
     rewards = [reward for group in valid_rewards(results) for reward in group]
     return {"val_reward/mean": _mean(rewards)} if rewards else {}
 

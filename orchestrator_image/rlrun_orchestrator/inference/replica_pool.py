@@ -99,7 +99,7 @@ class Replica:
     """Requests in progress, which are cancelled when the replica is removed."""
 
     def serves(self, policy: str | None) -> bool:
-        """Return True if the replica can serve the policy. None stands for the base model."""
+        """Return True if the replica can serve the policy, or the base model if `policy` is None."""
         return self.is_answering and (not self.was_replaced if policy is None else policy in self.adapters)
 
     def mark_suspect(self, problem: Problem) -> None:
@@ -114,7 +114,7 @@ class Replica:
 def choose(replicas: Iterable[Replica], policy: str | None, home: Replica | None) -> Replica | None:
     """Choose the replica for a request: the group's home unless it is much busier than others, or else the least busy.
 
-    None as `policy` stands for the base model. Returns None if no replica serves the policy.
+    If `policy` is None, the request is for the base model. Returns None if no replica serves the policy.
     """
     able = [replica for replica in replicas if replica.serves(policy)]
     if not able:
@@ -163,7 +163,7 @@ class ReplicaPool:
         return choose(self.replicas.values(), policy, home)
 
     def serving(self, policy: str | None) -> int:
-        """Return the number of replicas that serve a policy, or the base model (None)."""
+        """Return the number of replicas that serve the policy, or the base model if `policy` is None."""
         return sum(replica.serves(policy) for replica in self.replicas.values())
 
     async def wait_for_change(self, timeout: float) -> None:
@@ -182,12 +182,12 @@ class ReplicaPool:
         grace: float,
         report: Callable[[Problem | None], None] = lambda _: None,
     ) -> None:
-        """Make `policy` the current one, so that every healthy replica loads and confirms it.
+        """Make `policy` the current policy, so that every healthy replica loads and confirms it.
 
-        Once one replica serves the policy, other replicas have `grace` seconds; later ones join when they are ready.
-        `report` receives the problem during the wait, and None at the end. Raises ServiceUnavailable if no replica
-        serves the policy after `deadline` seconds; the previous policy then stays current. Raises RequestRejected
-        immediately if all engines ignore adapters, because retries would not help.
+        Once one replica serves the policy, other replicas have `grace` seconds; replicas that take longer join when
+        they are ready. `report` receives the problem during the wait, and None at the end. Raises ServiceUnavailable if
+        no replica serves the policy after `deadline` seconds; the previous policy then stays current. Raises
+        RequestRejected immediately if all engines ignore adapters, because retries would not help.
         """
         self._target = policy
         self._publications += 1

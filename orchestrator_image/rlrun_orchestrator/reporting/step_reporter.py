@@ -141,7 +141,9 @@ class StepReporter:
             self._recorder.rollouts(StepRollouts(step, SampleSplit.filtered, groups, omitted=omitted))
 
     def report_unobserved(self, result: StepResult, batch: SentBatch | None) -> None:
-        """Report a step whose batch this process does not have, with its recorded metrics, if any."""
+        """Report a step on a batch whose groups this process does not have. `batch` has the metrics recorded when the
+        batch was sent, or is None if unknown.
+        """
         now = datetime.now(UTC)
         values = trainer_metrics(result.metrics) | dict(batch.values if batch else {})
         values["progress/step"] = float(result.step)

@@ -112,7 +112,7 @@ class WandbLog:
         self._send({"step": step, "values": with_aliases(values)})
 
     async def close(self, deadline: float) -> None:
-        """Finish the run within `deadline` seconds, and store its files if the server does not have it."""
+        """Finish the run within `deadline` seconds, and store the run's files if the server does not have the run."""
         process, task, files = self._process, self._task, self._files
         if process is None or task is None or files is None:
             return

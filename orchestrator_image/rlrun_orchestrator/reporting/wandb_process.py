@@ -17,7 +17,7 @@ from typing import Any
 
 
 def to_wandb_values(values: Mapping[str, Any], histogram: Any) -> dict[str, Any]:
-    """Convert the values for the client. `histogram(counts, edges)` creates its histogram type.
+    """Convert the values for the client. `histogram(counts, edges)` creates an object of the client's histogram type.
 
     The edges must be finite, so the outer buckets are drawn one unit wide.
     """
@@ -56,7 +56,7 @@ def open_run(wandb: Any, folder: str, run: Mapping[str, Any], *, online: bool) -
 
 
 def main() -> None:
-    """Write the run until the input ends."""
+    """Log the metrics in the lines of standard input to Weights & Biases until the input ends."""
     # The client's own output must not be mistaken for the response.
     answer, sys.stdout = sys.stdout, sys.stderr
     header = json.loads(sys.stdin.readline())

@@ -107,7 +107,9 @@ class EnvironmentReplicas:
         self._clock = clock
 
     def is_open(self, now: float) -> bool:
-        """Return True if some ready pod is not paused, or if no pod is ready, so that the next request reports why."""
+        """Return True if some ready pod is not paused, or if no pod is ready, so that the next request reports the
+        reason.
+        """
         ready = [replica for replica in self.replicas.values() if replica.is_ready]
         return not ready or any(replica.backoff.open(now) for replica in ready)
 

@@ -96,8 +96,8 @@ class GroupTracker:
     # --- one group ----------------------------------------------------------------------------------------------------
 
     def start(self, group_id: str, sampled: SampledExample, versions: VersionSpan | None = None) -> Group:
-        """Track a group that starts with the current policy. `versions` changes with the group's turns; by default all
-        of them use the current policy. Raises ValueError without a current policy.
+        """Track a group that starts with the current policy. `versions` changes with the group's turns; by default, all
+        turns use the current policy. Raises ValueError without a current policy.
         """
         if self.policy is None:
             raise ValueError("no policy has been published yet")
@@ -129,9 +129,10 @@ class GroupTracker:
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def take_batch(self) -> list[Group] | None:
-        """Return the groups of the next batch, ordered by ordinal, or None while they have too few valid rollouts.
+        """Return the groups of the next batch, ordered by ordinal, or None while the groups have too few valid
+        rollouts.
 
-        Advances the step. The caller removes the groups that this makes stale with `drop_stale`.
+        Advances the step. The caller removes the groups that become stale with `drop_stale`.
         """
         batch = self._next_batch()
         if not batch:

@@ -78,7 +78,7 @@ class AccountTokens:
 
 
 def account_uid_of(token: str) -> str | None:
-    """Return the uid of the ServiceAccount in a token from the API server."""
+    """Return the uid of the ServiceAccount in a token from the API server, or None if the token is malformed."""
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

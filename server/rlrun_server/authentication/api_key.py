@@ -57,7 +57,7 @@ class ApiKey:
 
 
 def is_api_key(token: str) -> bool:
-    """Return whether the token claims to be an API key."""
+    """Return whether the token has the prefix of API keys."""
     return token.startswith(KEY_PREFIX)
 
 

@@ -30,7 +30,7 @@ ID_LENGTH = 12
 
 
 class ApiKeyManagement:
-    """Handler of requests about keys. All rejections are ProblemErrors."""
+    """Handler of requests for API keys. All rejections are ProblemErrors."""
 
     def __init__(
         self,
@@ -57,7 +57,8 @@ class ApiKeyManagement:
     ) -> CreatedApiKey:
         """Create a key of the namespace, and delete expired keys of all namespaces.
 
-        `read` returns the request and is called once the user is known. Raises ProblemError, and exceptions of `read`.
+        `read` returns the request's body, and is called only after the sender is identified. Raises ProblemError, and
+        exceptions of `read`.
         """
         store, user = await self._authorize(token, client, namespace)
         asked = await read()

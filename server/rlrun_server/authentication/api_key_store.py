@@ -41,7 +41,7 @@ class ApiKeyStore:
         self._kept = FetchedValue(self.keys, clock)
 
     async def find(self, key_id: str) -> ApiKey | None:
-        """Return the key with this id, or None. Sends at most one request in KEPT_SECONDS, or in UNKNOWN_SECONDS for
+        """Return the key with this id, or None. Sends at most one request per KEPT_SECONDS, or per UNKNOWN_SECONDS for
         unknown keys.
         """
         api_key = (await self._kept.value(KEPT_SECONDS)).get(key_id)

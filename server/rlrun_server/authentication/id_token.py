@@ -27,7 +27,7 @@ def key_id_of(token: str) -> str:
 
 
 def verify(token: str, key: jwt.PyJWK, settings: OidcSettings, nonce: str) -> dict[str, Any]:
-    """Verify a token for this login, and return its claims. Raises TokenRefused."""
+    """Verify an ID token and its nonce, and return the token's claims. Raises TokenRefused."""
     try:
         claims = jwt.decode(
             token,
@@ -51,7 +51,7 @@ def verify(token: str, key: jwt.PyJWK, settings: OidcSettings, nonce: str) -> di
 
 
 def user_of(claims: dict[str, Any], settings: OidcSettings) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the user and of the groups, each with its prefix. Raises TokenRefused."""
+    """Return the names of the user and of the user's groups, with the prefixes from `settings`. Raises TokenRefused."""
     claim = settings.username_claim
     if claim == "email" and claims.get("email_verified", True) is not True:
         raise TokenRefused("The issuer has not verified the e-mail address. Verify it there, then log in again.")

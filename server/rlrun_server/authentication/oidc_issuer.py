@@ -98,7 +98,7 @@ class OidcIssuer:
         )
 
     async def redeem(self, code: str, verifier: str) -> str:
-        """Return the ID token for a code. Raises ProblemError, TokenRefused."""
+        """Exchange an authorization code for an ID token. Raises ProblemError, TokenRefused."""
         settings, configuration = self._settings, await self.configuration()
         secret = self._read_secret()
         form = {"grant_type": "authorization_code", "code": code, "code_verifier": verifier}

@@ -97,9 +97,9 @@ class BrowserSessions:
     ) -> tuple[User, Credential]:
         """Log in with a credential. Returns the user and the session. Raises ProblemError.
 
-        `end` is the time at which the session ends, in seconds since 1970. If None, the session ends when the
-        credential expires. Set `is_of_issuer` if the issuer has just issued the credential, which therefore needs no
-        limit of login attempts.
+        `end` is the time at which the session ends, in seconds since 1970. If `end` is None, the session ends when the
+        credential expires. If `is_of_issuer` is True, the issuer has just issued the credential, and the login does not
+        count as an attempt to guess a credential.
         """
         refuse_other_sites(request)
         if is_sent_in_clear(request):
@@ -172,7 +172,9 @@ class BrowserSessions:
         return self._seal(code, CODE), code.expires
 
     def use_code(self, client: str, sealed: str) -> str:
-        """Return the credential of a login code. Raises ProblemError if the code is invalid or was used here before."""
+        """Return the credential of a login code. Raises ProblemError if the code is invalid or was already used on this
+        replica.
+        """
         now = self._now()
         self._used = {used: end for used, end in self._used.items() if end > now}
         code = self._open(sealed, CODE)

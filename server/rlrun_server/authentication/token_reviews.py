@@ -58,7 +58,9 @@ def token_review(token: str, audiences: list[str]) -> Obj:
 
 
 def read_review(answer: Obj, audience: str) -> Review:
-    """Return the result in a TokenReview. The token counts as rejected if the audience is not listed."""
+    """Return the result in a TokenReview. The token counts as rejected if the TokenReview does not list the
+    audience.
+    """
     status = answer.get("status") or {}
     user = status.get("user") or {}
     name = str(user.get("username", ""))

@@ -45,8 +45,8 @@ class User:
 
     @property
     def limited_as(self) -> str:
-        """Name for rate limits. All ServiceAccounts of a namespace share one name, because its users can create any
-        number of them.
+        """Name for rate limits. All ServiceAccounts of a namespace share one name, because users of the namespace can
+        create any number of ServiceAccounts.
         """
         is_account = self.name.startswith(USER_PREFIX)
         return self.name.rpartition(":")[0] if is_account else self.name

@@ -35,7 +35,7 @@ change.
 
 
 class TimeoutMiddleware:
-    """Middleware that responds with 503 to reads whose response does not begin within ANSWER_SECONDS."""
+    """Middleware that responds with 503 to GET requests whose response does not begin within ANSWER_SECONDS."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -87,7 +87,7 @@ class HostedParts:
 
 
 def hosted_app(services: Services | None = None, parts: HostedParts | None = None) -> FastAPI:
-    """Return the application. Without services it only defines its routes."""
+    """Return the application of the hosted API. If `services` is None, the application only defines its routes."""
     app = FastAPI(title="rlrun-server for hosted clients", version=VERSION, openapi_url=None, redirect_slashes=False)
     app.router.routes.extend(_routes())
     errors.install(app)

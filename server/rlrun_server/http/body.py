@@ -15,7 +15,8 @@ BODY_SECONDS = 30.0
 async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS, *, is_counted: bool = True) -> bytes:
     """Read a body of at most `limit` bytes. Raises ProblemError, also if the client disconnects.
 
-    `is_counted` is False for a route that limits the number of bodies itself.
+    If `is_counted` is False, the body does not count towards the memory limit of bodies, because the route limits the
+    number of bodies itself.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:

@@ -38,7 +38,7 @@ class ByteBudget:
         return self._held.total()
 
     def is_share_used(self, owner: str, count: int) -> bool:
-        """Return whether `count` bytes would exceed the client's share."""
+        """Return whether `count` more bytes would exceed the client's share."""
         return self._held.get(owner, 0) + count > self._share
 
     def take(self, owner: str, count: int) -> bool:
@@ -67,7 +67,7 @@ class ClientMemory:
 
 
 class WithMemory:
-    """Application with limits of the memory that clients hold."""
+    """Application that limits the memory held for its clients."""
 
     def __init__(self, app: ASGIApp, memory: ClientMemory | None = None) -> None:
         self._app = app
@@ -99,7 +99,9 @@ class CountedBody:
         self._count = 0
 
     def grow(self, size: int) -> bool:
-        """Count a body with this size so far. Returns False if the budget does not suffice."""
+        """Record that `size` bytes of the body have been received so far. Returns False if the budget does not
+        suffice.
+        """
         more = size - FREE_BYTES - self._count
         if self._budget is None or more <= 0:
             return True
@@ -118,8 +120,8 @@ class CountedBody:
 class CountedAnswer:
     """Sends a response, or a refusal if the memory budget does not suffice.
 
-    Before refusing, closes the connection whose client receives its response most slowly. If this client has used its
-    share, only its own connections are considered.
+    Before refusing, closes the connection whose client receives its response most slowly. If the client of this
+    response has used its share, only connections of this client are considered.
     """
 
     def __init__(self, request: Request, send: Send, refuse: Callable[[Request], Response]) -> None:

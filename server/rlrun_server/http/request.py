@@ -13,11 +13,11 @@ LOCAL_NETWORKS = tuple(map(IPv6Network, ("fc00::/7", "fe80::/10")))
 
 
 def source_of(host: str, own: str = "") -> str:
-    """Return the IPv4 address of the host, or the /64 network of its IPv6 address. A local IPv6 host is returned with
-    its full address.
+    """Return the source to which a connection from `host` is attributed: an IPv4 address, or the /64 network of an IPv6
+    address.
 
-    Hosts with local addresses, or in the /64 network of `own` (this server's address), are local: pods and nodes share
-    a network, and each of them has one address.
+    For local IPv6 addresses, returns the full address, because pods and nodes share a network but have one address
+    each. Addresses in the /64 network of `own`, which is this server's address, are local, too.
     """
     address = _parse(host)
     if not isinstance(address, IPv6Address):

@@ -47,7 +47,8 @@ def read_request(body: bytes) -> CompletionRequest:
 def rewrite_request(body: bytes, model: str) -> bytes:
     """Return the body for the engine, with the engine's name of the model.
 
-    The body must have been accepted by `read_request`. A stream always ends with the usage, which the server counts.
+    The body must have been accepted by `read_request`. A streamed response will always end with the usage, because the
+    server counts it.
     """
     fields = _fields(body)
     fields["model"] = model

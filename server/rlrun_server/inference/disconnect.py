@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class ClientLeft(Exception):
-    """Raised if the client disconnects before `work` completes."""
+    """Raised by `until_left` if the client disconnects before the work completes."""
 
 
 async def until_left(receive: Receive, work: Coroutine[Any, Any, T], deadline: float) -> T:

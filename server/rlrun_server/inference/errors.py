@@ -67,7 +67,7 @@ def rest_error_response(_: Request, error: RestError) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Make all error responses of the application use this format."""
+    """Make all error responses of the application use OpenAI's format."""
 
     def on_problem(_: Request, error: ProblemError) -> Response:
         return error_response(from_rest(RestError(error.status, error.problem.reason, error.problem.message)))

@@ -31,7 +31,7 @@ class ModelAccess:
         """Return the model of that name that the user may use.
 
         If several models match, an adapter takes precedence over a base model, a name with a namespace over a name
-        without, and the namespace of the user's API key over other namespaces.
+        without one, and the namespace of the user's API key over other namespaces.
         """
         candidates = sorted(self._models.find_named(name), key=lambda model: (_rank(model, name, user), model))[
             :MAX_CANDIDATES

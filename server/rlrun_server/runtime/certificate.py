@@ -21,7 +21,7 @@ class CertificateInvalid(Exception):
 
 
 class Certificate:
-    """Certificate and key in a folder, as a context for a server."""
+    """Certificate and key in a folder, as a TLS context for a server."""
 
     def __init__(self, folder: Path) -> None:
         """Raises CertificateInvalid."""

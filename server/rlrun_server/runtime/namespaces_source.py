@@ -28,7 +28,9 @@ class NamespacesSource:
     async def all_pages(
         self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
     ) -> AsyncIterator[tuple[list[Obj], str]]:
-        """Yield the objects of each namespace by pages, with the oldest version of their lists. Raises ApiError."""
+        """Yield the objects of each namespace by pages, each with the oldest resourceVersion of the namespaces' lists
+        so far. Raises ApiError.
+        """
         if not kind.namespaced or namespace is not None:
             async for page in self._source.all_pages(kind, namespace, labels):
                 yield page

@@ -97,7 +97,7 @@ class ServerConfig:
 
     @property
     def location(self) -> StorageLocation:
-        """Location of the platform's files for users."""
+        """Location of the platform's files in S3, with the endpoint that users can reach."""
         connection = self.connection.at(self.settings.public_endpoint or self.connection.endpoint)
         return StorageLocation(bucket=self.settings.bucket, prefix=self.settings.prefix, **connection.model_dump())
 

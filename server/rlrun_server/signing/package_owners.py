@@ -57,9 +57,10 @@ class PackageOwners:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def require(self, owner: str) -> None:
-        """Check that the namespace that has the owner's name now owns the packages. If no owner is recorded, this
-        namespace becomes the owner. Raises RequestNotAllowed, or ApiError, StoreError or CredentialsMissing if the
-        owner cannot be determined.
+        """Check that the packages of `owner` belong to the namespace that currently has this name. If S3 has no record
+        of their owner, records this namespace as the owner.
+
+        Raises RequestNotAllowed, or ApiError, StoreError or CredentialsMissing if the owner cannot be determined.
         """
         if owner in self._owners:
             return

@@ -77,7 +77,7 @@ STORES = frozenset({("PUT", frozenset[str]()), ("POST", frozenset({"uploadId"}))
 
 
 def read_request(method: str, url: str, headers: Mapping[str, str], bucket: str, base: str) -> S3Request:
-    """Return the operations that the request performs.
+    """Parse a request to S3 into its operation, bucket and key.
 
     `base` is the URL of the bucket, without a slash at its end. Raises RequestNotAllowed.
     """

@@ -48,7 +48,7 @@ class _QueryWithoutCopy(S3SigV4QueryAuth):  # type: ignore[misc]
 
 
 class S3Signer:
-    """Signs requests with the credentials in `folder`, one file per AWS_* variable, or from boto3's own chain.
+    """Signs requests with the credentials in `folder`, one file per AWS_* variable, or from boto3's credential chain.
 
     A signature is valid for 15 minutes, but not longer than temporary credentials.
     """
@@ -125,7 +125,7 @@ def read_credentials(folder: Path) -> ReadOnlyCredentials | None:
 
 
 class OwnSigner(RequestSigner):
-    """Signatures with the credentials of the last `S3Signer.renew`."""
+    """Signer of the server's own requests, with the credentials of the last `S3Signer.renew`."""
 
     def __init__(self, signer: S3Signer, region: str) -> None:
         super().__init__(region)

@@ -89,7 +89,9 @@ class ProbeRefused(Inconclusive):
 
 
 def decide(answers: Mapping[SigningMethod, Answers]) -> SigningVerdict:
-    """Return the first safe method. Raises Inconclusive if a required response is missing."""
+    """Return the verdict with the first safe signing method, if any. Raises Inconclusive if a required response is
+    missing.
+    """
     problems = []
     for method in SigningMethod:
         accepted = [request for request in ProbeRequest if _is_accepted(method, request, answers)]
@@ -106,7 +108,9 @@ def decide(answers: Mapping[SigningMethod, Answers]) -> SigningVerdict:
 
 
 def is_safe(method: SigningMethod, answers: Answers) -> bool:
-    """Return whether S3 accepts only ordinary requests signed with this method. Raises Inconclusive."""
+    """Return whether S3, of all probe requests signed with this method, accepts only the ordinary one. Raises
+    Inconclusive.
+    """
     return [a for a in ProbeRequest if _is_accepted(method, a, {method: answers})] == [ProbeRequest.plain]
 
 

@@ -58,7 +58,9 @@ class UserSigning:
         self._signatures = RateLimiter(Rate(per_second, BURST_SECONDS * per_second))
 
     async def location(self, token: str, client: str) -> StorageLocation:
-        """Return the S3 location of the platform's files. Any user may ask. `client` is the connection's address."""
+        """Return the S3 location of the platform's files. Every user has this permission. `client` is the connection's
+        address.
+        """
         await self._identify(token, client)
         return self._location.model_copy(update={"problem": self._safety.shortcoming})
 

@@ -14,8 +14,9 @@ REASON = Reason.DEMONSTRATIONS_MISSING
 
 
 def demonstrate(loaded: Loaded, request: DemonstrationRequest) -> Demonstration:
-    """Return prompt and answer. The answer is the row's `completion` (messages or a string), or else the string in its
-    `answer`. Tools come from the row's column `tools`, or else from the environment's attribute `tools`.
+    """Return the prompt and the answer of an example. The answer is the `completion` of the example's row (messages or
+    a string), or else the string in its `answer`. Tools come from the row's column `tools`, or else from the
+    environment's attribute `tools`.
 
     Raises ProblemError (404): ExampleNotFound, or DemonstrationsMissing with the columns that the row lacks.
     """

@@ -93,7 +93,7 @@ def isolated_group(
 def isolated_demonstration(
     demonstrate: Callable[[R, DemonstrationRequest], Coroutine[Any, Any, Demonstration]],
 ) -> Callable[[R, DemonstrationRequest], Coroutine[Any, Any, Demonstration]]:
-    """Wrap a runner's method so that any exception except ProblemError becomes one with status 422."""
+    """Wrap a runner's method so that any exception except ProblemError becomes a ProblemError with status 422."""
 
     @functools.wraps(demonstrate)
     async def call(runner: R, request: DemonstrationRequest) -> Demonstration:
@@ -128,9 +128,10 @@ class RolloutFailedError(Exception):
 
 
 async def run_isolated(work: Awaitable[Any], limits: GroupLimits, folder: Path) -> Any:
-    """Run one rollout's code and return its result. Raises RolloutFailedError if it raises or exceeds its time limit.
+    """Run one rollout's code and return its result. Raises RolloutFailedError if the code raises or exceeds its time
+    limit.
 
-    Only a cancellation from outside propagates.
+    A CancelledError propagates only if the current task was cancelled from outside.
     """
     try:
         async with asyncio.timeout(limits.ends - time.monotonic()) as limit:
@@ -179,7 +180,9 @@ def environments_of(environment: Any) -> Iterator[Any]:
 
 
 def isolate_rollouts(environment: Any, folder: Path) -> None:
-    """Isolate every rollout of a `verifiers.Environment`, and score only the rollouts that finished."""
+    """Make an exception in a rollout of a `verifiers.Environment` fail only that rollout, and score only the rollouts
+    that finished.
+    """
     for each in environments_of(environment):
         _isolate_rollouts(each, folder)
         each.rubric.score_group = _scoring(each.rubric.score_group, each.rubric.dummy_score_group)

@@ -63,7 +63,7 @@ def row_of(loaded: Loaded, split: Split, index: int) -> dict[str, Any]:
 
 
 def present_fields(row: Mapping[str, Any], loaded: Loaded, split: Split) -> dict[str, Any]:
-    """Return an example without absent fields in its values, at every depth. All columns are kept."""
+    """Return an example without the struct fields that are None in its values, at every depth. All columns are kept."""
     features = getattr(_rows(loaded, split), "features", None)
     if not isinstance(features, Mapping):
         return dict(row)

@@ -94,7 +94,9 @@ class Conversations:
         return (one for found in self._by_answer.values() for one in found)
 
     def longest_continued(self, messages: Messages) -> Conversation | None:
-        """Return the longest recorded chat that `messages` continue, or None. Of several, returns the newest."""
+        """Return the longest recorded chat that `messages` continue, or None. Of several equally long chats, returns
+        the newest.
+        """
         if not self._by_answer:
             return None
         keys = prefix_keys(messages)

@@ -9,7 +9,7 @@ ROLLOUT_ID = re.compile(r"[ -~]{1,200}")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits per group, unless stated otherwise."""
+    """Limits of the gateway, per group unless stated otherwise."""
 
     in_flight: int = 4096
     """Maximum number of concurrent requests. A run may have 1024 rollouts per example."""

@@ -175,12 +175,12 @@ class LiveGroups:
         base: bool = False,
         rules: SamplingRules | None = None,
     ) -> LiveGroup:
-        """Open a group that starts with `policy`, and is pinned to it unless it is recorded for training.
+        """Open a group that starts with `policy`. The group keeps this policy unless it is recorded for training.
 
-        `ordinal` determines its seeds. The default is the number of groups opened before; evaluations (`record` False)
-        are counted separately. With `base`, the base model responds instead of the policy, so that an evaluation can
-        measure the base model. Engines whose weights were replaced (`PolicyKind.weights`) no longer have a base model,
-        so no replica can serve such a group.
+        `ordinal` determines the group's seeds. The default is the number of groups opened before; evaluations (`record`
+        False) are counted separately. With `base`, the base model responds instead of the policy, so that an evaluation
+        can measure the base model. Engines whose weights were replaced (`PolicyKind.weights`) no longer have a base
+        model, so no replica can serve such a group.
         """
         number = self._opened[record] if ordinal is None else ordinal
         self._opened[record] += 1

@@ -40,8 +40,8 @@ class PrefixBridge:
     async def continuation(
         self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any], known: Conversations
     ) -> Continuation | None:
-        """Find the longest `known` conversation that this chat continues, and return how it does so. Returns None if
-        there is none.
+        """Return the longest `known` conversation that this chat continues, with the prompt that continues it. Returns
+        None if there is no such conversation.
 
         Sends one request to the engine, and a second one if the template's rendering of the last answer differs from
         the sampled tokens. Raises GroupClosed.

@@ -72,7 +72,7 @@ class Exchange:
 
 
 class Gateway:
-    """Gateway's routes. `packages` is None without S3 (tests)."""
+    """HTTP routes of the gateway. `packages` is None only in tests without S3."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ NOT_HERE = "This platform has no equivalent: "
 
 
 class FieldProblems(Exception):
-    """Problems with fields of a body, or with parameters of the query, by their location."""
+    """Problems with fields of a request's body or with query parameters, by location."""
 
     def __init__(self, problems: Sequence[tuple[Sequence[str | int], str]], place: str = "body") -> None:
         """`place` is `body` or `query`."""

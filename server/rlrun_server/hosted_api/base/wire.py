@@ -35,7 +35,7 @@ def plain_values(value: Any) -> Any:
 
 
 def upper_snake(word: str) -> str:
-    """Return `NOT_DEPLOYED` for `NotDeployed`."""
+    """Convert a word from camel case to upper snake case, for example `NotDeployed` to `NOT_DEPLOYED`."""
     return "".join(f"_{c}" if c.isupper() and at else c.upper() for at, c in enumerate(word)).upper()
 
 

@@ -23,7 +23,9 @@ MAX_SHOWN = 10
 
 
 async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[FieldProblem]:
-    """Return a problem for each missing environment. If S3 is slow, the operator checks the remaining environments."""
+    """Return a problem for each missing environment. If S3 is slow, skips the remaining environments, which the
+    operator checks later.
+    """
     problems: list[FieldProblem] = []
     try:
         async with asyncio.timeout(CHECK_SECONDS):

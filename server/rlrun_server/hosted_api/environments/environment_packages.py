@@ -108,7 +108,9 @@ class EnvironmentPackages:
             ) from error
 
     async def require_owner(self, owner: str) -> None:
-        """Check that the packages belong to the current namespace of this name or a listed owner. Raises RestError."""
+        """Check that the owner's packages belong to the namespace that exists under this name now, or to an owner in
+        the platform's list of owners. Raises RestError.
+        """
         try:
             await self._package_owners.require(owner)
         except RequestNotAllowed as error:

@@ -19,7 +19,7 @@ MAX_TEXT = 2000
 
 
 def run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
-    """Convert an RLRun to the clients' run. `seq_len` is its model's sequence length, or 0 if unknown."""
+    """Convert an RLRun to the clients' run. `seq_len` is the sequence length of the run's model, or None if unknown."""
     metadata, spec, status = run["metadata"], run.get("spec") or {}, run.get("status") or {}
     phase, progress = phase_of(run), status.get("progress") or {}
     resolved, wandb = status.get("resolved") or {}, spec.get("wandb") or {}
@@ -61,7 +61,10 @@ def run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
 
 
 def listed_run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
-    """Convert an RLRun to a list item, which lacks the settings of its environments."""
+    """Convert an RLRun to a list item, which lacks the settings of its environments.
+
+    `seq_len` has the same meaning as in `run_of`.
+    """
     spec = dict(run.get("spec") or {})
     spec["env"] = _without_settings(spec.get("env"))
     if isinstance(spec.get("eval"), Mapping):
@@ -107,7 +110,9 @@ def environment_of(entry: Any) -> Json:
 
 
 def section(spec: Mapping[str, Any], key: str) -> Json | None:
-    """Return a section of the spec without square brackets, or None if the section is not set."""
+    """Return a section of the spec with its square brackets replaced by parentheses, or None if the section is not
+    set.
+    """
     values = spec.get(key)
     return plain_values(values) if isinstance(values, Mapping) else None
 

@@ -98,7 +98,7 @@ def rows_of(columns: Columns, min_step: int, max_step: int, limit: int | None) -
 
 
 def row_of(columns: Columns, at: int) -> Json:
-    """Return one step."""
+    """Return the metrics of the step at index `at`."""
     numbers = {name: values[at] for name, values in columns.values.items() if not math.isnan(values[at])}
     return {"step": columns.steps[at], "timestamp": columns.times[at], **numbers}
 

@@ -107,7 +107,9 @@ async def list_gpu_types(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
 @router.get("/training/{path:path}")
 @router.post("/training/{path:path}")
 async def answer_about_others(path: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Respond with 404 for preparation, volumes and other paths. Clients then start a run without these features."""
+    """Respond with 404 to requests about volumes, local validation and other unsupported features. Clients then start a
+    run without these features.
+    """
     raise no_counterpart(
         "volumes, local validation and the like. Files of a run are in S3, and a run is checked when it is created.",
         status=404,

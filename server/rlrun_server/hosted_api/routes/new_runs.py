@@ -70,9 +70,10 @@ def require_paused(run: Obj) -> None:
 
 
 def newest_checkpoint(run: Obj, checkpoints: Iterable[ArtifactSummary]) -> ArtifactSummary | None:
-    """Return the checkpoint from which a paused run would continue, or None if it has not trained a step yet.
+    """Return the checkpoint from which a paused run would continue, or None if the run has not trained a step yet.
 
-    Raises RestError if it has trained but has no checkpoint, because a run that continues it would start from scratch.
+    Raises RestError if the run has trained but has no checkpoint, because a run that continues it would start from
+    scratch.
     """
     of_run = [c for c in checkpoints if c.run_uid == run["metadata"]["uid"] and c.phase not in ("Failed", "Deleting")]
     newest = max(of_run, key=lambda checkpoint: checkpoint.step, default=None)

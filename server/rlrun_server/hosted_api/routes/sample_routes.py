@@ -187,7 +187,7 @@ def samples_of(
 
 
 def sample_of(item: SampleItem, group: SampleGroupInfo | None, record: SampleRecord | None) -> Json:
-    """Return a rollout, from its record if available, else from the list."""
+    """Convert a rollout to the clients' sample, with its texts if `record` is available."""
     known: Json = {"sample_id": item.rollout, "group": item.group, "reward": item.reward, "advantage": item.advantage}
     if record is not None:
         whole = record.model_dump(mode="json", by_alias=False, exclude_none=True, exclude={"v", "rollout", "group"})

@@ -88,7 +88,7 @@ class Access:
         return allowed
 
     async def may_each(self, user: User, checks: Sequence[Check]) -> list[bool]:
-        """Return the permissions that the user has. Raises the same exceptions as `may`."""
+        """Return for each check whether the user has the permission. Raises the same exceptions as `may`."""
         unknown = sum(not self._users.knows_permission(user, check) for check in checks)
         if unknown and not self._reviews.allow(user.limited_as, self._clock(), unknown):
             detail = (

@@ -92,7 +92,7 @@ def from_field_problems(problems: Sequence[FieldProblem], prefix: str = "") -> l
 
 
 def pointer_of(path: str) -> str:
-    """Return `/env/0/id` for `env[0].id`."""
+    """Convert a field path to a JSON pointer, for example `env[0].id` to `/env/0/id`."""
     parts = path.replace("[", ".").replace("]", "").split(".")
     return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in parts if part)
 
@@ -100,7 +100,8 @@ def pointer_of(path: str) -> str:
 def from_api_error(error: ApiError, field: str = "") -> RestError:
     """Convert an error of the API server in response to a request with the caller's own token.
 
-    `field` is the prefix of field paths that the request's body does not have, for example `spec`.
+    `field` is a prefix, for example `spec`, which is removed from the error's field paths because the body of the
+    caller's request lacks it.
     """
     if error.reason == TOO_LARGE:
         return RestError(413, Reason.ANSWER_TOO_LARGE, _sentence(f"the objects cannot be read: {error.message}"))
@@ -207,7 +208,9 @@ def install(app: FastAPI, methods: Mapping[str, Iterable[str]]) -> None:
 
 
 def respond_to_errors(app: FastAPI, responses: Mapping[type[Exception], Callable[[Request, Any], Response]]) -> None:
-    """Make the application respond to exceptions with the results of functions by their types."""
+    """Make the application respond to an exception with the result of the function that `responses` has for its
+    type.
+    """
     for kind, respond in responses.items():
 
         async def handle(request: Request, error: Exception, respond: Any = respond) -> Response:
@@ -248,8 +251,8 @@ PARAMETER = re.compile(r"\{[^{}]*\}")
 def allowed_methods(methods: Mapping[str, Iterable[str]], path: str) -> list[str]:
     """Return the methods of the path, or none if the path does not exist.
 
-    `methods` has the methods of each path template. A parameter contains no colon, so `/runs/first:stop` is the action
-    and not a run.
+    `methods` has the methods of each path template. A path parameter contains no colon, so `/runs/first:stop` is the
+    action `stop` and not a run named `first:stop`.
     """
     allowed: set[str] = set()
     for template, those in methods.items():

@@ -82,7 +82,7 @@ async def wait_for_files(name: str, work: Awaitable[T]) -> T:
 
 
 class StoredFiles:
-    """Files in S3 that are used by one thread pool."""
+    """Access to files in S3 through one thread pool."""
 
     def __init__(
         self, storage: PlatformStorage, name: str, threads: int, *, waiting: int | None = None, at_once: int = 1
@@ -101,7 +101,7 @@ class StoredFiles:
         return RunLayout.of(self.root.bucket, self.root.key, namespace, uid)
 
     async def run(self, tenant: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that uses files in a thread, and return its result.
+        """Run a function that uses files in S3 in a thread, and return its result.
 
         Raises RestError if S3 fails, or if too many calls of the tenant (a namespace or a user) are waiting.
         """

@@ -64,7 +64,7 @@ class PodSelection:
 
 @dataclass(frozen=True)
 class ContainerLog:
-    """End of a container's log."""
+    """Last lines of a container's log."""
 
     origin: LogOrigin
     data: bytes | None

@@ -196,7 +196,7 @@ def newest(lines: Iterable[ParsedLine], count: int) -> tuple[Sequence[ParsedLine
 
 
 def merge_lines(pods: Sequence[Sequence[ParsedLine]], count: int) -> tuple[list[LogLine], bool]:
-    """Return the newest lines of all pods in the order of their times, and whether older ones were left out."""
+    """Return the newest lines of all pods in the order of their times, and whether older lines were left out."""
     ordered = sorted((line for lines in pods for line in lines), key=lambda line: line.nanoseconds)
     chosen: list[LogLine] = []
     left = MAX_TEXT

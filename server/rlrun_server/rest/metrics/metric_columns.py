@@ -32,7 +32,7 @@ class TooManyValues(Exception):
 
 @dataclass(frozen=True)
 class Columns:
-    """Numbers by name, one per step; NaN where there is none."""
+    """Metrics of a run by name, with one number for each step. The number is NaN if the step lacks the metric."""
 
     steps: Sequence[int]
     times: Sequence[str]

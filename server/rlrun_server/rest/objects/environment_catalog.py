@@ -64,7 +64,7 @@ class EnvironmentCatalog:
         self._packages = FetchedValue(self._read, clock)
 
     def is_listed(self, owner: str) -> bool:
-        """Return whether only the owner's namespaces may use its packages."""
+        """Return whether only namespaces that are assigned to the owner may use the owner's packages."""
         return owner in self._owners
 
     def has_namespace(self, owner: str, namespace: str) -> bool:
@@ -95,7 +95,7 @@ class EnvironmentCatalog:
 
 
 def packages_of(files: Iterable[StoredObject], folder: S3Uri) -> tuple[Package, ...]:
-    """Return the packages by id. Keys that a push cannot have written are skipped."""
+    """Return the packages by id. Skips objects whose keys a push cannot have written."""
     versions: dict[tuple[str, str], dict[str, datetime]] = {}
     for stored in files:
         parts = stored.key.removeprefix(f"{folder.key}/").split("/")

@@ -31,7 +31,7 @@ class UsageReader:
     ) -> tuple[list[UsageRecord], bool]:
         """Return the selected records that ended at `since` or later, and whether all files could be read.
 
-        Limits are per `caller`. Raises RestError.
+        `caller` is the tenant whose concurrent reads are limited. Raises RestError.
         """
         return await self._files.run(caller, self._read, since, now, includes)
 

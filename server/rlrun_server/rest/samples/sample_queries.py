@@ -43,7 +43,7 @@ class StepFilter(Schema):
 
 
 class StepScope(StepFilter):
-    """Query whose result a cursor continues."""
+    """Parameters of a list of steps that must stay the same while a cursor is used."""
 
     uid: str
 
@@ -91,7 +91,7 @@ class SampleSelection(Schema):
 
 
 class SampleScope(SampleSelection):
-    """Query whose result a cursor continues."""
+    """Parameters of a list of rollouts that must stay the same while a cursor is used."""
 
     uid: str
     step: int

@@ -214,7 +214,7 @@ def rewards_of(step: OpenedStep, environment: str | None) -> list[float]:
 
 
 def histogram(rewards: Sequence[float], count: int) -> list[RewardBin]:
-    """Return bins of equal width from the minimum to the maximum reward."""
+    """Return `count` bins of equal width from the minimum to the maximum reward."""
     if not rewards:
         return []
     low, high = min(rewards), max(rewards)

@@ -108,7 +108,7 @@ class _Known:
 
 
 class SummaryReader:
-    """Summaries by run, at most FRESH_SECONDS old while S3 responds."""
+    """Reads the summaries of the rollouts of each run. Summaries are at most FRESH_SECONDS old while S3 responds."""
 
     def __init__(self, storage: PlatformStorage, clock: Callable[[], float], turn: DecodingTurn) -> None:
         self._store = storage.store
