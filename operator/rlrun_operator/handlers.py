@@ -131,7 +131,9 @@ def registry(
 
 
 class NoDiffBase(kopf.DiffBaseStorage):  # type: ignore[misc]
-    """Stores no last state of an object. kopf would read it from an annotation that users may write."""
+    """Storage that keeps no last state of an object, because kopf would read that state from an annotation that users
+    may write.
+    """
 
     @override
     def build(self, **_: Any) -> kopf.BodyEssence:

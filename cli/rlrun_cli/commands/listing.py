@@ -58,7 +58,9 @@ class Choice:
     fmt: TableFormat | None = None
 
     def select(self, api: RemoteCluster, kind: ResourceKind, fields: str) -> Printed:
-        """Return the selected objects: whole objects if they are printed or sorted by a field, otherwise their rows."""
+        """Return the selected objects: whole objects if they are printed or sorted by a field, otherwise only their
+        table rows.
+        """
         place = None if self.all_namespaces else api.namespace
         return Printed(kind, place, self.selector, fields, bool(self.sort_by) or not output.is_table(self.fmt))
 

@@ -92,7 +92,8 @@ def choose_namespace(option: str | None, file: RunFile) -> str | None:
 
 
 def add_wandb_key(values: dict[str, str], file: RunFile, key: str | None, *, is_option: bool) -> None:
-    """Add the Weights & Biases key to the variables of a run that reports there, unless they contain a key.
+    """Add the Weights & Biases key to the variables of a run that reports to Weights & Biases, unless they contain a
+    key.
 
     A key given as an option is always added. The shell's key is not added if the run may get a key from its own Secret
     (envFrom). Prints a warning if there is no key at all.
@@ -122,7 +123,7 @@ def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool)
 
 
 def with_user(body: Obj, user: str) -> Obj:
-    """Annotate the run with its user for usage reports, unless the file already does or the user is empty."""
+    """Annotate the run with its user for usage reports, unless the file sets this annotation or the user is empty."""
     metadata = body["metadata"]
     annotations = {**({USER_ANNOTATION: user} if user else {}), **(metadata.get("annotations") or {})}
     return {**body, "metadata": {**metadata, **({"annotations": annotations} if annotations else {})}}

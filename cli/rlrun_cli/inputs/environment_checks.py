@@ -31,7 +31,7 @@ class Remark:
 
 
 def check_wheel(wheel: Wheel) -> list[Remark]:
-    """Check that the wheel has the module that runs import, with the expected function or verifiers.v1 exports."""
+    """Check that the wheel has the module that a run imports, with the expected function or verifiers.v1 exports."""
     module = module_of(wheel)
     with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
         names = set(archive.namelist())

@@ -62,7 +62,9 @@ class Job:
 
     @property
     def pass_tokens(self) -> int:
-        """Largest number of tokens in a forward pass of the trainer. A longer sequence exceeds a micro-batch."""
+        """Largest number of tokens in a forward pass of the trainer. A sequence that is longer than a micro-batch has
+        its own pass.
+        """
         return max(self.micro_batch_tokens, self.seq_len)
 
 
@@ -134,7 +136,7 @@ def pod_resources(
     """Return the CPU and memory of a container with GPUs. The memory suffices for `reads` processes that read the
     weights.
 
-    `downloads` is True if the weights are copied to the node's disk, which the container then requests.
+    `downloads` is True if the weights are copied to the node's disk. The container then requests disk space for them.
     """
     default = default_resources(gpus)
     read = math.ceil(weights_gb * GB / GIB * bytes_per_parameter / BYTES_PER_PARAMETER * reads)

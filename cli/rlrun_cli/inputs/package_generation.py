@@ -20,7 +20,7 @@ from rlrun_cli.inputs.wheel_builder import Wheel
 
 
 def module_of(wheel: Wheel) -> str:
-    """Return the name of the module that runs import."""
+    """Return the name of the module that a run imports."""
     return wheel.name.replace("-", "_")
 
 
@@ -52,7 +52,7 @@ def python_of(wheels: Sequence[Wheel]) -> ImagePython:
 
 
 def problem_of_this_python(wheels: Sequence[Wheel]) -> str:
-    """Return the reason why this Python cannot run the wheels, or an empty string."""
+    """Return why the Python of this process cannot run the wheels, or an empty string if it can."""
     this, wanted = platform.python_version(), wheels[-1].requires_python
     return "" if admits(wanted, this) else f"requires-python asks for {wanted}, but this Python is {this}"
 

@@ -65,7 +65,9 @@ def load(path: Path, owner: str | None = None) -> RunFile:
 
 
 def plain_path(path: Path) -> Path:
-    """Return the path without the `@` prefix of some hosted clients, unless a file with the prefix exists."""
+    """Return the path without a leading `@`, as in commands of some hosted clients, unless a file whose name begins
+    with `@` exists.
+    """
     return Path(str(path)[1:]) if str(path).startswith("@") and len(str(path)) > 1 and not path.exists() else path
 
 

@@ -123,7 +123,7 @@ def read_project(folder: Path) -> dict[str, Any]:
 
 
 def project_name(project: Mapping[str, Any]) -> str:
-    """Return the name in the project's table, or an empty string if the build backend determines the name."""
+    """Return the name in the `project` table, or an empty string if the build backend determines the name."""
     table = project.get("project")
     name = table.get("name") if isinstance(table, dict) else None
     return name if isinstance(name, str) else ""

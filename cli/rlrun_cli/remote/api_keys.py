@@ -13,7 +13,7 @@ Answer = TypeVar("Answer", bound=Schema)
 
 
 class ApiKeys:
-    """API keys of one namespace. Methods raise AccessDenied, StorageServerUnavailable."""
+    """API keys of one namespace. Methods raise AccessDenied and StorageServerUnavailable."""
 
     def __init__(self, send: "Send", namespace: str) -> None:
         self._send = send

@@ -271,7 +271,7 @@ class RemoteCluster:
             raise ApiError(error.status, error.reason, error.message, action=action, details=error.details) from error
 
     def may(self, verb: str, group: str, resource: str, subresource: str) -> bool:
-        """Return True if the user may do this in the namespace. Raises ApiError."""
+        """Return True if the user may use this verb on the resource in the namespace. Raises ApiError."""
         asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
         attributes = {**asked, **({"subresource": subresource} if subresource else {})}
         return bool(self._review(SELF_ACCESS_REVIEW, {"resourceAttributes": attributes}).get("allowed"))

@@ -127,8 +127,8 @@ def with_options(
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of `opener` to a command, which receives the opened object as `name`.
 
-    If the command declares an option of `opener` itself, both receive its value. Options in `without` are not added and
-    keep their defaults.
+    If the command declares an option of `opener` itself, both the command and `opener` receive its value. Options in
+    `without` are not added and keep their defaults.
     """
 
     def decorate(command: Command) -> Command:

@@ -45,7 +45,7 @@ def starts_of(api: RemoteCluster, run: str, chosen: LogSelection) -> list[Contai
 
 
 def read_copies(store: Store, layout: RunLayout, run: str, chosen: LogSelection) -> Iterator[str]:
-    """Yield the lines of the selected copies in S3. Raises StoreError, and CliError if there are none."""
+    """Yield the lines of the selected logs in S3. Raises StoreError, and CliError if there are no such logs."""
     folder, role, attempt = layout.logs, chosen.role.value, chosen.attempt
     files = [name for name, _ in store.list_files(folder)]
     selected = select_logs(files, run, role, attempt, chosen.previous, chosen.components)

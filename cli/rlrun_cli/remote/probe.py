@@ -19,7 +19,7 @@ ANSWER_SECONDS = 3.0
 class ProbedTransport(SyncTransport):
     """Transport that lists the kinds of the API group before its first request.
 
-    A list of many objects may take long, but any running API server returns this list immediately.
+    Listing many objects may take long, but any running API server lists its kinds immediately.
     """
 
     def __init__(self, transport: SyncTransport, open_quick: Callable[[], SyncTransport]) -> None:

@@ -54,7 +54,7 @@ Addressing = Annotated[
 
 
 def open_store(ctx: typer.Context, endpoint: str | None, style: AddressingStyle | None) -> "Store":
-    """Return an S3 client with its own credentials, without sending a request. Raises StoreError."""
+    """Return an S3 client with the AWS credentials of this machine, without sending a request. Raises StoreError."""
     return cli_context(ctx).store(endpoint, style)
 
 
@@ -130,7 +130,7 @@ Errors of the bucket and of the cluster become a CliError.
 
 @contextmanager
 def s3_operation(action: str) -> Iterator[None]:
-    """Convert a StoreError to a CliError. `action` completes "cannot ...", as in "read the metrics of first"."""
+    """Convert a StoreError to a CliError. `action` completes "cannot ...", as in "read the metrics of my-run"."""
     from rlrun.storage.errors import AccessDenied, StorageServerUnavailable
     from rlrun.storage.store import StoreError, Unreachable
 

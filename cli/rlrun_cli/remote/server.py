@@ -269,7 +269,7 @@ class Once:
         self._is_done = False
 
     def __call__(self) -> None:
-        """Call it unless it has succeeded before. Raises its exceptions."""
+        """Call the function unless it has succeeded before. Propagates its exceptions."""
         with self._lock:
             if not self._is_done:
                 self._call()

@@ -33,7 +33,9 @@ class UserToken:
         *,
         with_key: bool = True,
     ) -> None:
-        """`audience` is that of a requested token; empty means the API server. `with_key` prefers an API key."""
+        """`audience` is the audience of a requested token; empty means the API server. If `with_key` is set, an API key
+        takes precedence over tokens.
+        """
         self._cluster = cluster
         self._with_key = with_key
         self._audience = audience

@@ -24,7 +24,7 @@ HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110
 class CommandEntry:
     """Command of a group: its function, and its line in the group's help page.
 
-    The module of `stop_run` defines `STOP_RUN_EPILOG`, the text at the end of the command's own help page.
+    The text at the end of the command's own help page is a constant in its module: `STOP_RUN_EPILOG` for `stop_run`.
     """
 
     target: str
@@ -151,7 +151,7 @@ class LazyGroup(PlainHelp, TyperGroup):
 
 
 def load(name: str, entry: Entry) -> Any:
-    """Return the command of an entry. Imports the module of a single command."""
+    """Return the command or group of an entry. For a command, imports its module."""
     if isinstance(entry, GroupEntry):
         return LazyGroup(
             name=name,

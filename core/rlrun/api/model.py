@@ -147,7 +147,7 @@ class Pods(PodShape):
 
     @property
     def all_gpus(self) -> int:
-        """Number of GPUs per pod, including those in `resources`. A MIG instance counts as one."""
+        """Number of GPUs per pod, including those in `resources`. A MIG instance counts as one GPU."""
         named = {**self.resources.requests, **self.resources.limits}
         return self.gpus + sum(int(n) for name, n in named.items() if is_gpu(name) and n.isdecimal())
 

@@ -75,7 +75,7 @@ class ClusterSource:
         return [convert(item) for item in self._transport.list(requests.list_page(kind, namespace, labels))[0]]
 
     def record(self, artifact: LostArtifact) -> None:
-        """Create the object of an artifact with its status, unless it exists with a status. Raises ApiError.
+        """Create the object of an artifact with its status, unless an object with a status exists. Raises ApiError.
 
         An existing object is not changed, except that a missing status is written, as after an interrupted call.
         """

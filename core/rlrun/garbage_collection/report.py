@@ -25,8 +25,8 @@ def parse_age(text: str) -> timedelta:
 
 
 def as_dict(item: GarbageItem, removed: Removed | None = None) -> dict[str, Any]:
-    """Return one entry of the JSON output. `removed` and `problem` are only present after an attempt to delete the
-    item.
+    """Return one entry of the JSON output. The keys `removed` and `problem` are present only after an attempt to delete
+    the item.
     """
     entry: dict[str, Any] = {
         "kind": item.kind,

@@ -124,8 +124,8 @@ class Sweep:
             yield self._remove(item) if item in garbage else Removed(item, "the item has changed meanwhile and is kept")
 
     def adopt(self) -> None:
-        """Write this cluster's mark, so that it may delete files below the prefix. Replaces the mark of another
-        cluster.
+        """Write this cluster's mark, so that the cluster may delete files below the prefix. Replaces the mark of
+        another cluster.
         """
         write_mark(self.store, self.root, self.cluster.uid(), replace=True)
 

@@ -33,7 +33,7 @@ class RunTombstone(Schema):
     """Folders of the artifacts that were in use when the run was deleted, such as `checkpoints/step-000040`."""
 
     def deletes(self, path: str) -> bool:
-        """Return whether the artifact in this folder was deleted with the run."""
+        """Return whether the artifact in the folder `path` was deleted with the run."""
         return self.artifact_policy is ArtifactPolicy.delete and path not in self.retained
 
     def to_bytes(self) -> bytes:

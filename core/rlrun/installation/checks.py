@@ -151,7 +151,9 @@ def check_s3() -> str:
 
 
 def check_run() -> str:
-    """Create the RLRun in the variable RUN, wait until it completes, and delete it. Raises CheckFailed."""
+    """Create the RLRun that the environment variable RUN contains, wait until it completes, and delete it. Raises
+    CheckFailed.
+    """
     from kubernetes import client, config
 
     from rlrun.kube import requests

@@ -76,9 +76,9 @@ class AsyncKubeClient:
         complete.
 
         `fields` is a field selector; the API server responds with 400 if the kind does not support it. `keep` returns
-        the part of each object to keep while the next page is read. Pages then have at most PAGE_LIMIT bytes.
-        Selections of one run or pool (a value for each label) or of one object (`fields` in a namespace) have pages of
-        at most RUN_PAGE_LIMIT and a total of at most RESPONSE_LIMIT bytes. Raises ApiError.
+        the part of each object to keep while the next page is read. Pages then have at most PAGE_LIMIT bytes. Lists of
+        one run or pool (every label has a value) or of one object (`fields` in a namespace) have pages of at most
+        RUN_PAGE_LIMIT bytes and at most RESPONSE_LIMIT bytes in total. Raises ApiError.
         """
         request = requests.list_page(kind, namespace, labels, fields=fields)
         if (labels and all(labels.values())) or (namespace and fields):
@@ -92,7 +92,7 @@ class AsyncKubeClient:
     ) -> AsyncIterator[tuple[builtins.list[Obj], str]]:
         """Yield all objects with these labels page by page, with the version from which a watch can start.
 
-        Pages have at most PAGE_LIMIT bytes. The list is complete if it ends without ApiError.
+        Pages have at most PAGE_LIMIT bytes. The list is complete if the iteration ends without ApiError.
         """
         async for page in self._pages(replace(requests.list_page(kind, namespace, labels), limit_bytes=PAGE_LIMIT)):
             yield page

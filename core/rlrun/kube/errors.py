@@ -33,8 +33,8 @@ class ApiError(Exception):
     """Raised if the API server rejects a request or does not respond.
 
     `status` is the HTTP status, or 0 without a usable response. `reason` is the reason of Kubernetes' Status object
-    (NotFound, Conflict, Invalid), the HTTP status if the response is not a Status, or one of this module's constants
-    without a response. `action` is the request as a phrase that follows "cannot": "get RLRun team/first".
+    (NotFound, Conflict, Invalid), the HTTP status if the response is not a Status, or, if there was no response, one of
+    this module's constants. `action` is the request as a phrase that follows "cannot": "get RLRun team/first".
     """
 
     def __init__(

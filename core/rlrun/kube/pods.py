@@ -140,7 +140,9 @@ class Pod:
 
     @cached_property
     def log_hold_address(self) -> str | None:
-        """IP address of the pod if its log hold runs, otherwise None."""
+        """IP address of the pod if its log hold is running, otherwise None. The log hold is a sidecar that delays the
+        end of the pod until its logs are copied.
+        """
         held = any(
             status["name"] == LOG_HOLD_CONTAINER and "running" in (status.get("state") or {})
             for status in self._status.get("initContainerStatuses") or []
@@ -189,7 +191,9 @@ class Pod:
 
     @cached_property
     def is_out_of_disk(self) -> bool:
-        """True if the kubelet evicted the pod for exceeding its own ephemeral-storage limit, not for a full node."""
+        """True if the kubelet evicted the pod for exceeding its own ephemeral-storage limit, rather than because the
+        node was full.
+        """
         return self.reason == EVICTED and any(part in self.message for part in DISK_LIMIT_MESSAGES)
 
     @cached_property

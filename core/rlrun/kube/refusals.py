@@ -60,7 +60,9 @@ def find_other_owner(obj: Obj, existing: Obj) -> ObjectRefused | None:
 
 
 def explain_refusal(what: str, message: str) -> Problem:
-    """Return the problem of a refusal. `what` describes the refused request, `message` is the API server's message."""
+    """Return the problem that explains a refusal to the user. `what` describes the refused request, `message` is the
+    API server's message.
+    """
     if "exceeded quota" in message:
         reason = Reason.QUOTA_EXCEEDED
         advice = "Ask the platform team for a larger quota, or delete runs that are not needed."

@@ -270,7 +270,7 @@ def replace(obj: Obj, field_manager: str | None) -> KubeRequest:
 
 
 def apply(obj: Obj, field_manager: str | None, subresource: str | None = None) -> KubeRequest:
-    """Return the server-side apply of the object, or of its subresource."""
+    """Return the request for a server-side apply of the object, or of its subresource."""
     kind, namespace, name = ref_of(obj)
     return KubeRequest(Verb.APPLY, kind, namespace, name, obj, field_manager=field_manager, subresource=subresource)
 
@@ -283,7 +283,7 @@ def patch(
     field_manager: str | None,
     subresource: str | None = None,
 ) -> KubeRequest:
-    """Return the JSON merge patch of an object, or of its subresource."""
+    """Return the request for a JSON merge patch of an object, or of its subresource."""
     place = namespace if kind.namespaced else None
     return KubeRequest(Verb.PATCH, kind, place, name, changes, field_manager=field_manager, subresource=subresource)
 

@@ -46,7 +46,9 @@ class SyncTransport(ABC):
             raise
 
     def pages(self, request: KubeRequest) -> Iterator[Obj]:
-        """Yield the pages of a list, starting with `request`. The list is complete if it ends without ApiError."""
+        """Yield the pages of a list, starting with `request`. The list is complete if the iteration ends without
+        ApiError.
+        """
         following: KubeRequest | None = request
         while following is not None:
             page = self.send(following)

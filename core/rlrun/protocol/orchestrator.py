@@ -45,7 +45,7 @@ class GroupCounts(Schema):
 
 
 class RunStatus(Schema):
-    """Status of a run, from which the operator fills the RLRun's status. The bounds of its values are those of the
+    """Status of a run, from which the operator fills the RLRun's status. Its values have the same bounds as in the
     RLRun's status. Its size limits are low, because the operator parses the statuses of all runs on its event loop and
     keeps the newest of each.
 

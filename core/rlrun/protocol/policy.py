@@ -30,7 +30,7 @@ class PolicyRef(Schema):
     """One immutable version of the policy in S3.
 
     The digest is part of the name, because after a restart from an older checkpoint a run trains a version again, and
-    an engine must not confuse the two.
+    an engine must not confuse the two results.
     """
 
     version: int = Field(ge=0)

@@ -48,7 +48,8 @@ class AuthorityFiles:
 
 
 def follow_authorities(environment: Mapping[str, str] = os.environ, bundle: Path = Path(CA_BUNDLE_PATH)) -> None:
-    """Rewrite the bundle, and shut down this process when its authorities change.
+    """Write `bundle` with the certificates of `caBundle`, and shut down this process when a file of authorities
+    changes.
 
     Must be called before the first client is created. RLRUN_CA_BUNDLE_FILE is the path of the certificates of
     `caBundle`.
@@ -69,7 +70,7 @@ def end_on_change(
     look_seconds: float = LOOK_SECONDS,
     spread_seconds: float = SPREAD_SECONDS,
 ) -> threading.Thread:
-    """Start a thread that calls `end` once after a change."""
+    """Start a thread that calls `end` once after a change of `files`."""
 
     def watch() -> None:
         wait = threading.Event().wait

@@ -44,8 +44,8 @@ class HttpClient:
     ) -> M:
         """Send `body` as JSON and return the response as `model`. Raises RequestError.
 
-        The error quotes the server's response only if that is a `Problem`. A user could point a Service to a different
-        server, and must not read its responses in errors.
+        The error quotes the server's response only if the response is a `Problem`. A user could point a Service to a
+        different server, and must not read its responses in errors.
         """
         return parse(model, await self.fetch(method, url, limits_of(model).size, body, headers), f"{method} {url}")
 

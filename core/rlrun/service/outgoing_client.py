@@ -92,7 +92,7 @@ class OutgoingClient:
         make_resolver: Callable[[], AbstractResolver] = aiohttp.DefaultResolver,
         proxies: ProxyRules | None = None,
     ) -> None:
-        """If `proxies` is None, the environment variables are used."""
+        """If `proxies` is None, the proxy variables of the environment are used."""
         self._rules = rules
         self._make_resolver = make_resolver
         self._proxies = ProxyRules.of_environment(os.environ) if proxies is None else proxies

@@ -80,7 +80,7 @@ class LimitedRunner(web.AppRunner):
         cancels: bool = True,
         drain_seconds: float = DRAIN_SECONDS,
     ) -> None:
-        """`cancels` cancels a handler when its client disconnects."""
+        """If `cancels` is set, a handler is cancelled when its client disconnects."""
         super().__init__(app, handler_cancellation=cancels, shutdown_timeout=drain_seconds, access_log=None)
         self._connections = OpenConnections(self._make_protocol, allow_connections(connections))
         app.middlewares.insert(0, self._count_request)

@@ -16,7 +16,7 @@ class QuotaResult(Enum):
 
 class TenantQuota:
     """Counter of slots by tenant. A tenant gets a further slot only while it uses fewer than `per_tenant`, and fewer
-    than are free, so that a few tenants can never use all `total` slots.
+    slots than are free, so that a few tenants can never use all `total` slots.
     """
 
     def __init__(self, per_tenant: int, total: int) -> None:

@@ -62,7 +62,9 @@ def merge(text: str) -> str:
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Write the file. Returns the exit code: 64 if the certificates cannot be read."""
+    """Write the public certificates and those of `caBundle` to the file in the arguments. Returns the exit code: 64 if
+    the certificates of `caBundle` cannot be read.
+    """
     source = environment.get(CA_BUNDLE_FILE_VARIABLE, "")
     try:
         text = Path(source).read_text("utf-8") if source else environment.get(CA_BUNDLE_VARIABLE, "")

@@ -18,8 +18,8 @@ from rlrun.api.base.s3_connection import S3Connection
 
 
 def new_session(*, use_environment: bool = True) -> boto3.session.Session:
-    """Return a session with its own credentials. Without `use_environment` it reads only the variable AWS_CA_BUNDLE,
-    and no files of AWS tools.
+    """Return a session that shares no credentials with other sessions. Without `use_environment` it reads only the
+    variable AWS_CA_BUNDLE, and no files of AWS tools.
     """
     session = botocore.session.Session(None if use_environment else _without_environment())
     session.register_component("data_loader", _loader())
@@ -35,7 +35,8 @@ def s3_client(
     session_token: str | None = None,
     **config: Any,
 ) -> Any:
-    """Return a client of botocore for this connection, with the certificates and proxies of all clients.
+    """Return a client of botocore for this connection, with the same certificates and proxies as the platform's other
+    clients.
 
     `config` has further arguments of botocore's Config.
     """
@@ -60,7 +61,8 @@ def s3_client(
 
 
 def proxies_of(connection: S3Connection, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the proxies for requests to S3 by scheme, as botocore's `Config` takes them. Empty without a proxy.
+    """Return the proxies for requests to S3 by scheme, as botocore's `Config` takes them. The result is empty if no
+    proxy is used.
 
     botocore itself does not support networks in NO_PROXY.
     """
@@ -69,9 +71,10 @@ def proxies_of(connection: S3Connection, environment: Mapping[str, str] = os.env
 
 
 def authorities(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the `verify` argument of a botocore client: the file with the certificate authorities of other clients.
+    """Return the `verify` argument of a botocore client: the file with the certificate authorities, which the
+    platform's other clients use as well.
 
-    If None, botocore uses AWS_CA_BUNDLE or its own authorities.
+    If the result is None, botocore uses AWS_CA_BUNDLE or its own authorities.
     """
     return None if environment.get("AWS_CA_BUNDLE") else environment.get("SSL_CERT_FILE") or None
 

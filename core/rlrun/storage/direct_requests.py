@@ -45,7 +45,9 @@ PAUSE_SECONDS = 30.0
 
 
 class DirectRequests:
-    """Client for objects and parts. Thread-safe. Methods raise BotoCoreError, and StoreError of the signer."""
+    """Client that transfers objects and parts of objects without boto3's layers. Thread-safe. Methods raise
+    BotoCoreError, and propagate StoreError from the signer.
+    """
 
     def __init__(
         self, client: Any, urls: BucketUrls, signer: RequestSigner, clock: Callable[[], float] = time.monotonic

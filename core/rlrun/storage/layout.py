@@ -118,7 +118,9 @@ class RunLayout:
         return self.root / "logs"
 
     def log(self, attempt: int, pod: str, container: str, previous: bool = False) -> S3Uri:
-        """Return the URI of a container's log. `previous` is the log before the latest restart of the container."""
+        """Return the URI of a container's log. With `previous`, it is the log from before the container's latest
+        restart.
+        """
         name = f"{container}.previous.log" if previous else f"{container}.log"
         return self.logs / f"attempt-{attempt}/{pod}/{name}"
 

@@ -16,7 +16,9 @@ def version_of(text: str) -> Version | None:
 
 
 def admits(specifier: str, version: str) -> bool:
-    """Return whether the specifier allows the version, or one of them is invalid. Pre-releases are allowed."""
+    """Return whether the specifier allows the version, including pre-releases. Returns True if either of them is
+    invalid.
+    """
     parsed = version_of(version)
     try:
         return parsed is None or SpecifierSet(specifier).contains(parsed, prereleases=True)
@@ -39,7 +41,9 @@ def newest(versions: Iterable[str]) -> str | None:
 
 
 def matching(wanted: str, versions: Iterable[str]) -> str | None:
-    """Return the version that equals `wanted`, for example `1.0.0` for `1.0`. The same spelling is preferred."""
+    """Return the version that equals `wanted`, for example `1.0.0` for `1.0`. A version with the same spelling takes
+    precedence.
+    """
     stored = list(versions)
     version = version_of(wanted)
     if wanted in stored or version is None:

@@ -176,8 +176,8 @@ class RemoteSigner(RequestSigner):
     """Signer for a process of the platform, which authenticates with its pod's token and its grant."""
 
     def __init__(self, server: str, token_file: Path, grant: str, region: str, authority: str = "") -> None:
-        """`authority` has CA certificates in PEM to trust instead of the image's. Raises ValueError if they are
-        invalid.
+        """`authority` has CA certificates in PEM to trust instead of the image's certificates. Raises ValueError if
+        they are invalid.
         """
         super().__init__(region)
         self._server = server.rstrip("/")
@@ -198,7 +198,7 @@ class RemoteSigner(RequestSigner):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], region: str) -> "RemoteSigner | None":
-        """Return the signer configured by environment variables, or None without a server."""
+        """Return the signer configured by environment variables, or None if the variables name no server."""
         server = environ.get(SERVER_VARIABLE)
         if not server:
             return None

@@ -138,8 +138,8 @@ class Store:
         signer: RequestSigner | None = None,
         use_environment: bool = True,
     ) -> None:
-        """Without `connection`, the variables of this process decide. Without `use_environment`, variables and files of
-        AWS tools on this machine do not count.
+        """If `connection` is None, the connection is read from the variables of this process. If `use_environment` is
+        False, the variables and files of AWS tools on this machine are ignored.
         """
         connection = connection or read_connection(os.environ if use_environment else {})
         session = new_session(use_environment=use_environment)
@@ -176,7 +176,9 @@ class Store:
 
     @classmethod
     def of_process(cls, environ: Mapping[str, str] = os.environ, limits: RequestLimits = DEFAULT_LIMITS) -> "Store":
-        """Return the store of a process of a run: with rlrun-server, if its variables are set. Raises StoreError."""
+        """Return the store for a process of a run. It uses rlrun-server if the variables for rlrun-server are set.
+        Raises StoreError.
+        """
         connection = read_connection(environ)
         return cls(connection, limits=limits, signer=RemoteSigner.from_environment(environ, connection.region))
 
@@ -323,7 +325,9 @@ class Store:
     def upload(
         self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest, *, once: bool = False
     ) -> Manifest:
-        """Upload like `upload_artifact`, with the details in `manifest`. Listed files must be those of `source`."""
+        """Upload like `upload_artifact`, with the details in `manifest`. The files that `manifest` lists must be those
+        of `source`.
+        """
         files = _outgoing(source)
         if not files:
             raise ValueError(f"nothing to upload to {uri}: the source has no files")

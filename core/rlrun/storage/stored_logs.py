@@ -53,8 +53,8 @@ def select_logs(
 ) -> list[StoredLog]:
     """Return the logs of one role in one attempt by pod, by default in the newest attempt that has logs.
 
-    `run` is None for a deleted run whose name is unknown. `components` selects components such as `env-0`; if empty,
-    all.
+    `run` is None for a deleted run whose name is unknown. `components` selects components such as `env-0`; if it is
+    empty, all components are selected.
     """
     wanted_pods = f"({'|'.join(map(re.escape, components))})-" if components else POD_NAME_PATTERNS[role]
     pod_name = re.compile(("[a-z0-9.-]+" if run is None else re.escape(run)) + "-" + wanted_pods)

@@ -341,7 +341,9 @@ class Transfer:
 
 
 def condition(once: bool) -> dict[str, str]:
-    """Return the boto3 parameter with which S3 stores an object only if it does not exist."""
+    """Return the boto3 parameter with which S3 stores an object only if it does not exist, or no parameter if `once` is
+    False.
+    """
     return {"IfNoneMatch": "*"} if once else {}
 
 

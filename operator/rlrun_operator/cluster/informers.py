@@ -111,7 +111,7 @@ class Informers:
         tenant_labels: Labels | None = None,
     ) -> None:
         """`namespaces` are watched, or all namespaces if None is in the list. `tenant_labels` selects the Namespace
-        objects that are watched; if unset or empty, none are.
+        objects that are watched; if it is None or empty, no Namespace objects are watched.
         """
         kinds = (*kinds, *([NAMESPACE] if tenant_labels else []))
         # List one kind at a time: the pages of several kinds would be in memory together.

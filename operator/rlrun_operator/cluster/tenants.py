@@ -78,7 +78,9 @@ class Tenants:
         return Problem(reason=Reason.NAMESPACE_NOT_TENANT, message=message)
 
     def on_change(self, kind: ResourceKind, change: ObjectChange[CachedObject]) -> None:
-        """Record a namespace that gained or lost the label. Listener of the informers."""
+        """Record a namespace that may have gained or lost the tenant label. The informers call this method after each
+        change.
+        """
         if kind == NAMESPACE:
             self._changed.add(change.cached.name)
             self._dirty.set()
@@ -104,7 +106,7 @@ class Tenants:
                 pass
 
     async def bind(self, cluster: AsyncKubeClient, on_tenancy: Callable[[str], None]) -> None:
-        """Create missing RoleBindings, and delete those in namespaces without the label. Raises ApiError."""
+        """Create missing RoleBindings, and delete those of namespaces without the tenant label. Raises ApiError."""
         changed = set(self._changed)
         tenants = {n: ends for n, ends in self._labelled_namespaces().items() if n != self._settings.lease_namespace}
         roles = {role.cluster_role: role for role in self._settings.tenant_roles}

@@ -111,7 +111,7 @@ class AdmissionQueue:
         return admission
 
     def on_run_deleted(self, key: RunKey, pods: Iterable[Pod], now: datetime) -> bool:
-        """Remove a deleted run from the queue, unless its pods may still run. Returns whether they may."""
+        """Remove a deleted run from the queue, unless its pods may still run. Returns whether they may still run."""
         for uid in self._others(key, _uids_of_pods(pods, now)):
             self._remove(uid)
         self._refresh(now)
@@ -120,8 +120,8 @@ class AdmissionQueue:
     def on_reconcile_failed(self, key: RunKey, run: Obj | None, error: Exception, now: datetime) -> None:
         """Pass the slot to the next run after a failed reconcile, unless the run's status may already contain the slot.
 
-        After a temporary error or a conflict the run keeps the offer, because it is reconciled again immediately. The
-        offer expires after `OFFER_SECONDS`.
+        After a temporary error or a conflict the slot stays offered to the run, because the run is reconciled again
+        immediately. The offer expires after `OFFER_SECONDS`.
         """
         if isinstance(error, ApiError) and (error.is_temporary or error.status == CONFLICT):
             return

@@ -159,7 +159,7 @@ class TerminatingPodLogs:
             self.on_change(POD, ObjectChange(pod))
 
     def on_change(self, _: ResourceKind, change: ObjectChange[CachedObject]) -> None:
-        """Start the copies of a terminating pod of a run. Listener of the informers."""
+        """Start the copies of a terminating pod of a run. The informers call this method after each change."""
         cached = change.cached
         if not isinstance(cached, CachedPod) or not cached.is_ending or not _run_uid(cached) or self._closed:
             return

@@ -175,7 +175,7 @@ class OperatorSource(ClusterSource):
     """`ClusterSource` for the thread of a sweep. Sends requests through the operator's client and event loop."""
 
     def __init__(self, cluster: AsyncKubeClient, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:
-        """`call` is the sweep, at whose end requests are no longer sent."""
+        """`call` is the sweep. After it has ended, no more requests are sent."""
         self._cluster = cluster
         self._loop = loop
         self._call = call

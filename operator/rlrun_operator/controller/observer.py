@@ -221,7 +221,7 @@ class Observer:
         return await self._cluster.get(RLRUN, key.namespace, key.name)
 
     async def pods(self, namespace: str, name: str) -> list[Pod]:
-        """Return the pods of all runs with that name, including deleted ones. Raises ApiError."""
+        """Return the pods of all runs with that name, including deleted runs. Raises ApiError."""
         return [Pod(obj) for obj in await self._cluster.list(POD, namespace, {RUN_LABEL: name})]
 
     async def _with_references(self, catalog: ArtifactCatalog, namespace: str) -> ArtifactCatalog:

@@ -179,7 +179,8 @@ class OrchestratorClient:
         """Quota of watches per namespace."""
 
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
-        """Return the status of the run, which requires its token. Raises RequestError, also before the first response.
+        """Return the status of the run. Raises RequestError, also before the first response. `token` is the run's
+        token, which the orchestrator requires.
 
         `is_fresh` requests the current status. Otherwise the status may be as old as the pause between two changes, or
         SILENT_SECONDS if the orchestrator does not respond.

@@ -67,8 +67,8 @@ class PodEvents:
         """Return the newest known Event of each waiting pod and of each Job that lacks pods, by uid.
 
         If `now` is None, no Events are read. `is_fresh` reads the Events of all pods whose last Event is a warning,
-        because the run may fail for it. If the API server refuses the request, the known Events are returned. Raises
-        ApiError if a fresh read may succeed later.
+        because such an Event may make the run fail. If the API server refuses the request, the known Events are
+        returned. Raises ApiError if a fresh read may succeed later.
         """
         lacking = {job["metadata"]["uid"]: _creation_of(job) for job in jobs if lacks_pods(job, pods)}
         begun = {pod.uid: since for pod in pods if (since := without_container_since(pod)) is not None}

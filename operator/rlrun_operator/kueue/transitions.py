@@ -94,7 +94,7 @@ def decide(
         workloads: All Workloads of the run.
         wanted: The Workload as it would be created now. Needed in stage QUEUED only.
         now: The current time.
-        has_pods: True if a pod of the run may still run, or if a ReplicaSet or Job of it could create one.
+        has_pods: True if a pod of the run may still run, or if a ReplicaSet or Job of the run could create one.
         is_ready: True if all pods of the attempt are ready.
         outcome: Message about the run's end.
     """

@@ -142,7 +142,7 @@ class KindCatalog:
 
     @cached_property
     def surplus_steps(self) -> frozenset[int]:
-        """Steps to delete: expired ones, old incomplete ones, and remains of unfinished deletions."""
+        """Steps to delete: expired steps, old incomplete steps, and remains of unfinished deletions."""
         expired = frozenset(expired_steps(self.complete, self.keep, self.deployed, self.referenced))
         kept = self.complete - expired - self.deployed
         broken = {step for step, folder in self.folders.items() if step not in self.complete and folder.problem}
@@ -190,7 +190,7 @@ class ArtifactCatalog:
         return self.is_listed and any(kind.surplus_steps or kind.deleting_steps for kind in kinds)
 
     def with_references(self, namespace: str, all_runs: Iterable[Obj]) -> "ArtifactCatalog":
-        """Return the catalog with the checkpoints that `all_runs` reference; `namespace` is the run's own."""
+        """Return the catalog with the checkpoints that `all_runs` reference. `namespace` is this run's namespace."""
         referenced = referenced_steps(namespace, self.checkpoints.names, self.checkpoints.objects, all_runs)
         checkpoints = replace(self.checkpoints, referenced=frozenset(referenced))
         return replace(self, checkpoints=checkpoints, has_references=True)

@@ -78,7 +78,7 @@ DELETION_RETRY_SECONDS = 30.0
 def list_artifacts(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Update the artifacts' objects, and the list in the run's status, to match S3, and apply retention."""
+    """Update the artifacts' objects and the run's status to match S3, and apply retention."""
     artifacts, problem = plan_artifacts(observation, spec, now), observation.artifacts_problem
     if artifacts is None:
         if problem is None:
@@ -215,7 +215,7 @@ class _KindPlanner:
 
 
 def deletion_problem(obj: Obj) -> Problem | None:
-    """Return the error of the last deletion of the artifact's files, recorded in its object."""
+    """Return the error of the last deletion of the artifact's files, recorded in its object, or None."""
     conditions = (obj.get("status") or {}).get("conditions") or []
     condition = next((c for c in conditions if c["type"] == DELETED and c["status"] == "False"), None)
     return Problem(reason=condition["reason"], message=condition.get("message", "")) if condition else None

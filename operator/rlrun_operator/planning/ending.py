@@ -52,7 +52,9 @@ def requeue_after_finish(observation: RunObservation, now: datetime, soon: float
 
 
 def may_write(pod: Pod, now: datetime) -> bool:
-    """Return whether the pod may still run a process. A pod that exceeds its grace period is on a lost node."""
+    """Return whether the pod may still run a process. A pod that has exceeded its grace period does not count, because
+    its node is lost.
+    """
     # Kubernetes sets deletionTimestamp to the time of the request plus the grace period.
     ends = pod.deletion_time
     return pod.is_alive and (ends is None or now < ends + NODE_LOSS_MARGIN)
@@ -345,7 +347,7 @@ def ended_attempts(status: RLRunStatus, now: datetime) -> list[EndedAttempt]:
 
 
 def attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
-    """Return the fields of the status that end its attempt."""
+    """Return the fields of the status that end the current attempt."""
     fields: StatusFields = {"next_restart_time": None}
     if status.attempt_start_time is not None:
         fields |= with_active_time(status, now)

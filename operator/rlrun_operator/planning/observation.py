@@ -185,7 +185,9 @@ class RunObservation:
         return str(self.run["metadata"]["uid"])
 
     def owned_children(self, *kinds: str, attempt: int | None = None) -> list[Obj]:
-        """Return the children with this run's uid. Without `kinds` or `attempt`, those of all kinds or attempts."""
+        """Return the children with this run's uid. If `kinds` or `attempt` is omitted, children of all kinds or
+        attempts are returned.
+        """
         owned = [c for c in self.children if label(c, RUN_UID_LABEL) == self.uid and (not kinds or c["kind"] in kinds)]
         return owned if attempt is None else [c for c in owned if attempt_of(c) == attempt]
 

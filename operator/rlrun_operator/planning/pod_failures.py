@@ -140,7 +140,9 @@ def record_startup_failures(
     now: datetime,
     events: Mapping[str, PodEvent] = NO_EVENTS,
 ) -> list[ComponentStatus]:
-    """Record the current startup failure of each pod in the components. `events` are by uid of the pod."""
+    """Record the current startup failure of each pod in the components. `events` has the newest Event of a pod by the
+    pod's uid.
+    """
     uids = [(pod, pod.uid) for pod in pods]
     failures = {uid: found.startup_failure for pod, uid in uids if (found := diagnose_pod(pod, events.get(uid)))}
     return [

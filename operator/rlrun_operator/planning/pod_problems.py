@@ -356,7 +356,7 @@ def diagnose_pod(pod: Pod, event: PodEvent | None = None) -> PodProblem | None:
 def pod_problems(pods: list[Pod], events: Mapping[str, PodEvent] = NO_EVENTS) -> list[PodProblem]:
     """Return the problems of current pods, and of pods that the cluster ended and whose replacements are starting.
 
-    `events` are by uid of the pod, as in `RunObservation.pod_events`.
+    `events` has the newest Event of a pod by the pod's uid, as in `RunObservation.pod_events`.
     """
     relevant = _without_replaced(relevant_pods(pods))
     diagnosed = [problem for p in relevant if (problem := diagnose_pod(p, events.get(p.uid)))]

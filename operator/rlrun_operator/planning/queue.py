@@ -58,7 +58,7 @@ def slot_request(
 ) -> SlotRequest | None:
     """Return the run's request, or None if it needs no slot.
 
-    That is the case if the run has ended, is paused or waits for its weights, or if its spec is invalid.
+    A run needs no slot if it has ended, is paused or waits for its weights, or if its spec is invalid.
     """
     if observation.run["metadata"].get("deletionTimestamp") or (status.phase is not None and status.phase.finished):
         return None
@@ -122,7 +122,9 @@ class QueueLimits:
         return frozenset(self.capacity).union(*self.namespaces.values())
 
     def capacity_for(self, namespace: str) -> Demand:
-        """Return the most that a run of the namespace may request: the lower of platform and namespace limit."""
+        """Return the most that a run of the namespace may request: the lower of the platform's and the namespace's
+        limits.
+        """
         own = self.namespaces.get(namespace, {})
         return {**self.capacity, **{name: min(whole, self.capacity.get(name, whole)) for name, whole in own.items()}}
 
@@ -238,7 +240,9 @@ class _DominantShares:
 def queue_positions(
     placed: Iterable[QueuedRun], waiting: Iterable[QueuedRun], limits: QueueLimits, now: datetime
 ) -> dict[str, QueuePosition]:
-    """Return the position of each waiting run by uid, in order. The order of the arguments has no influence."""
+    """Return the position of each waiting run by uid, in order. The order of the runs in `placed` and `waiting` does
+    not affect the result.
+    """
     usage, shares = _Usage(limits, free=dict(limits.capacity)), _DominantShares(limits)
     for one in placed:
         usage.add(one.key.namespace, one.demand)
@@ -265,7 +269,7 @@ def queue_positions(
 
 
 def next_change(turns: Iterable[QueuePosition], limits: QueueLimits, now: datetime) -> datetime | None:
-    """Return the time at which the order changes without an event, or None."""
+    """Return the time at which the order of the queue changes without an event, or None."""
     times = (turn.blocked_time + limits.backfill for turn in turns if turn.blocked_time is not None)
     return min((time for time in times if time > now), default=None)
 

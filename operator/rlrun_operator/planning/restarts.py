@@ -128,7 +128,7 @@ def decide(
     has_trained: bool = False,
     repeated: Problem | None = None,
 ) -> FailureDecision | None:
-    """Decide whether to end the run or to start a new attempt. None leaves restarts to Kubernetes.
+    """Decide whether to end the run or to start a new attempt. Returns None to leave restarts to Kubernetes.
 
     `run_restarts` is the number of restarts of the whole run so far that count toward maxRestarts. `counted.crashes`
     contains only new crashes, so that no rule applies to the same crash twice. `has_trained` means that the run has
@@ -256,7 +256,9 @@ def _only_waits(job: Obj) -> bool:
 def builds_same(
     observation: RunObservation, status: RLRunStatus, settings: OperatorSettings, resolved: ResolvedRun, job: Obj
 ) -> bool:
-    """Return whether the operator would build the same Job. New versions and settings apply from the next attempt."""
+    """Return whether the operator would now build a Job equal to `job`. New versions and settings apply from the next
+    attempt.
+    """
     identity = observation.identity(status.attempt)
     storage = StorageAccess.of_run(identity, settings, resolved, observation.storage_key)
     built = orchestrator(identity, settings, resolved, storage)[0]

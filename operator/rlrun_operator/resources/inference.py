@@ -135,7 +135,9 @@ def vllm_max_lora_rank(rank: int) -> int:
 def engine(
     settings: OperatorSettings, model: RLModelSpec, args: Sequence[str], kind: PolicyKind, weights_mount: Obj
 ) -> Obj:
-    """Return vLLM's container, which reads policies from the volume `adapters`. The middleware is added separately."""
+    """Return vLLM's container, which reads policies from the volume `adapters`. The access middleware is added
+    separately.
+    """
     shape = model.inference
     made = container(
         "vllm",
@@ -156,7 +158,7 @@ def engine(
 
 
 def engine_checks(settings: OperatorSettings, shape: Inference) -> list[Obj]:
-    """Return the init containers that install the middleware and check the GPUs."""
+    """Return the init containers that install the access middleware and check the GPUs."""
     check = ["python3", f"{ACCESS_DIR}/rlrun_engine_access/gpu_check.py"]
     mounts = {VOLUME: ACCESS_DIR}
     return [

@@ -90,8 +90,8 @@ def scrapes(settings: OperatorSettings, *ports: int) -> list[Obj]:
 
 
 def model_egress(settings: OperatorSettings) -> list[Obj]:
-    """Return the egress rules of pods with models: DNS, rlrun-server and the configured destinations, or else
-    everything.
+    """Return the egress rules of pods with models: DNS, rlrun-server and the configured destinations. If no
+    destinations are configured, everything is allowed.
     """
     if settings.model_egress is None:
         return [EVERYTHING]

@@ -71,7 +71,9 @@ def readable_packages(resolved: ResolvedRun) -> list[str]:
 
 
 def package_owners(resolved: ResolvedRun) -> list[str]:
-    """Return the folders of these packages' owners, which are listed to suggest names for a misspelled package."""
+    """Return the folders of the owners of the run's environment packages. The orchestrator lists them to suggest names
+    for a misspelled package.
+    """
     return sorted({folder.rpartition("/")[0] for folder in readable_packages(resolved)})
 
 

@@ -184,8 +184,8 @@ def desired_config_map(identity: PoolIdentity, desired: DesiredAdapters) -> Obj:
 
 
 def network_policy(identity: PoolIdentity, settings: OperatorSettings) -> Obj:
-    """Return the policy that allows the namespace's pods and rlrun-server to reach the engine, and the operator the
-    sidecar.
+    """Return the policy that allows the namespace's pods and rlrun-server to reach the engine, and the operator to
+    reach the sidecar.
 
     Egress is restricted if the settings define destinations.
     """

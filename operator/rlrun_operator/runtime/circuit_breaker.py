@@ -105,7 +105,9 @@ class CircuitBreaker:
             self._open()
 
     def abandon(self, permit: Permit) -> None:
-        """Record that the call ended without information about the service's health. The next call may probe."""
+        """Record that the call ended without information about the service's health. The next call may test the
+        service.
+        """
         if self._counts(permit) and self.state is BreakerState.HALF_OPEN:
             self._change(BreakerState.OPEN)
 

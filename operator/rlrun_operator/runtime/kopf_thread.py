@@ -33,7 +33,7 @@ class KopfThread:
     """Runs kopf, and starts it again whenever it ends."""
 
     def __init__(self, namespaces: Sequence[str]) -> None:
-        """`namespaces`: the namespaces that kopf watches; all if empty."""
+        """`namespaces` are the namespaces that kopf watches. If it is empty, kopf watches all namespaces."""
         self._namespaces = namespaces
         self._restart = asyncio.Event()
 

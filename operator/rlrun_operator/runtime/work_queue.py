@@ -101,7 +101,7 @@ class WorkQueue(Generic[K]):
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
-        """Return the number of keys that wait for a worker, without scheduled ones."""
+        """Return the number of keys that wait for a worker, excluding keys that are scheduled for later."""
         return len(self._queued) - sum(key in self._queued for key in self._processing)
 
     @property
@@ -120,8 +120,8 @@ class WorkQueue(Generic[K]):
             self._enqueue(key, since)
 
     def add_after(self, key: K, seconds: float, priority: Priority = Priority.EVENT) -> None:
-        """Schedule the key in `seconds`, unless it is already scheduled for an earlier time. The highest priority is
-        kept.
+        """Schedule the key in `seconds`, unless it is already scheduled for an earlier time. The key keeps the higher
+        of its old and new priority.
         """
         if seconds <= 0:
             self.add(key, priority)

@@ -53,7 +53,7 @@ class ListingRequest:
 
     @property
     def key(self) -> RunKey:
-        """Name of the run."""
+        """Namespace and name of the run."""
         return RunKey(self.run["metadata"]["namespace"], self.run["metadata"]["name"])
 
     @property
@@ -112,7 +112,7 @@ class ArtifactListings:
         """Times at which S3 received the manifests of the latest listing, by kind, step and digest."""
 
     def forget(self, key: RunKey) -> None:
-        """List S3 and read the manifests in the next reconcile of the run."""
+        """Make the next reconcile of the run list S3 and read the manifests again."""
         self._kept.pop(key, None)
         self._written.pop(key, None)
 

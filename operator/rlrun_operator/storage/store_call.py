@@ -74,7 +74,7 @@ class StoreCall:
         self._has_ended = False
 
     def begin(self) -> None:
-        """Record that the wait for a thread and a client has ended, and requests follow. Raises CallEnded."""
+        """Record that the wait for a thread and a client has ended, and that requests follow. Raises CallEnded."""
         self._check_caller()
         self._started = self._answered = self._clock()
         self._has_begun = True

@@ -18,7 +18,9 @@ class UsageLog:
     """Usage log of one operator. Only the process that holds the Lease writes it."""
 
     def __init__(self, artifacts: ArtifactStore, root: S3Uri, operator: str) -> None:
-        """`root` is `s3://bucket/prefix`. `operator` is part of the file names, so that each operator has its own."""
+        """`root` is `s3://bucket/prefix`. `operator` is part of the file names, so that each operator has its own
+        files.
+        """
         self._artifacts = artifacts
         self._root = root
         self._operator = operator

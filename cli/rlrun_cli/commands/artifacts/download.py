@@ -29,7 +29,7 @@ KINDS_BY_FOLDER = {"adapters": RLADAPTER, "checkpoints": RLCHECKPOINT}
 
 
 def find(api: RemoteCluster, name: str) -> Obj:
-    """Return the adapter with this name, else the checkpoint. Raises NotFoundError."""
+    """Return the adapter with this name, or else the checkpoint with this name. Raises NotFoundError."""
     for kind in (RLADAPTER, RLCHECKPOINT):
         try:
             return api.get(kind, name)

@@ -71,7 +71,8 @@ visible after up to 15 seconds."""
 
 
 def stored_wheels(store: Store, folder: S3Uri, wheels: list[Wheel]) -> set[str] | None:
-    """Return the files of those wheels that `folder` contains, or None if it has different content. Raises StoreError.
+    """Return the file names of the wheels that `folder` already contains, or None if `folder` does not match them.
+    Raises StoreError.
 
     The last wheel is the package itself. After an interrupted push, `folder` does not contain it.
     """

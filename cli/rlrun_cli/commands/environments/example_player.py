@@ -21,7 +21,7 @@ LATE_SECONDS = 60.0
 
 
 def play_example(wheels: Sequence[Wheel], args: Mapping[str, Any], seconds: float) -> Remark:
-    """Run the first example of the environment in `wheels`, of which the last is its package, and return the result.
+    """Run the first example of an environment and return the result. The last of `wheels` is the environment's package.
 
     The environment's code runs in a separate process with the user's rights and Python. Raises
     UnsupportedVerifiersError.

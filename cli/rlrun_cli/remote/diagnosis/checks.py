@@ -67,7 +67,9 @@ def check_rights(api: RemoteCluster) -> str:
 
 
 def check_tenant(api: RemoteCluster) -> str:
-    """Check that the operator serves the namespace, according to what the chart publishes. Raises ApiError."""
+    """Check that the operator serves the namespace, according to the ConfigMap that the chart publishes. Raises
+    ApiError.
+    """
     published = (api.read(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE) or {}).get("data") or {}
     names = [name for name in str(published.get("namespaces") or "").split(",") if name]
     key, _, value = str(published.get("namespaceLabel") or "").partition("=")
@@ -195,7 +197,8 @@ def run(
 ) -> list[Finding]:
     """Run the checks concurrently and return their findings. Exceeding `seconds` is a problem.
 
-    `missing_right` is the hint shown when the user lacks a permission. If empty, the usual hint of commands is shown.
+    `missing_right` is the hint shown when the user lacks a permission. If it is empty, the usual hint for the error is
+    shown.
     """
     return run_checks({name: partial(_run, check, api, missing_right) for name, check in checks.items()}, seconds)
 

@@ -249,7 +249,9 @@ class NetworkProbe:
 
 
 def hub_endpoint(models: list[Obj]) -> str:
-    """Return the URL of the hub from which models are downloaded, or an empty string if there is no such model."""
+    """Return the URL of the hub from which models are downloaded, or an empty string if no model is downloaded from a
+    hub.
+    """
     for model in models:
         if str(model["spec"].get("source")).startswith("hf://"):
             env = (model["spec"].get("trainer") or {}).get("env") or []

@@ -113,7 +113,7 @@ class TaintEffect(StrEnum):
 
 
 class Toleration(Spec):
-    """Allows pods on nodes with a matching taint."""
+    """Toleration that allows pods on nodes with a matching taint."""
 
     key: str | None = Field(default=None, max_length=316)
     """Key of the taint. If unset with operator Exists, every key matches."""

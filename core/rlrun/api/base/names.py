@@ -114,7 +114,7 @@ def package_id(environment: str) -> str:
 
 
 def similar_packages(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to three known names or ids that resemble a missing one. At most MOST_COMPARED names are compared."""
+    """Return up to three of the `known` names or ids that resemble `name`. At most MOST_COMPARED names are compared."""
     return difflib.get_close_matches(package_id(name), list(islice(known, MOST_COMPARED)))
 
 

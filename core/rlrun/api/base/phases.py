@@ -16,7 +16,7 @@ class Phase(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """True if the run has ended in this phase."""
+        """True if a run in this phase has ended."""
         return self in (Phase.completed, Phase.failed, Phase.stopped)
 
 

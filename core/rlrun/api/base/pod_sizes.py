@@ -26,7 +26,8 @@ def default_resources(gpus: int) -> Resources:
 def with_default_resources(named: Resources, gpus: int) -> Resources:
     """Return the resources with defaults for CPU or memory that have neither a request nor a limit.
 
-    If only one of the two is set, the other gets no default, because Kubernetes refuses a request above the limit.
+    If a resource has only a request or only a limit, the other gets no default, because Kubernetes refuses a request
+    above the limit.
     """
     default = default_resources(gpus)
     open_ = [name for name in (CPU, MEMORY) if name not in named.requests and name not in named.limits]

@@ -204,8 +204,8 @@ def _to_bytes(data: bytes | str) -> bytes:
 def check_limits(text: bytes, limits: InputLimits, source: str) -> None:
     """Raise InputInvalid for a JSON text with more bytes or values than the limits.
 
-    Counting commas and brackets is much faster than parsing. Those inside strings are excluded only if the first count
-    exceeds the limit.
+    Counting commas and brackets is much faster than parsing. Commas and brackets inside strings are excluded only if
+    the first count exceeds the limit.
     """
     if len(text) > limits.size:
         raise InputInvalid(source, f"is larger than {limits.size} bytes.")

@@ -82,7 +82,7 @@ class SamplingOverrides(Spec):
     """Reasoning effort in the model's chat template."""
 
     def apply_to(self, sampling: Sampling) -> Sampling:
-        """Return the sampling section with the parameters that are set here."""
+        """Return a copy of `sampling` in which the parameters set in this object replace those of `sampling`."""
         return sampling.model_copy(update={name: value for name, value in self if value is not None})
 
 

@@ -22,9 +22,9 @@ def fit_async_level(table: dict[str, Any]) -> FieldProblem | None:
     """Make oversampling_factor, max_async_level and max_off_policy_steps of a run consistent. Returns a note if a value
     in the file was changed.
 
-    An oversampling_factor in the table is kept, and max_async_level is raised to fit. Otherwise a level below the
-    default factor lowers the factor, which affects only speed. A level above the default of max_off_policy_steps raises
-    that default. Validation reports values that are not numbers or out of range.
+    An oversampling_factor in the table is kept, and max_async_level is raised to fit. Without an oversampling_factor, a
+    max_async_level below the default factor lowers the factor, which affects only speed. A max_async_level above the
+    default of max_off_policy_steps raises that default. Validation reports values that are not numbers or out of range.
     """
     note = _fit_level(table)
     level, oldest = table.get("max_async_level"), RLRunSpec.model_fields["max_off_policy_steps"].default

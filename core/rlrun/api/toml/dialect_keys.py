@@ -174,7 +174,7 @@ FOR_EVALUATION = tuple(
 
 
 def refusal(path: str) -> str | None:
-    """Return why the key at a path such as `env[0].pool` is refused, or None if no table contains the key."""
+    """Return why the key at a path such as `env[0].pool` is refused, or None if no list of refused keys contains it."""
     key = re.sub(r"\[\d+\]", "", path)
     rows = (*SELF_MANAGED, *HOSTED, *FOR_EVALUATION)
     return next((row.remark for row in rows if row.key == key and row.equivalent is None), None)

@@ -373,7 +373,7 @@ def _set_names(result: Translation, name: str, entries: list[Table]) -> None:
 
 
 def group_by_reason(notes: Iterable[FieldProblem]) -> Iterator[str]:
-    """Yield one line per reason, with all the keys that have it."""
+    """Yield one line per distinct message, with the paths of all notes that have this message."""
     keys: dict[str, list[str]] = {}
     for note in notes:
         keys.setdefault(note.message, []).append(note.path)

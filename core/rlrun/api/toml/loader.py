@@ -107,8 +107,9 @@ def _values(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 
 def dumps(spec: RLRunSpec, env_files: Sequence[str] = (), *, keep_set: bool = False) -> str:
-    """Return a TOML text from which `loads` returns the same run. Omits default values; with `keep_set`, keeps those
-    that were set explicitly. Raises TomlError for a null in args, taskset or harness, which TOML does not support.
+    """Return a TOML text from which `loads` returns the same run. Omits default values, except, with `keep_set`,
+    default values that were set explicitly. Raises TomlError for a null in args, taskset or harness, which TOML does
+    not support.
     """
     table = spec.model_dump(mode="json", by_alias=False, exclude_defaults=not keep_set, exclude_unset=keep_set)
     nulls = [path for path, value in _walk(table, "") if value is None and _is_free_form(path)]

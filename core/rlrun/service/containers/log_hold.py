@@ -54,7 +54,7 @@ def hold(server: socket.socket, seconds: float) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Wait for SIGTERM, then hold the pod. Always returns 0, because a failed hold must not affect its pod."""
+    """Wait for SIGTERM, then delay the end of the pod. Always returns 0, because a failure must not affect the pod."""
     # Block the signal, because process 1 of a container does not receive signals that have no handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:

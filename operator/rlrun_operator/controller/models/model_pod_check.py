@@ -59,7 +59,7 @@ class ModelPodCheck:
 
 
 def model_pods(settings: OperatorSettings, model: RLModelSpec) -> list[Obj]:
-    """Return a trainer pod and an engine pod in the operator's namespace, with its default ServiceAccount."""
+    """Return a trainer pod and an engine pod in the operator's namespace, with the default ServiceAccount."""
     identity = RunIdentity(settings.lease_namespace, "check", "check", 1, 1)
     run = RLRunSpec.model_validate({"model": model.id, "env": [{"id": "check/check"}]})
     pods = []

@@ -37,7 +37,7 @@ CONDITIONS = (
 
 @dataclass(frozen=True)
 class CacheStates:
-    """Number of namespaces in each state of the cache for the same weights."""
+    """Number of namespaces whose cache of the same weights is filled, downloading or failed."""
 
     filled: int = 0
     downloading: int = 0
@@ -120,7 +120,7 @@ def model_status(
 
     Args:
         model: The RLModel.
-        runs: Number of runs that use it.
+        runs: Number of runs that use the model.
         now: Time of the transitions.
         caches: States of the caches of weights, by the name of their claims. None if they could not be read.
         pods: Result of the pod check. If None, the previous result is kept.

@@ -35,7 +35,7 @@ async def sweep_caches(
     namespaces: Sequence[str | None] = (None,),
     tenancy_problem: TenancyProblem = no_problem,
 ) -> Mapping[str, CacheStates] | None:
-    """Delete caches that no RLModel, unfinished run or serving pool uses. Returns the states of the others.
+    """Delete caches that no RLModel, unfinished run or serving pool uses. Returns the states of the other caches.
 
     `runs` are all runs in `namespaces`. None in `namespaces` means all namespaces. Returns None if the caches could not
     be read.

@@ -49,7 +49,7 @@ RESERVED = frozenset(
 
 
 def installer(settings: OperatorSettings) -> Obj:
-    """Return the init container that copies the middleware into the pod."""
+    """Return the init container that copies the access middleware into the pod."""
     return container(
         "engine-access",
         settings.images.orchestrator,
@@ -60,7 +60,7 @@ def installer(settings: OperatorSettings) -> Obj:
 
 
 def access_volume() -> dict[str, Obj]:
-    """Return the in-memory volume for the middleware."""
+    """Return the in-memory volume for the access middleware."""
     return {VOLUME: {"emptyDir": {"medium": "Memory", "sizeLimit": VOLUME_SIZE}}}
 
 
@@ -72,8 +72,8 @@ def run_engine_with_access(engine: Obj, secret: str) -> Obj:
 
 
 def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Obj:
-    """Return the engine of a serving pool. `secret` contains its token and the key of rlrun-server, `api_key_secret`
-    the key of its users.
+    """Return the engine of a serving pool. `secret` contains the pool's token and the key of rlrun-server;
+    `api_key_secret` contains the key of the pool's users.
     """
     secrets = {
         TOKEN_VARIABLE: {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE}},

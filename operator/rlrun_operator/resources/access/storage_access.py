@@ -31,7 +31,9 @@ TOKEN_SECONDS = 3600
 
 
 def grant_key_secret_name(lease_name: str) -> str:
-    """Return the name of the Secret with the signing key of grants, which is next to the operator's Lease."""
+    """Return the name of the Secret with the signing key of grants. The Secret is in the namespace of the operator's
+    Lease.
+    """
     return f"{lease_name}-storage-grants"
 
 

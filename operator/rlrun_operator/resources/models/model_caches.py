@@ -29,7 +29,7 @@ FOLDERS = {
 
 
 def cache_env() -> dict[str, str]:
-    """Return the variables with which libraries find their folders."""
+    """Return the variables with which libraries find their cache folders."""
     return {name: f"{CACHE_DIR}/{folder}".rstrip("/") for name, folder in FOLDERS.items()}
 
 
