@@ -4,9 +4,10 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Register the plugin's changes with vLLM's CPU platform. Idempotent, because vLLM calls it in every process.
+    """Register the plugin's changes with vLLM's CPU platform. Idempotent, because vLLM calls this function in every
+    process.
 
-    vLLM finds it by the entry point group `vllm.general_plugins`. Other platforms are not changed.
+    vLLM finds the function by the entry point group `vllm.general_plugins`. Other platforms are not changed.
     """
     from vllm.platforms import current_platform
 

@@ -19,7 +19,7 @@ from rlrun_inference.adapter_rows import AdapterRows, group_by_adapter
 
 
 class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
-    """vLLM's CPU wrapper, with one product per adapter for embeddings, linear layers and logits."""
+    """vLLM's CPU wrapper, with one matrix product per adapter for embeddings, linear layers and logits."""
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:
         """Store the mapping of the batch and group its rows. Called once before each forward pass."""

@@ -65,7 +65,7 @@ class EgressProxy:
     """Handler of client connections."""
 
     def __init__(self, config: EgressConfig, resolve: Resolve | None = None) -> None:
-        """`resolve` looks up names. None uses the C library."""
+        """`resolve` looks up names. If it is None, the C library is used."""
         self._config = config
         self._settings = config.settings
         self._limits = TunnelLimits(config.settings.tunnels_per_run, config.settings.connections)

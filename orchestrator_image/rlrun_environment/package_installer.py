@@ -155,7 +155,9 @@ def _empty(folder: Path) -> None:
 
 
 def installed_distribution(target: Path, package: str) -> importlib.metadata.Distribution | None:
-    """Return the package's distribution in a folder or wheel. Dashes, dots, underscores and case are equivalent."""
+    """Return the package's distribution in a folder or wheel. Dashes, dots, underscores and case in names are
+    equivalent.
+    """
     wanted = package_name(package)
     for distribution in importlib.metadata.distributions(path=[str(target)]):
         if package_name(distribution.metadata["Name"] or "") == wanted:

@@ -56,7 +56,7 @@ def read_processes(proc: Path = PROC) -> list[Process]:
 
 
 def count_tasks(processes: Iterable[Process], first: int = FIRST) -> int:
-    """Return the number of processes and threads, without those that the first process is about to reap."""
+    """Return the number of processes and threads, without ended processes that the first process is about to reap."""
     return sum(process.threads for process in processes if not (process.ended and process.parent == first))
 
 

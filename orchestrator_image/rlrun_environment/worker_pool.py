@@ -98,8 +98,8 @@ class Worker:
 class WorkerPool:
     """Worker processes of one environment.
 
-    The package is installed in `folder`; `load_deadline` and `hang_grace` are in seconds. `process_limit` is the number
-    of processes and threads of the container, per worker.
+    The package is installed in `folder`; `load_deadline` and `hang_grace` are in seconds. `process_limit` is the
+    maximum number of processes and threads in the container, per worker.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ def pinned_digests(run: ResolvedRun) -> dict[PackageRef, set[str]]:
 
 
 def startup_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> StartupTimeouts:
-    """Return the time limits before the first step."""
+    """Return the time limits of the waits before the first step."""
     return StartupTimeouts(
         component=float(min(settings.start_deadline, run.spec.start_deadline_seconds)),
         denied_storage=settings.storage_grace,

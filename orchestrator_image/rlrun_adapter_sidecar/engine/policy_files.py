@@ -49,7 +49,7 @@ class PolicyFiles:
         """Download the policy's files, if missing, and return their folder. Raises ProblemError
         `AdapterDownloadFailed`.
 
-        `manifest` lists the files. None uses the manifest in S3.
+        `manifest` lists the files. If it is None, the manifest in S3 is used.
         """
         dest = self.place(policy.name)
         if await asyncio.to_thread(_is_whole, dest, policy):

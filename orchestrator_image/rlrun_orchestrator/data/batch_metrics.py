@@ -110,7 +110,9 @@ def distillation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def environment_shares(groups: Sequence[Group], weights: Mapping[str, float]) -> dict[str, float]:
-    """Return each environment's fraction of the trained rollouts, and its weight. Empty for a single environment."""
+    """Return each environment's fraction of the trained rollouts, and its weight, or an empty dictionary for a single
+    environment.
+    """
     if len(weights) < 2:
         return {}
     rollouts = Counter({name: len(rewards) for name, rewards in rewards_by_environment(groups).items()})

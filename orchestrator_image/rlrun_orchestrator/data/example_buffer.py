@@ -134,8 +134,8 @@ class ExampleBuffer:
     """Buffer that draws examples and records their difficulty."""
 
     def __init__(self, sizes: Mapping[str, int], weights: Sequence[float] | None, settings: BufferSettings) -> None:
-        """`sizes` has the number of examples by environment, in the run's order. `weights` are in the same order; None
-        means equal weights.
+        """`sizes` has the number of examples by environment, in the run's order. `weights` are in the same order;
+        if they are None, all environments have equal weights.
 
         Raises ValueError if there is nothing to draw from.
         """

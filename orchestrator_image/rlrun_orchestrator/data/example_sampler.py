@@ -94,7 +94,7 @@ class ExampleSampler:
         return True
 
     def discard(self, ordinals: Collection[int]) -> None:
-        """Forget these ordinals, because a batch of an earlier process has trained on them."""
+        """Forget the examples with these ordinals, because a batch of an earlier process has trained on them."""
         self._replay = [d for d in self._replay if d.ordinal not in ordinals]
         self._scores = [(d, reward) for d, reward in self._scores if d.ordinal not in ordinals]
 

@@ -78,7 +78,9 @@ class TokenSequence:
     """Positions of the first sampled token of each turn. A turn may directly follow another one."""
 
     def extend(self, turn: Turn, prompt_ids: list[int]) -> None:
-        """Add a turn whose prompt starts with all tokens so far: the environment's tokens, then the completion."""
+        """Append a turn whose `prompt_ids` start with all tokens so far: first the new tokens of the prompt, then the
+        completion.
+        """
         said = prompt_ids[len(self.token_ids) :]
         self.token_ids += said
         self.loss_mask += [False] * len(said)

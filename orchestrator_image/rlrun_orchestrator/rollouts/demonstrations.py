@@ -178,7 +178,7 @@ def _mismatch() -> Problem:
 
 
 def demonstration_samples(samples: Sequence[DemonstrationSample], step: int) -> list[dict[str, Any]]:
-    """Return one `Sample` (under its JSON names) per demonstration, for the step that trains version `step`."""
+    """Return one `Sample` (under its JSON names) per demonstration, with the policy version `step`."""
     return [
         {
             "tokenIds": sample.sequence.token_ids,

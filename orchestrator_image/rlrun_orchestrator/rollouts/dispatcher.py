@@ -117,8 +117,8 @@ class Dispatcher:
         self._wake.set()
 
     def take_batch(self) -> list[Group] | None:
-        """Return the next batch, or None while it is incomplete. Taking a batch cancels the groups that become stale.
-        Complete batches without a rollout to train on are dropped first.
+        """Return the next batch, or None while the batch is incomplete. Taking a batch cancels the groups that become
+        stale. Complete batches without a rollout to train on are dropped first.
         """
         while empty := self.tracker.drop_empty_batch():
             self._drop_empty(empty)
@@ -207,7 +207,7 @@ class Dispatcher:
         self._publish_counts()
 
     async def close(self) -> None:
-        """Cancel everything in flight. Cancelled groups count as stale."""
+        """Cancel all groups in flight. Cancelled groups count as stale."""
         await self.stop_dispatching()
         self._cancel(self.tracker.close())
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -28,7 +28,7 @@ class EmptyBatchMonitor:
     """Monitor that tracks consecutive unusable groups and decides when to pause or fail."""
 
     def __init__(self, groups_per_batch: int, first_pause: float, most_filtered_groups: int) -> None:
-        """`first_pause` is the pause in seconds after the first empty batch of errors. Each later one doubles it."""
+        """`first_pause` is the pause in seconds after the first empty batch of errors. Each later batch doubles it."""
         self.problem: Problem | None = None
         """Reason why the newest batches are empty, or None once a group is usable."""
         self.failure: FatalError | None = None

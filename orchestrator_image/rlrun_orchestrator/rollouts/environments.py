@@ -38,8 +38,8 @@ class LoadLimits:
     def rollouts(self, info: EnvironmentInfo) -> int | None:
         """Return the maximum number of rollouts in progress, or None if it is unlimited.
 
-        A worker that runs few rollouts at a time gets as many whole groups as keep it busy. Other groups wait here,
-        where they start with a newer policy.
+        A worker that runs few rollouts at a time gets as many whole groups as keep it busy. Other groups wait in the
+        orchestrator, so that they start with a newer policy.
         """
         if info.rollouts_at_once is None:
             return self.max_concurrent
@@ -47,7 +47,9 @@ class LoadLimits:
         return running if self.max_concurrent is None else min(running, self.max_concurrent)
 
     def rounds(self, info: EnvironmentInfo) -> int:
-        """Return the maximum number of rollouts that a worker runs in sequence, as a factor of a rollout's deadline."""
+        """Return how many rollouts a worker may have to run one after another. The deadline of a group is this multiple
+        of a rollout's deadline.
+        """
         at_once = info.rollouts_at_once
         if at_once is None:
             return 1

@@ -89,7 +89,9 @@ class GroupTracker:
         return [group.sampled for group in self._groups.values()]
 
     def counts(self) -> GroupCounts:
-        """Return the numbers of groups of the whole run by outcome. `in_flight` counts all that have not ended."""
+        """Return the numbers of groups of the whole run by outcome. `in_flight` is the number of groups that have not
+        ended.
+        """
         # A state that is older than the end of its process lacks groups that a returned batch takes back.
         return GroupCounts(**{state: max(0, self._ended[state]) for state in COUNTED}, in_flight=len(self._groups))
 

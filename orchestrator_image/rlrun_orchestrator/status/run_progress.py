@@ -98,7 +98,9 @@ class RunProgress:
                 self.first_rollout_error = self.first_rollout_error or rollout.error
 
     def record_step(self, step: int, reward: float | None, seconds: float | None, now: datetime) -> None:
-        """Record a completed step. A step on demonstrations has no reward, and an unobserved step no duration."""
+        """Record a completed step. `reward` is None for a step on demonstrations, and `seconds` is None if this process
+        did not observe the step.
+        """
         self.step = step
         if reward is not None:
             self.rewards.append((step, reward))

@@ -16,7 +16,9 @@ class StatusConditions:
         _set(self._waiting, component, problem)
 
     def set_condition(self, key: str, problem: Problem | None) -> None:
-        """Show `problem` as a warning until it is replaced or cleared with None. One `key` may use several reasons."""
+        """Show `problem` as a warning until the key is set again; None removes the warning. Problems with the same key
+        may have different reasons.
+        """
         _set(self._conditions, key, problem)
 
     def add_warning(self, problem: Problem) -> None:

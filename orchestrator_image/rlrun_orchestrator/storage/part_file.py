@@ -8,7 +8,7 @@ BYTES_PER_PART = 512 * 1024
 
 
 class PartFile:
-    """The part file to which lines are currently appended. Not thread-safe."""
+    """File to which lines are appended until it is full and a new file begins. Not thread-safe."""
 
     def __init__(self, began: str) -> None:
         """`began` is the start time of the process, as sortable text."""

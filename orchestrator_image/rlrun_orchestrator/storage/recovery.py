@@ -62,10 +62,10 @@ Decision = Continue | Resend | Acknowledge | Rewind
 def decide(
     trainer: SessionState, sent: Sequence[SentBatch], *, at_step: int, in_hand: SentBatch | None, posted: bool
 ) -> Decision:
-    """Compare the trainer with an orchestrator at `at_step`.
+    """Compare the trainer with an orchestrator at `at_step`, and return how the orchestrator continues.
 
     `sent` has the batches recorded for the next step, oldest first. `in_hand` is the newest of these batches if this
-    process still has its groups. `posted` is True if the lost trainer was asked to train on this batch.
+    process still has the batch's groups. `posted` is True if the lost trainer was asked to train on this batch.
     """
     result = last_result(trainer)
     if trainer.step == at_step:
@@ -137,7 +137,9 @@ SamplerChoice = Exact | OtherRun | Nearest | Initial
 
 
 def newest_state(run_uid: str, saved: SavedState | None, checkpoint: SavedState | None) -> SavedState | None:
-    """Return the newest state of the run: the state in S3, or a later state in the checkpoint that did not reach S3."""
+    """Return the newest state of the run: the state saved in S3, or the checkpoint's state if that state belongs to
+    this run and to a later step.
+    """
     own = _own(run_uid, checkpoint)
     if saved is None or own is None:
         return saved or own

@@ -35,7 +35,9 @@ class SavedState(Schema, extra="ignore"):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any] | None, place: str) -> "SavedState | None":
-        """Read a state from `place`. Returns None if there is none or, with a warning, if it is unreadable."""
+        """Parse a state. Returns None if the state is empty or, with a warning that names `place`, if it is
+        unreadable.
+        """
         if not raw:
             return None
         if raw.get("version") != VERSION:

@@ -34,9 +34,11 @@ class CheckpointRequester:
         """True if uploads had failed according to the trainer's newest response."""
 
     def start(self, step: int, state: dict[str, Any], *, checkpoint: bool, adapter: bool, last: bool) -> None:
-        """Request the copies that are due after `step`. They contain `state`. If copies of the `last` step have to
-        wait, no warning is shown, because `TrainerSession.finish` waits for them. After failed uploads, the trainer's
-        state is read after every step.
+        """Request the copies that are due after `step`. They contain `state`. After failed uploads, the trainer's state
+        is read after every step.
+
+        If `last` is True, no warning is shown when the copies have to wait, because `TrainerSession.finish` waits for
+        them.
         """
         if checkpoint or adapter or self._uploads_failed:
             requests = self._request(step, state, checkpoint, adapter, last)

@@ -8,7 +8,8 @@ from rlrun_orchestrator.data.groups import Group
 def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
     """Return one `Sample` (under its JSON names) per sequence of every rollout that the step trains on.
 
-    Returns plain dictionaries, because a batch is large, was built here, and is validated by the trainer anyway.
+    Returns plain dictionaries instead of validated models, because a batch is large and the trainer validates it
+    anyway.
     """
     return [
         {

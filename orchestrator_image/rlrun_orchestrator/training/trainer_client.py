@@ -33,8 +33,8 @@ class TrainerClient:
     """Client for one session.
 
     Raises ServiceUnavailable while the trainer does not respond, RequestRejected if the trainer rejects a request,
-    SessionLost after the trainer was restarted, UploadsBehind if its queue has no slot for a copy, and Superseded if
-    another orchestrator has opened the session since.
+    SessionLost after the trainer was restarted, UploadsBehind if the trainer's upload queue has no slot for a copy, and
+    Superseded if another orchestrator has opened the session since.
     """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, session: str, orchestrator: str) -> None:
@@ -66,7 +66,9 @@ class TrainerClient:
         return await self._call(SessionState, "POST", f"/checkpoints/{step}", body, SHORT_SECONDS)
 
     async def adapter(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
-        """Start the upload of the adapter after `step` steps in the background. The state contains its reward."""
+        """Start the upload of the adapter after `step` steps in the background. `orchestrator_state` contains the
+        adapter's reward.
+        """
         body = CheckpointRequest(orchestrator_state=orchestrator_state).model_dump_json(by_alias=True).encode()
         return await self._call(SessionState, "POST", f"/adapters/{step}", body, SHORT_SECONDS)
 

@@ -68,8 +68,8 @@ class ApiKeyStore:
             return
 
     async def account_uid(self, namespace: str) -> str | None:
-        """Return the uid of the ServiceAccount behind the keys of a namespace, or None if it does not exist or the
-        namespace is not a tenant.
+        """Return the uid of the ServiceAccount whose permissions the API keys of a namespace have. Returns None if the
+        ServiceAccount does not exist or the namespace is not a tenant.
         """
         try:
             account = await self._cluster.get(SERVICE_ACCOUNT, namespace, ACCOUNT)

@@ -77,7 +77,7 @@ class OidcIssuer:
         self._keys = FetchedValue(self._fetch_keys, clock)
 
     async def configuration(self) -> IssuerConfiguration:
-        """Return the configuration. Raises ProblemError."""
+        """Return the issuer's configuration. Raises ProblemError."""
         try:
             return await self._configuration.value(KEPT_SECONDS)
         except RequestError as error:

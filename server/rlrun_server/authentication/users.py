@@ -81,7 +81,7 @@ class Users:
         issuer_sealer: Sealer | None = None,
     ) -> None:
         """`clock` returns seconds for the caches, `now` the time in UTC. Without `api_keys`, API keys are not accepted;
-        without `issuer_sealer`, neither are users from an OIDC issuer.
+        without `issuer_sealer`, users from an OIDC issuer are not accepted.
         """
         self._create = create
         self._api_keys = api_keys
@@ -113,10 +113,10 @@ class Users:
         return await self._tokens.get(token_key(token), ask)
 
     async def is_key_manager(self, token: str, namespace: str) -> bool:
-        """Return whether the token belongs to the ServiceAccount of the namespace's keys and has the audience for
-        managing keys.
+        """Return whether the token belongs to the ServiceAccount whose permissions the namespace's API keys have, and
+        has the audience for managing keys.
 
-        Users who may create tokens of this ServiceAccount can create one with that audience. A token with the API
+        Users who may create tokens of this ServiceAccount can create a token with that audience. A token with the API
         server's audience is not sufficient, because other servers may have received it. Raises ApiError.
         """
 
@@ -190,7 +190,7 @@ def read_user(answer: Obj) -> User | None:
 
 
 def account_name(namespace: str) -> str:
-    """Return the API server's user name of the account behind the keys of a namespace."""
+    """Return the API server's user name of the ServiceAccount whose permissions the API keys of a namespace have."""
     return f"{USER_PREFIX}{namespace}:{ACCOUNT}"
 
 

@@ -29,7 +29,7 @@ class Endpoint:
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request. Exceptions become problems; unexpected ones are logged with their traceback."""
+        """Handle the request. Exceptions become problems; unexpected exceptions are logged with their traceback."""
         request = Request(scope, receive)
         try:
             response = await self._handler(request)

@@ -37,7 +37,7 @@ class DeployedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names in requests."""
+        """All names by which requests can select the model."""
         return tuple(dict.fromkeys((self.served_name, self.own_name, f"{self.namespace}/{self.served_name}")))
 
 

@@ -25,7 +25,7 @@ FEATURES = (
 
 
 def security_headers(script_hash: str) -> dict[str, str]:
-    """Return the headers that all responses of the page have. `script_hash` is the hash of its import map."""
+    """Return the headers that all responses of the page have. `script_hash` is the hash of the page's import map."""
     inline = f" '{script_hash}'" if script_hash else ""
     policy = {
         "default-src": "'none'",

@@ -82,7 +82,9 @@ def load_page(folder: Path = STATIC, *, has_issuer: bool = False) -> PageFiles:
 
 
 def to_shell(html: str, prefix: str) -> tuple[str, str]:
-    """Prepend `prefix` to the relative addresses in the shell. Returns the shell and the hash of its import map."""
+    """Prepend `prefix` to the relative addresses in the page's HTML. Returns the HTML and the hash of its import
+    map.
+    """
     html = ADDRESS.sub(rf"\g<1>{prefix}\g<2>", html)
     match = IMPORT_MAP.search(html)
     if match is None:

@@ -85,9 +85,9 @@ class S3Signer:
         return {name: value for name, value in request.headers.items() if name.lower() in RESULT}
 
     def sign_by_query(self, method: str, url: str, headers: Mapping[str, str]) -> str:
-        """Return query parameters that make the request valid without PAYLOAD_HASH or other headers.
+        """Return query parameters that make the request valid without additional headers.
 
-        The signature covers the given headers, not the body. Raises CredentialsMissing.
+        The signature covers the given headers except PAYLOAD_HASH, not the body. Raises CredentialsMissing.
         """
         given = {name.lower(): value for name, value in headers.items() if name.lower() != PAYLOAD_HASH}
         copied_from = f"{'&' if '?' in url else '?'}{COPY_SOURCE}="

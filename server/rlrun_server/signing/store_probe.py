@@ -96,7 +96,7 @@ class StoreProbe:
         store: Store,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`store` has LIMITS and deletes the objects of tests."""
+        """`store` has LIMITS and is used to delete the objects of tests."""
         self._signer = signer
         self._send = send
         self._root = root

@@ -105,7 +105,9 @@ def weights_facts(model: str) -> dict[str, Any]:
 
 
 def check_shape(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-    """Raise ProblemError if a checkpoint does not match the session. `here` has the session's facts."""
+    """Raise ProblemError if a checkpoint does not match the session. `here` has the session's facts, `there` the
+    checkpoint's facts.
+    """
     compared = set(here)
     if there["kind"] != here["kind"]:
         compared = {"kind"}

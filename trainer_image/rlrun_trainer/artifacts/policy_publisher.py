@@ -63,8 +63,8 @@ class Publisher:
     def __init__(self, store: Store, spec: SessionSpec, keep: int, published: list[str]) -> None:
         """`published` are the versions in S3, oldest first.
 
-        Those of an earlier trainer process count as older than all of this process, because numbers repeat after a
-        rewind.
+        Versions of an earlier trainer process count as older than all versions of this process, because numbers repeat
+        after a rewind.
         """
         self.problem: Problem | None = None
         """Reason why policies do not reach S3, or None while they do."""

@@ -96,7 +96,7 @@ def missed_layers(chosen: Iterable[str], layers: LinearLayers) -> dict[str, tupl
 
 
 def warning(chosen: Iterable[str], layers: LinearLayers) -> Problem | None:
-    """Return a warning if a model of several kinds of layers has blocks without an adapter."""
+    """Return a warning if a model with several kinds of layers has blocks without an adapter."""
     missed = missed_layers(chosen, layers)
     if layers.kinds == 1 or not missed:
         return None

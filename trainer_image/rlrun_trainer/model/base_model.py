@@ -187,8 +187,8 @@ class BaseModel:
         return slot
 
     def open_weights(self, name: str, model: str, seed: int, compared: bool) -> AdapterSlot:
-        """Claim the whole trainer for a run that trains all weights. `compared` loads a second model as the reference
-        of the run's KL penalty.
+        """Claim the whole trainer for a run that trains all weights. If `compared` is True, loads a second model as the
+        reference of the run's KL penalty.
 
         Weights are stored in float32 and cast to the trainer's dtype for computation. Raises ProblemError.
         """
@@ -230,7 +230,9 @@ class BaseModel:
             self.model.set_adapter(slot.name)
 
     def fix_reference(self, slot: AdapterSlot) -> None:
-        """Make the slot's weights the reference of its KL penalty, unless it has one. All processes must call it."""
+        """Make the slot's weights the reference of its KL penalty, unless the penalty already has a reference. All
+        processes must call it.
+        """
         if slot.reference is not Reference.pending:
             return
         if slot.updates == 0:
@@ -246,7 +248,7 @@ class BaseModel:
         slot.reference = Reference.copy
 
     def frozen_parameters(self) -> dict[str, torch.Tensor]:
-        """Return the reference parameters of a run that trains all weights. Empty without a penalty."""
+        """Return the reference parameters of a run that trains all weights, or an empty dict without a KL penalty."""
         if self.start is None:
             return {}
         reshard(self.start)

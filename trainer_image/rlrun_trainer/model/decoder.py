@@ -9,7 +9,9 @@ DECODE = "rlrun_decode"
 
 
 def decoder_of(model: Any) -> Any:
-    """Return the model's decoder. In a multimodal model, it is the language model without its towers."""
+    """Return the model's decoder. For a multimodal model, returns the language model without the encoders of other
+    modalities.
+    """
     found = model.get_decoder()
     # transformers does not find the decoder of Llama 4's text model, and returns the whole model.
     return model.model if found is model else found

@@ -91,7 +91,8 @@ def measure(hidden: Hidden, head: Head, vocab_size: int, device: torch.device) -
 
 
 def choose_packing(drift: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> tuple[bool, Problem | None]:
-    """Decide whether samples may share a row. Also returns a warning if only the measured `drift` rules it out.
+    """Decide whether samples may share a row. Also returns a warning if only the measured `drift` rules out shared
+    rows.
 
     Raises ProblemError (SamplesNotSeparated) if log probabilities differ even with one sample per row.
     """

@@ -27,7 +27,9 @@ GAIN = 0.1
 
 
 def divergence(logprobs: torch.Tensor, reference: torch.Tensor, engine_logprobs: torch.Tensor) -> torch.Tensor:
-    """Return the estimate for every token in nats, with the gradient of KL(policy, reference). All tensors are [N]."""
+    """Return an estimate of KL(policy, reference) for every token in nats, whose gradient estimates the gradient of the
+    divergence. All tensors are [N].
+    """
     p = logprobs.detach()
     log_ratio = (p - reference.detach()).nan_to_num(nan=0.0).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     weight = (p - engine_logprobs).exp().clamp(max=WEIGHT_LIMIT)
@@ -39,12 +41,16 @@ def divergence(logprobs: torch.Tensor, reference: torch.Tensor, engine_logprobs:
 
 
 def first_beta(penalty: KlPenalty, kept: float | None) -> float:
-    """Return the weight for a step, which is the controller's current weight if the controller is enabled."""
+    """Return the KL penalty's weight for a step: `kept`, the controller's current weight, if the controller is enabled,
+    or else the configured weight.
+    """
     return penalty.beta if penalty.target_kl is None or kept is None else kept
 
 
 def next_beta(penalty: KlPenalty, beta: float, kl: float) -> float:
-    """Return the weight after a step with `kl` nats per token. Without a target, the weight is unchanged."""
+    """Return the KL penalty's weight after a step with `kl` nats per token. Without a target, the weight is
+    unchanged.
+    """
     if penalty.target_kl is None:
         return beta
     error = kl / penalty.target_kl - 1

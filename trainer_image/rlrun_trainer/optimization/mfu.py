@@ -47,7 +47,7 @@ def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
 def step_flops(weights: float, config: Any, lengths: Sequence[int]) -> float:
     """Return the FLOP of forward and backward pass for sequences of these lengths.
 
-    Attention needs 12 FLOP per layer, head dimension and pair of tokens; causal attention half of that.
+    Attention needs 12 FLOP per layer, head dimension and pair of tokens; causal attention needs half as many.
     """
     heads = int(config.num_attention_heads)
     head_size: int = getattr(config, "head_dim", None) or config.hidden_size // heads

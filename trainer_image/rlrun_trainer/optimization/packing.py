@@ -80,12 +80,13 @@ def pack(
     history: bool = False,
     share_rows: bool = True,
 ) -> list[MicroBatch]:
-    """Return micro-batches of at most `budget` tokens (rows * width). Only a single longer sample exceeds the budget.
+    """Return micro-batches of at most `budget` tokens (rows * width). Only a sample that is longer than the budget
+    exceeds it, in a micro-batch of its own.
 
     Uses first fit, longest samples first, so that the samples of a micro-batch have similar lengths and need little
     padding. Samples without trainable tokens are dropped. Returns at least `at_least` micro-batches unless there are
-    fewer samples. `history` adds the tokens' history. Without `share_rows` every sample has its own row, and
-    `single_row` is ignored. The result depends only on the arguments.
+    fewer samples. If `history` is True, micro-batches contain the history of their tokens. Without `share_rows` every
+    sample has its own row, and `single_row` is ignored. The result depends only on the arguments.
     """
     arrays = [_arrays(s) for s in samples]
     waiting = sorted((a for a in arrays if len(a.columns)), key=lambda a: -len(a.token_ids))

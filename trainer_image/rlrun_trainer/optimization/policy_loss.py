@@ -48,16 +48,17 @@ def policy_loss(
 ) -> PolicyLoss:
     """Return the policy gradient's loss, summed over tokens. All tensors are [N], `sample_of` is in [0, samples).
 
-    r is exp(log p - engine's log p) of the token (`token`), or the geometric mean of these over its sample
-    (`sequence`), as a constant; A is the advantage. Samples are masked if this mean is outside of the bounds for
-    sequence means, or the ratio of one token is outside of the bounds for a sequence's tokens. For all other samples:
+    A is the advantage. r is a probability ratio, used as a constant: exp(log p - engine's log p) of the token
+    (`token`), or the geometric mean of the ratios of all tokens in the token's sample (`sequence`). A sample is masked
+    if this mean is outside of the bounds for sequence means, or if the ratio of one of its tokens is outside of the
+    bounds for a sequence's tokens. For all other samples:
 
         mask   -r A log p             of tokens with low <= r <= high (the default)
         clip   -clamp(r) A log p      of all tokens: truncated importance sampling, as in CISPO (arXiv 2506.13585)
-        ppo    -min(r A, clamp(r) A)  with the gradient of r (arXiv 1707.06347, equation 7); where the clamped one is
+        ppo    -min(r A, clamp(r) A)  with the gradient of r (arXiv 1707.06347, equation 7); where clamp(r) A is
                                       smaller, the gradient is zero and the token counts as masked
 
-    With `how.dppo` the loss is that of DPPO instead (see `_dppo`).
+    If `how.dppo` is set, returns the loss of DPPO instead (see `_dppo`).
     """
     how = how or Loss()
     if how.dppo is not None:

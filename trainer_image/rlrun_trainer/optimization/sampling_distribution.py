@@ -56,7 +56,7 @@ class SamplingDistribution:
 
     @property
     def enforces_min_tokens(self) -> bool:
-        """True if stop tokens are masked before min_tokens."""
+        """True if stop tokens are masked before `min_tokens` tokens are sampled."""
         return bool(self.sampling.min_tokens and self.stop_tokens)
 
 

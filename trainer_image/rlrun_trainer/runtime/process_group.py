@@ -74,7 +74,9 @@ class ProcessGroup:
         return [message_format.decode(message) for message in self.all_gather_bytes(message_format.encode(value))]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
-        """Return the first process's bytes, at least one, on all processes. The other processes' bytes are ignored."""
+        """Return `data` of the first process on all processes. It must not be empty. `data` of the other processes is
+        ignored.
+        """
         if self.size == 1:
             return data
         length = torch.tensor([len(data)])
@@ -86,7 +88,7 @@ class ProcessGroup:
         return bytes(buffer.numpy())
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return the bytes of all processes, at least one each, by rank, on all processes."""
+        """Return `data` of all processes, by rank, on all processes. It must not be empty on any process."""
         if self.size == 1:
             return [data]
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
@@ -100,7 +102,9 @@ class ProcessGroup:
         return [bytes(buffer[: int(n)].numpy()) for buffer, n in zip(buffers, lengths, strict=True)]
 
     def broadcast_tensor(self, value: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return the first process's tensor on all processes, on the CPU. The others must know its shape and dtype."""
+        """Return the first process's tensor on all processes, on the CPU. The other processes must know the tensor's
+        shape and dtype.
+        """
         if self.size == 1:
             assert value is not None
             return value
@@ -122,7 +126,9 @@ class ProcessGroup:
         return [things[i + self.rank] if i + self.rank < len(things) else None for i in rounds]
 
     def all_reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Replace the gradients of replicated parameters by their sums. FSDP sums those of sharded parameters."""
+        """Replace the gradients of replicated parameters by their sums over all processes. FSDP sums the gradients of
+        sharded parameters.
+        """
         replicated = [p for p in parameters if not isinstance(p, DTensor)]
         if self.size == 1 or not replicated:
             return

@@ -31,7 +31,9 @@ class Server:
     """HTTP server. Probes work immediately, and sessions once the model is loaded."""
 
     def __init__(self, token: str | None = None) -> None:
-        """`token` is the run's token, required by all routes except probes and metrics. None accepts all requests."""
+        """`token` is the run's token, required by all routes except probes and metrics. If it is None, all
+        requests are accepted.
+        """
         self._token = token
         self.sessions: Sessions | None = None
         self._owners = SessionOwners()

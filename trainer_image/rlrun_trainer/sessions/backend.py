@@ -27,7 +27,9 @@ class Backend(Protocol):
         """Warnings about the model for the users of every session."""
 
     def open_slot(self, name: str, spec: SessionSpec) -> Sequence[Problem]:
-        """Claim a slot with the initial state given by the seed. Returns warnings about it for its users."""
+        """Claim a slot with the initial state given by the spec's seed. Returns warnings about the slot's state for the
+        users of the session.
+        """
 
     def close_slot(self, name: str) -> None:
         """Release the slot. An unknown name has no effect."""

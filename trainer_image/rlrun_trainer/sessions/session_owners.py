@@ -17,7 +17,9 @@ class SessionOwners:
         """Processes that were owners. Each process has a unique id, so none becomes owner again."""
 
     def take(self, session: str, orchestrator: str) -> None:
-        """Make this process the owner. Raises ProblemError if another process has already replaced it."""
+        """Make the process `orchestrator` the owner of the session. Raises ProblemError if another process has already
+        replaced it.
+        """
         if orchestrator in self._superseded:
             raise _refusal(session)
         previous = self._owners.get(session, orchestrator)
@@ -26,7 +28,7 @@ class SessionOwners:
         self._owners[session] = orchestrator
 
     def check(self, session: str, orchestrator: str) -> None:
-        """Raise ProblemError if another process is the owner."""
+        """Raise ProblemError if a process other than `orchestrator` owns the session."""
         if self._owners.get(session, orchestrator) != orchestrator:
             raise _refusal(session)
 

@@ -56,7 +56,7 @@ class Sessions:
     async def open(self, name: str, spec: SessionSpec) -> TrainingSession:
         """Open the session, or return the open session with an increased `max_steps`.
 
-        Raises ProblemError if it is open with a different spec.
+        Raises ProblemError if the session is open with a different spec.
         """
         wanted = self._settings.model
         if wanted is not None and spec.model != wanted:
@@ -78,7 +78,7 @@ class Sessions:
             return session
 
     async def close(self, name: str) -> None:
-        """Close the session and release its slot. No effect if it is not open."""
+        """Close the session and release its slot. Has no effect if the session is not open."""
         async with self._turn:
             session = self._open.pop(name, None)
             if session is not None:

@@ -130,7 +130,7 @@ class TrainingSession:
 
     @property
     def has_unsaved_step(self) -> bool:
-        """True if a step was made and no complete checkpoint contains the newest one."""
+        """True if a step was made and no complete checkpoint contains the newest step."""
         there = self.uploads.completed.get(ArtifactKind.checkpoint, [])
         return self._step != self._start.step and self._step not in there
 
@@ -197,8 +197,8 @@ class TrainingSession:
         self._leaving = True
 
     async def save_before_exit(self) -> None:
-        """Save a checkpoint unless one contains the newest step. Runs after the current request, before all queued
-        uploads.
+        """Save a checkpoint unless a checkpoint already contains the newest step. Runs after the current request,
+        before all queued uploads.
 
         The checkpoint contains the newest known state of the orchestrator, with its step, and the newest step's
         metrics, which an orchestrator that shuts down at the same time has not received.

@@ -50,7 +50,7 @@ class Command(ABC, Generic[R_co]):
         """Do this process's part. If it raises ProblemError, the model is unchanged."""
 
     def undo(self, base: BaseModel) -> bool:
-        """Undo the command here because another process rejected it. Returns False if that is impossible."""
+        """Undo the command on this process because another process rejected it. Returns False if that is impossible."""
         return False
 
 

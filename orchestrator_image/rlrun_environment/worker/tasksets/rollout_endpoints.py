@@ -36,7 +36,7 @@ class RolloutEndpoints(Interception):  # type: ignore[misc]
     """Servers of rollouts. Each sends requests to the gateway under its rollout's id, which is the trace's id."""
 
     def __init__(self, state_secrets: Collection[str]) -> None:
-        """`state_secrets` are secrets of shared tool servers, with which they read and write the state of rollouts."""
+        """`state_secrets` are secrets with which shared tool servers read and write the state of rollouts."""
         super().__init__()
         self._state_secrets = tuple(state_secrets)
 

@@ -158,7 +158,9 @@ def cancelled_from_outside(error: BaseException) -> bool:
 
 
 def user_code_problem(reason: str, what: str, error: BaseException, folder: Path) -> Problem:
-    """Return the problem for user code that raised `error`. `what` is a prefix with a trailing space."""
+    """Return the problem for user code that raised `error`. `what` is the beginning of the problem's message, with a
+    trailing space.
+    """
     where = user_line(error, folder)
     text = f"{what}{describe_exception(error)}"
     return Problem(reason=reason, message=f"{text} (at {where})" if where else text)

@@ -91,7 +91,7 @@ def fields_response(problems: Sequence[tuple[Sequence[str | int], str]]) -> Resp
 
 
 def detail_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the response for an error as a whole."""
+    """Return the response for an error that does not concern single fields."""
     sent = dict(headers or {})
     if status in RETRYABLE:
         sent.setdefault("Retry-After", str(RETRY_SECONDS))

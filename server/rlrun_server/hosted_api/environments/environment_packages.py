@@ -86,7 +86,7 @@ class EnvironmentPackages:
     """
 
     def __init__(self, storage: PlatformStorage, owners: Owners, package_owners: PackageOwners) -> None:
-        """`owners` is from the settings."""
+        """`owners` is the list of owners from the settings."""
         self._package_owners = package_owners
         self._files = StoredFiles(storage, "packages", THREADS, waiting=MAX_WAITING)
         self._store = storage.store

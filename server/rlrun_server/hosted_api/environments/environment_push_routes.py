@@ -87,7 +87,7 @@ async def resolve(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Re
 
 @router.post("/{environment}/wheels")
 async def announce_wheel(request: Request, environment: str, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """Return the URL for uploading the wheel of a version, or none if the version already contains this wheel."""
+    """Return the URL for uploading the wheel of a version, or null if the version already contains this wheel."""
     owner, name = read_environment_id(environment)
     await require(request, caller, Operation.write, owner, name)
     asked = await read_model(request, FileToPush)

@@ -118,7 +118,7 @@ def section(spec: Mapping[str, Any], key: str) -> Json | None:
 
 
 def inflight(spec: Mapping[str, Any]) -> int | None:
-    """Return the number of rollouts in flight."""
+    """Return the run's maximum number of rollouts in flight, or None if its settings do not specify it."""
     factor, batch = spec.get("oversamplingFactor"), spec.get("batchSize")
     return round(factor * batch) if isinstance(factor, int | float) and isinstance(batch, int) else None
 

@@ -134,7 +134,7 @@ def log_text(lines: list[LogLine]) -> str:
 
 
 def without_markup(text: str) -> str:
-    """Return an object of texts as JSON with escaped square brackets.
+    """Escape the square brackets in a JSON text.
 
     The clients interpret raw lines as markup, and a closing tag crashes them.
     """

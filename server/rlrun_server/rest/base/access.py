@@ -139,7 +139,7 @@ class Anyone:
     """Dependency of a route that accepts requests without a credential."""
 
     async def __call__(self) -> None:
-        """Return."""
+        """Accept the request."""
 
 
 def requires(verb: str, resource: str, subresource: str = "", group: str = GROUP) -> Any:

@@ -50,7 +50,8 @@ class CallerCluster:
         on_refused_token: Callable[[], None] | None = None,
         impersonated: User | None = None,
     ) -> None:
-        """`transport` has no credentials or, with `impersonated`, those of an account that may impersonate this user.
+        """`transport` has no credentials or, with `impersonated`, the credentials of an account that may impersonate
+        this user.
 
         `on_refused_token` is called if the API server does not accept the token.
         """

@@ -163,7 +163,7 @@ async def read_pods(
 def read_copies(
     store: Store, layout: RunLayout, run: str | None, wanted: PodSelection, *, previous: bool
 ) -> list[ContainerLog]:
-    """Return the copies in S3 of the requested attempt, or else of the newest attempt that has any. Blocks.
+    """Return the copies in S3 of the requested attempt's logs, or else of the newest attempt with copies. Blocks.
 
     `run` is None for a deleted run. Raises StoreError.
     """

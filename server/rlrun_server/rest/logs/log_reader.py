@@ -63,7 +63,9 @@ class LogReader:
         self._parsing = TenantQueue(1, "logs")
 
     async def read(self, user: User, cluster: LogCluster | None, run: KnownRun, query: LogQuery) -> LogAnswer:
-        """Return the lines. Raises RestError. `cluster` is None for a deleted run, which has no pods."""
+        """Return the lines that the query selects. Raises RestError. `cluster` is None for a deleted run, which has no
+        pods.
+        """
         wanted = select_roles(query.role, query.env, run.obj, query.attempt)
         lines = self._filter(query)
         with self._slot(user):

@@ -56,7 +56,7 @@ class EnvironmentCatalog:
     def __init__(
         self, storage: PlatformStorage, owners: Mapping[str, Sequence[str]], clock: Callable[[], float]
     ) -> None:
-        """`owners`: patterns of the namespaces of each listed owner."""
+        """`owners` maps each listed owner to the patterns of its namespaces."""
         self._storage = storage
         self._thread = TenantQueue(1, "environments")
         self._folder = storage.root / ENVIRONMENTS_FOLDER

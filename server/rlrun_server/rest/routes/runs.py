@@ -221,7 +221,7 @@ def version_tag(version: str) -> str:
 
 
 def config_of(spec: dict[str, Any], status: dict[str, Any]) -> RunConfig:
-    """Return the configuration. Pure."""
+    """Return the configuration of a run with this spec and status. Pure."""
     environments = [e for e in status.get("environments") or [] if isinstance(e, dict)]
     try:
         parsed = RLRunSpec.model_validate(spec, by_alias=True, by_name=False)
