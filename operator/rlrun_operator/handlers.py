@@ -149,7 +149,7 @@ class NoDiffBase(kopf.DiffBaseStorage):  # type: ignore[misc]
 
 
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
-    """Configure kopf: no writes, no tasks that idle, and limits of time and of the objects in memory."""
+    """Configure kopf: no writes, no idle tasks, and limits of time and of the objects in memory."""
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True

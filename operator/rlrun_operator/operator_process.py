@@ -121,7 +121,9 @@ class Operator:
         self._stop.set()
 
     def not_ready(self) -> str | None:
-        """Return the reason why this process is not ready, or None. A process that waits for the Lease is ready."""
+        """Return the reason why this process is not ready, or None if it is ready. A process that waits for the Lease
+        is ready.
+        """
         if self._leading and not self._watching.is_set():
             return "The watches have not started yet"
         return None

@@ -38,7 +38,7 @@ DETACHED = 130
 
 @dataclass
 class RewardHistory:
-    """Rewards by step, as far as the command has seen them."""
+    """Rewards by step that the command has seen so far."""
 
     rewards: dict[int, float] = field(default_factory=dict)
 

@@ -53,7 +53,9 @@ POLL_SECONDS = 2.0
 
 
 def read(api: RemoteCluster, run: str, chosen: LogSelection) -> Iterator[str] | None:
-    """Return the current lines, or None if the run will have no more pods. Raises CliError if it has no pods yet."""
+    """Return the log lines written so far, or None if the run will have no more pods. Raises CliError if it has no pods
+    yet.
+    """
     starts = starts_of(api, run, chosen)
     if starts:
         return _read_pods(api, starts, chosen)

@@ -130,7 +130,7 @@ def with_user(body: Obj, user: str) -> Obj:
 
 
 def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
-    """Create the Secret if there are variables, then the run, annotated with its user unless the file sets one.
+    """Create the Secret if there are variables, then the run, annotated with its user unless the file sets a user.
 
     If creating the run fails, deletes the Secret, unless the run may have been stored, and raises CliError.
     """

@@ -55,7 +55,8 @@ class _Needed:
 
 
 def pinned_packages(wheels: Sequence[Wheel]) -> Mapping[str, ImagePackage]:
-    """Return the packages of the image that apply to these wheels. The last wheel is the environment's package.
+    """Return the packages of the image for the verifiers generation of these wheels. The last wheel is the
+    environment's package.
 
     A wheel of a supported verifiers version replaces the image's verifiers.
     """

@@ -312,7 +312,7 @@ def _service_name(proxied: str) -> str:
 
 
 def checked_url(url: str, field: str) -> str:
-    """Return the URL if it is safe to send a token to it. Raises CliError that names the field."""
+    """Return the URL if it is safe to send a token to it. Raises a CliError that names `field`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme not in ("http", "https") or not host:

@@ -34,7 +34,7 @@ def wait_for(
     """Poll the object until `is_done` returns True, and return it. `goal` completes the words "is not" in the error
     message.
 
-    Raises CliError after the deadline or if the object does not exist, and any error of `is_done`.
+    Raises CliError after the deadline or if the object does not exist. Propagates errors of `is_done`.
     """
     deadline = clock() + seconds
     while True:

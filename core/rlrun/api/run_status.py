@@ -77,7 +77,9 @@ class StartupFailureKind(StrEnum):
 
 
 class PodRecord(Status):
-    """One pod of the current attempt. `restarts` and `crashes` are counted from these records."""
+    """One pod of the current attempt. The restarts of the run and the crashes of its components are counted from these
+    records.
+    """
 
     uid: str = Field(min_length=1, max_length=64)
     """UID of the pod."""
@@ -230,8 +232,8 @@ class RLRunStatus(Status):
     def parse(cls, raw: Mapping[str, Any] | None, required: Collection[str] = ()) -> Self:
         """Parse the status of an RLRun, dropping values that do not match the schema.
 
-        Another version of the operator may have written such values. Raises ValidationError if a `required` field has
-        one.
+        Another version of the operator may have written such values. Raises ValidationError if the value of a
+        `required` field does not match.
         """
         fields = raw or {}
         while True:

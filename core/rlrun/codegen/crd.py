@@ -56,7 +56,7 @@ AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "Time since the object
 
 @dataclass(frozen=True)
 class CrdKind:
-    """One kind of the group with its names and columns in kubectl."""
+    """One kind of the API group with its names and columns in kubectl."""
 
     model: type[KubernetesObject]
     plural: str

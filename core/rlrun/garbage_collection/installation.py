@@ -28,7 +28,7 @@ class InstallationMismatch(StoreError):
 
 
 class InstallationMark(Schema):
-    """Content of the mark: the cluster that may delete files."""
+    """Content of the bucket's mark, which names the cluster that may delete files in the bucket."""
 
     cluster: Text
     """UID of the cluster's namespace kube-system."""
@@ -36,7 +36,7 @@ class InstallationMark(Schema):
 
 
 def mark_uri(root: S3Uri) -> S3Uri:
-    """Return the URI of the mark. `root` is `s3://bucket/prefix`."""
+    """Return the URI of the bucket's mark. `root` is `s3://bucket/prefix`."""
     return root / INSTALLATION_FOLDER / "mark.json"
 
 

@@ -142,7 +142,9 @@ class Tombstones:
         self._artifacts = {(t.run, t.path): t for t in tombstones if t.path}
 
     def of_artifact(self, run: RunFolder, path: str) -> Tombstone | None:
-        """Return the tombstone that records the deletion of the artifact: its own or its run's."""
+        """Return the tombstone that records the deletion of the artifact: the artifact's own tombstone or the tombstone
+        of its run.
+        """
         whole = self.runs.get(run)
         if whole is not None and whole.content is not None and whole.content.deletes(path):
             return whole

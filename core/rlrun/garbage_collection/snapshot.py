@@ -184,7 +184,7 @@ def parse_checkpoint_name(name: str) -> tuple[str, str] | None:
 
 
 def folders(root: S3Uri, objects: Iterable[StoredObject], limit: int | None = None) -> Iterator[StoredFolder]:
-    """Yield the folders of objects. Memory grows with the number of folders, not of objects.
+    """Yield the folders that contain the objects. Memory grows with the number of folders, not of objects.
 
     Raises TooManyItems if there are more than `limit` folders.
     """

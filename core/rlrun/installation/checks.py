@@ -31,7 +31,7 @@ ENDED = ("Completed", "Failed", "Stopped")
 
 
 class CheckFailed(Exception):
-    """Result of a check that found a problem, with the next step."""
+    """Raised by a check that found a problem. Contains the problem and the next step."""
 
     def __init__(self, text: str, hint: str) -> None:
         super().__init__(text)

@@ -43,8 +43,8 @@ class AsyncKubeClient:
     def __init__(
         self, transport: AsyncTransport, *, open_seconds: float = REQUEST_SECONDS, writing: Writing | None = None
     ) -> None:
-        """`open_seconds` is the time in which the API server must respond to a watch request. `writing` is entered
-        around each write, so that informers can store the response.
+        """`open_seconds` is the time in which the API server must respond to a watch request. `writing` returns a
+        context that is entered around each write, so that informers can store the response.
         """
         self._transport = transport
         self._open_seconds = open_seconds
@@ -72,7 +72,7 @@ class AsyncKubeClient:
         fields: str = "",
         keep: Callable[[Obj], Obj] | None = None,
     ) -> builtins.list[Obj]:
-        """Return all objects with these labels in a namespace, or in all namespaces if it is None. The list is
+        """Return all objects with these labels in a namespace, or in all namespaces if `namespace` is None. The list is
         complete.
 
         `fields` is a field selector; the API server responds with 400 if the kind does not support it. `keep` returns
@@ -285,7 +285,9 @@ class AsyncKubeClient:
 
 
 async def read_end(chunks: AsyncIterator[bytes], limit: int) -> tuple[bytes, bool]:
-    """Return the last `limit` bytes of a log, and whether it was longer. Raises ApiError if the log was removed."""
+    """Return the last `limit` bytes of a log, and whether the log was longer. Raises ApiError if the log was
+    removed.
+    """
     kept, is_cut = bytearray(), False
     async for chunk in chunks:
         kept += chunk

@@ -139,7 +139,7 @@ class Informer(Generic[T]):
     ) -> None:
         """`convert` returns the stored form of an object, without parts that readers do not use. `namespace` and
         `labels` select the objects; a namespace of None means all. `index` has the labels by which objects can be
-        looked up. `lists` limits the number of concurrent lists of several informers.
+        looked up. `lists` is shared by several informers, and limits how many of them list objects at the same time.
         """
         self.kind = kind
         self.namespace = namespace
@@ -361,8 +361,8 @@ class Informer(Generic[T]):
     def writing(self, namespace: str, name: str) -> Iterator[Callable[[Obj], None]]:
         """Announce a write by this process. The context yields a function to call with the API server's response.
 
-        The event of a write often arrives before the response. Until then, events of the object are stored but not
-        reported.
+        The event of a write often arrives before the response. Until the response, events of the object are stored but
+        not reported.
         """
         place = (namespace, name)
         self._writing[place] += 1

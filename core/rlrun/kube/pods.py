@@ -110,7 +110,7 @@ class Pod:
 
     @cached_property
     def deletion_time(self) -> datetime | None:
-        """Time at which the pod's grace period ends, or None if it is not being deleted."""
+        """Time at which the pod's grace period ends, or None if the pod is not being deleted."""
         return parse_time(self.obj["metadata"].get("deletionTimestamp"))
 
     @cached_property
@@ -237,12 +237,12 @@ class Pod:
 
     @cached_property
     def own_containers(self) -> list[str]:
-        """Names of the operator's init containers, then those of its containers, without the log hold."""
+        """Names of the containers that the operator created, init containers first, without the log hold."""
         return [entry["name"] for entry in self._split([{"name": c["name"]} for c in self._containers])[0]]
 
     @cached_property
     def statuses(self) -> list[Obj]:
-        """Statuses of the operator's init containers, then those of its containers."""
+        """Statuses of the containers that the operator created, init containers first."""
         return self._parted_statuses[0]
 
     @cached_property
@@ -276,7 +276,7 @@ class Pod:
         return None
 
     def image_of(self, container: str) -> str:
-        """Return the image of this container, or an empty string if the pod does not have it."""
+        """Return the image of this container, or an empty string if the pod has no such container."""
         return str(self._container(container).get("image", ""))
 
     def memory_limit(self, container: str) -> str:

@@ -139,7 +139,7 @@ def next_page(request: KubeRequest, page: Obj) -> KubeRequest | None:
 
 
 def smaller_page(request: KubeRequest) -> KubeRequest | None:
-    """Return the request for a tenth of the page, or None if the page already has only one object."""
+    """Return the request for a page with a tenth of the objects, or None if the page already has only one object."""
     objects = int(request.query["limit"])
     if objects == 1:
         return None
@@ -189,13 +189,13 @@ def get_metadata(kind: ResourceKind, namespace: str, name: str) -> KubeRequest:
 
 
 def list_selected(kind: ResourceKind, namespace: str, fields: str, limit: int) -> KubeRequest:
-    """Return the request for at most `limit` objects with these fields."""
+    """Return the request for at most `limit` objects that the field selector `fields` matches."""
     query = {"limit": str(limit), **({"fieldSelector": fields} if fields else {})}
     return KubeRequest(Verb.LIST, kind, namespace, query=query)
 
 
 def list_metadata(kind: ResourceKind, namespace: str, fields: str, limit: int) -> KubeRequest:
-    """Return the request for the metadata of at most `limit` objects with these fields."""
+    """Return the request for the metadata of at most `limit` objects that the field selector `fields` matches."""
     request = list_selected(kind, namespace, fields, limit)
     return replace_fields(request, extra_headers={"Accept": METADATA_OF_LIST})
 

@@ -100,7 +100,9 @@ class SyncApiTransport(SyncTransport):
     def __init__(
         self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS, total_seconds: float | None = None
     ) -> None:
-        """`total_seconds` limits connecting and responding together. It replaces the separate limits."""
+        """`total_seconds` limits the time for connecting and responding together. If set, it replaces the separate
+        limits.
+        """
         self._api = api_client
         self._response_seconds = response_seconds
         self._total_seconds = total_seconds

@@ -32,7 +32,9 @@ def bearer(token: str | None) -> dict[str, str]:
 
 
 def is_allowed(path: str, headers: Mapping[str, str], token: str | None) -> bool:
-    """Return whether a request is authorized. A process without a token, outside a cluster, accepts all requests."""
+    """Return whether a request is authorized. If `token` is None, as in a process outside a cluster, all requests are
+    authorized.
+    """
     if not token or path in OPEN_PATHS:
         return True
     given = headers.get("Authorization", "")

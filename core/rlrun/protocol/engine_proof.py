@@ -15,13 +15,15 @@ PROOF_HEADER = "X-Rlrun-Proof"
 
 
 def pool_server_key(platform_key: bytes, namespace: str, pool: str) -> str:
-    """Return the server key of a pool in hexadecimal. `platform_key` is the signing key of grants for rlrun-server."""
+    """Return the key with which rlrun-server accesses the engines of a pool, in hexadecimal. `platform_key` is the
+    signing key of grants for rlrun-server.
+    """
     # The slashes separate this use of the platform key from signed grants, which are base64url text.
     return hmac.new(platform_key, f"pool-server/{namespace}/{pool}".encode(), hashlib.sha256).hexdigest()
 
 
 def proof_of(key: str, nonce: str) -> str:
-    """Return the proof for a nonce, in hexadecimal."""
+    """Return the proof that an engine knows the key: the HMAC-SHA256 of the nonce, in hexadecimal."""
     return hmac.new(key.encode(), f"proof/{nonce}".encode(), hashlib.sha256).hexdigest()
 
 

@@ -177,7 +177,7 @@ class TrainBatch(Schema):
 
 
 class StepResult(Schema):
-    """Result of one optimizer step. `metrics` has the names of the metric catalog."""
+    """Result of one optimizer step. The keys of `metrics` are names from the metric catalog."""
 
     step: int
     """Number of completed optimizer steps, including this one."""

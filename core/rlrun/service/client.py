@@ -129,7 +129,9 @@ async def read_body(response: aiohttp.ClientResponse, url: str, limit: int) -> b
 
 
 def parse(model: type[M], data: bytes, source: str) -> M:
-    """Parse a response as `model`. Raises RequestRejected if it does not match, as with a different server version."""
+    """Parse a response as `model`. Raises RequestRejected if it does not match, for example because the server has a
+    different version.
+    """
     try:
         return received.parse(model, data)
     except InputInvalid as error:
@@ -148,7 +150,9 @@ def problem_from_response(status: int, body: bytes, url: str, *, quote_text: boo
 
 
 def redirect_problem(response: aiohttp.ClientResponse, place: str) -> Problem:
-    """Return the problem of a redirect. It names only the target host, and nothing else from the response."""
+    """Return the problem of a response that is a redirect. The problem quotes only the target host from the
+    response.
+    """
     try:
         host = urlsplit(urljoin(str(response.url), response.headers.get("Location", ""))).hostname or ""
     except ValueError:

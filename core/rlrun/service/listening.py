@@ -80,9 +80,9 @@ class OpenConnections:
     """Factory of protocols that limits the number of open connections.
 
     Beyond the limit, a new connection closes the oldest idle connection (without a request in progress) of the address
-    with the most idle ones. If no connection is idle, it closes the oldest one of the address with the most
-    connections. Clients that send nothing, or do not read their responses, therefore cannot block others or abort their
-    requests.
+    with the most idle connections. If no connection is idle, it closes the oldest connection of the address with the
+    most connections. Clients that send nothing, or do not read their responses, therefore cannot block others or abort
+    their requests.
     """
 
     def __init__(self, make: Callable[[], asyncio.Protocol], limit: int = MAX_CONNECTIONS) -> None:

@@ -48,7 +48,7 @@ def exit_code_of(
     environ: Mapping[str, str] = os.environ,
     report: Callable[[Problem], None] | None = None,
 ) -> int:
-    """Return the result of `work`. A FatalError is logged and reported, and its exit code returned."""
+    """Return the result of `work`. A FatalError is logged and reported, and its exit code is returned."""
     try:
         return work()
     except FatalError as error:

@@ -40,7 +40,7 @@ def certificates(text: str) -> list[bytes]:
 
 
 def public_certificates() -> list[bytes]:
-    """Return the authorities that this image trusts: those of certifi and of the operating system."""
+    """Return the certificates that this image trusts: those of certifi and of the operating system."""
     texts = [Path(certifi.where()).read_text("utf-8")]
     if IMAGE_BUNDLE.is_file():
         texts.append(IMAGE_BUNDLE.read_text("utf-8"))

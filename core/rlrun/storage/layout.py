@@ -185,7 +185,9 @@ def usage_day(root: S3Uri, operator: str, day: datetime) -> S3Uri:
 
 
 def package_owner_record(root: S3Uri, owner: str) -> S3Uri:
-    """Return the object with the uid of the namespace that owns the packages of `owner`. Users must not write it."""
+    """Return the URI of the object with the uid of the namespace that owns the packages of `owner`. Users must not
+    write it.
+    """
     return root / ENVIRONMENTS_FOLDER / owner / ".owner"
 
 

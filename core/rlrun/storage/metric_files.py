@@ -20,7 +20,9 @@ def parse_lines(text: str) -> list[Line]:
 
 
 def merge_lines(lines: Iterable[Line]) -> list[Line]:
-    """Return one line per step in order: the latest training with the latest results of each evaluation."""
+    """Return one line per step in order, with the metrics of the latest training of the step and the latest results of
+    each evaluation.
+    """
     trained: dict[int, Line] = {}
     measured: dict[int, Line] = {}
     for line in lines:

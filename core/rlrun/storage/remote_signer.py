@@ -76,7 +76,7 @@ class SignatureCache:
         """Number of times that the cache was cleared."""
 
     def get(self, key: Hashable, ask: Callable[[], SignedHeaders]) -> SignedHeaders:
-        """Return the cached signature of this request, or call `ask`. Propagates exceptions of `ask`."""
+        """Return the cached signature for `key`, or the result of `ask`. Propagates exceptions of `ask`."""
         with self._lock:
             signature = self._known.get(key)
             is_mine = signature is None or self._has_ended(signature)
@@ -92,7 +92,9 @@ class SignatureCache:
         return signature.result()[0]
 
     def add(self, key: Hashable, signed: SignedHeaders, generation: int) -> None:
-        """Add a signature that will be needed soon, unless the cache has been cleared since `generation`."""
+        """Add a signature that will be needed soon, unless the cache has been cleared since its generation was
+        `generation`.
+        """
         signature: Future[tuple[SignedHeaders, float]] = Future()
         signature.set_result((signed, self._clock() + REUSE_SECONDS))
         with self._lock:
@@ -130,7 +132,7 @@ class RequestSigner(ABC):
         self._signatures = SignatureCache(clock)
 
     def sign(self, request: Any) -> None:
-        """Add the headers to a request (botocore's AWSRequest). Raises AccessDenied, StorageServerUnavailable."""
+        """Add the signature to a request (botocore's AWSRequest). Raises AccessDenied, StorageServerUnavailable."""
         request.headers[PAYLOAD_HASH] = self._digest.payload(request)
         wanted = {
             name: str(value)

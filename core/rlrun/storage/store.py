@@ -418,9 +418,10 @@ class Store:
     def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None, *, digest: str = "") -> Manifest:
         """Download an artifact to the folder `dest`, all or nothing, each file verified by size and SHA-256.
 
-        `dest` is replaced by rename, so it must not be a mount point; its parent is created if missing. `manifest`
-        avoids reading the manifest again; otherwise its digest must be `digest`, if given. Raises NotFound without a
-        manifest, Corrupt if a file does not match the manifest, ArtifactChanged if the digest differs.
+        `dest` is replaced by rename, so it must not be a mount point; its parent is created if missing. If `manifest`
+        is given, the manifest is not read again; otherwise the manifest must have the digest `digest`, if given. Raises
+        NotFound without a manifest, Corrupt if a file does not match the manifest, ArtifactChanged if the digest
+        differs.
         """
         manifest = manifest or self.read_manifest(uri, digest)
         if manifest is None:
@@ -498,7 +499,7 @@ class Store:
         return len(keys)
 
     def walk(self, uri: S3Uri) -> Iterator[StoredObject]:
-        """Yield every object below the folder `uri` at any depth, page by page, without the keys of folders."""
+        """Yield every object below the folder `uri` at any depth, page by page, without keys that end with a slash."""
         return self._walk(uri, _folder(uri))
 
     def walk_prefix(self, uri: S3Uri) -> Iterator[StoredObject]:

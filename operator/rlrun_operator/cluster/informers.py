@@ -146,7 +146,7 @@ class Informers:
         ]
 
     def receive(self, kind: ResourceKind, event: str | None, obj: Obj) -> None:
-        """Store an object of rlrun.dev that kopf received. `event` is None for an object of kopf's list."""
+        """Store an object of rlrun.dev that kopf received. `event` is None for an object from a list of kopf."""
         informer = self._of(kind, obj["metadata"].get("namespace"))
         if isinstance(informer, ReceivingInformer):
             informer.receive(event, obj)

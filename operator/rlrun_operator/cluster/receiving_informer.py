@@ -42,7 +42,7 @@ class ReceivingInformer(Informer[T]):
         """Time at which the last listed object was passed to `receive`."""
 
     def receive(self, event: str | None, obj: Obj) -> None:
-        """Store an object that another library received. `event` is None for an object of the library's list."""
+        """Store an object that another library received. `event` is None for an object from a list of the library."""
         uid, version = identity_of(obj)
         known = self._by_uid.get(uid)
         if event is not None:

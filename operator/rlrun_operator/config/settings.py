@@ -100,7 +100,7 @@ class ApiKeySettings(Schema):
 
 
 class S3Settings(S3Connection):
-    """Connection to S3, bucket of the artifacts, and their credentials."""
+    """Connection to S3, the bucket of the artifacts, and the Secret with the credentials."""
 
     bucket: str = Field(min_length=3)
     prefix: str = ""

@@ -63,7 +63,7 @@ class Applier:
     async def apply(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
         """Execute the plan. Returns the executed plan, whose status reports refused objects.
 
-        Raises ApiError or StoreError; earlier actions are not undone. An error with the object of a checkpoint or
+        Raises ApiError or StoreError; earlier actions are not undone. An error in writing the object of a checkpoint or
         adapter does not block decisions about the run itself, but files and objects are deleted only after all objects
         are written.
         """

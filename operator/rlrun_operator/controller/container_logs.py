@@ -180,7 +180,9 @@ class TerminatingPodLogs:
         self._tasks[cached.uid] = asyncio.create_task(self._keep(cached))
 
     async def close(self) -> None:
-        """Cancel the copies and start no others. The next operator continues, because the log holds wait."""
+        """Cancel the copies and start no others. The next operator continues, because the log holds of the pods wait
+        for it.
+        """
         self._closed = True
         tasks = list(self._tasks.values())
         for task in tasks:

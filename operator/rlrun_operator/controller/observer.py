@@ -93,8 +93,8 @@ class Observer:
         clock: Callable[[], float] = time.monotonic,
         tenancy_problem: TenancyProblem = no_problem,
     ) -> None:
-        """`token_key` derives the tokens of runs; if None, the processes of runs require no tokens. `storage_key` signs
-        the grants for rlrun-server.
+        """The tokens of runs are derived from `token_key`; if it is None, the processes of runs require no tokens.
+        `storage_key` signs the grants for rlrun-server.
         """
         self._tenancy_problem = tenancy_problem
         self._objects = objects

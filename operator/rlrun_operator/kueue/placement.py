@@ -67,7 +67,7 @@ def placements(workload: Obj, flavors: Mapping[str, Obj]) -> dict[str, Placement
 
 
 def place(children: Sequence[Obj], placed: Mapping[str, Placement]) -> list[Obj]:
-    """Add the placement to the pod templates of the children. Raises PlacementConflict."""
+    """Return the children with the placements in `placed` added to their pod templates. Raises PlacementConflict."""
     return [_place(c, placed) if c["kind"] in POD_CONTROLLERS else c for c in children]
 
 

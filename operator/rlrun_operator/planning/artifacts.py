@@ -44,7 +44,9 @@ class UploadSchedule:
 
     @classmethod
     def of(cls, spec: RLRunSpec, config: ResolvedRun | None, settings: OperatorSettings) -> "UploadSchedule":
-        """Return the schedule of an attempt. `config` has the default interval of the attempt's start."""
+        """Return the schedule of an attempt. `config` has the default interval that applied when the attempt
+        started.
+        """
         frozen = None if config is None else config.spec.checkpoints.interval
         interval = spec.checkpoints.interval or frozen or settings.defaults.checkpoint_interval
         return cls(interval, spec.adapters.interval, spec.max_steps)

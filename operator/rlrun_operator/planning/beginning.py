@@ -90,7 +90,7 @@ EXACT_RUNS_AHEAD = 10
 
 
 def report_admission(observation: RunObservation, status: RLRunStatus) -> PlanPart:
-    """Write the queue's answer to the status, in every phase. `status` is the stored status.
+    """Record the queue's answer in the run's status, in every phase. `status` is the stored status.
 
     An admission is written before any other action.
     """
@@ -208,7 +208,9 @@ class CacheFill:
 def wait_for_weights(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Create a Job that downloads the weights to the claim in the namespace, and wait for it."""
+    """Create a Job that downloads the weights to the PersistentVolumeClaim in the run's namespace, and wait for the
+    Job.
+    """
     if frozen_config(observation, status.attempt) is not None:
         # The write of the status may have failed after the ConfigMap was written.
         return _end_wait(status, "")
@@ -336,7 +338,7 @@ def plan_invalid_spec(
     """Wait until the spec is corrected, up to the start deadline.
 
     The spec of a run that trains or has finished was valid for an earlier version, so such a run continues. Meanwhile a
-    run can be stopped and suspended, lose its slot, and end with its orchestrator.
+    run can be stopped and suspended, lose its slot, and end when its orchestrator ends.
     """
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, problem.reason, problem.message),))
     if status.phase is not None and status.phase.finished:
@@ -450,7 +452,7 @@ def report_readiness(
 def egress_access(
     observation: RunObservation, settings: OperatorSettings, attempt_start: datetime
 ) -> EgressAccess | None:
-    """Return the signer of grants for the egress proxy, or None without a proxy or its key."""
+    """Return the signer of grants for the egress proxy, or None if the proxy or its key is missing."""
     if settings.egress is None or observation.egress_key is None:
         return None
     return EgressAccess(settings.egress, observation.egress_hosts, observation.egress_key, attempt_start)

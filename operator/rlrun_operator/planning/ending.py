@@ -185,7 +185,8 @@ def plan_suspended(
 ) -> PlanPart | None:
     """Delete the children of a suspended run, and list the artifacts that its pods still write.
 
-    The reason is Finishing until the artifacts are final, so that no other run continues from an older checkpoint.
+    The reason in the run's status is Finishing until the artifacts are final, so that no other run continues from an
+    older checkpoint.
     """
     if not spec.suspend:
         return None
@@ -206,8 +207,8 @@ def plan_suspended(
 def pause_change(
     status: RLRunStatus, phase: Phase, problem: Problem, readiness: Reason, fields: StatusFields
 ) -> StatusChange:
-    """Return the status change for a paused run without pods. `readiness` is the reason for the conditions of its
-    roles.
+    """Return the status change for a paused run without pods. `readiness` is the reason in the readiness conditions of
+    its roles.
     """
     running = ConditionChange("Running", False, problem.reason)
     conditions = (running, *closed_readiness(status, readiness, None), *NOT_FINISHED)

@@ -161,7 +161,7 @@ class RunObservation:
         return RLRunStatus.parse(self.run.get("status"))
 
     def new_status(self) -> RLRunStatus:
-        """Return the stored status with the observed generation of the spec."""
+        """Return the stored status with `observed_generation` set to the generation of the spec."""
         return self.status.model_copy(update={"observed_generation": self.generation})
 
     @property

@@ -25,7 +25,7 @@ PackageKey = tuple[str, str | None]
 
 
 def recorded_packages(status: RLRunStatus, spec: RLRunSpec) -> list[EnvironmentPackage]:
-    """Return the recorded packages that are in the spec."""
+    """Return the recorded packages of environments that are in the spec."""
     named = {(item.entry.package_id, item.entry.version) for item in environment_entries(spec)}
     return [package for package in status.environments if _key(package) in named]
 
@@ -114,7 +114,8 @@ def attempt_config(children: Iterable[Obj], uid: str, attempt: int) -> ResolvedR
 def has_signed_references(observation: RunObservation, attempt: int, resolved: ResolvedRun) -> bool:
     """Return whether base model and checkpoint are those that the operator resolved for the attempt.
 
-    Users can change the ConfigMap that stores them, so the signature is verified unless they have just been resolved.
+    Users can change the ConfigMap that stores them, so the signature is verified unless base model and checkpoint have
+    just been resolved.
     """
     objects = observation.owned_children("ConfigMap", attempt=attempt)
     if not objects or readable_config(objects[0]) is None:
@@ -124,7 +125,9 @@ def has_signed_references(observation: RunObservation, attempt: int, resolved: R
 
 
 def readable_config(config_map: Obj) -> ResolvedRun | None:
-    """Return the configuration in a run's ConfigMap, or None if it cannot be read. Do not change the result."""
+    """Return the configuration in a run's ConfigMap, or None if it cannot be read. The result is shared between callers
+    and must not be modified.
+    """
     text = config_text(config_map)
     if len(text) > MAX_CONFIG:
         return None

@@ -89,7 +89,7 @@ def attempt_start(status: RLRunStatus, now: datetime) -> StatusChange:
 
 
 def attempt_withdrawn(status: RLRunStatus) -> StatusChange:
-    """Return the change that reverts the start of an attempt that has created nothing. The next attempt gets its
+    """Return the change that reverts the start of an attempt that has created nothing. The next attempt reuses its
     number.
     """
     is_first = status.attempt == 1

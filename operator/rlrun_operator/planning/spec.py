@@ -120,7 +120,8 @@ LAST_EVALUATION = {"eval", "maxSteps"}
 
 
 def parse_spec(run: Obj) -> RLRunSpec | Problem:
-    """Return the typed spec, or a problem that lists every invalid field. Do not modify the result.
+    """Return the typed spec, or a problem that lists every invalid field. The result is shared between callers and must
+    not be modified.
 
     A run that was accepted earlier need not satisfy rules that this version has added.
     """

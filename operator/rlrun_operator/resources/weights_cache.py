@@ -129,7 +129,7 @@ def identity_of(claim: Obj) -> CacheIdentity:
 def has_fetched(pod: Pod) -> bool:
     """Return whether the pod's container has downloaded all files.
 
-    The pod and its Job may not be complete, because an injected container may still be running.
+    The pod and its Job may still be incomplete, because an injected container may still be running.
     """
     ended = _fetcher_state(pod).get("terminated")
     return ended is not None and ended.get("exitCode") == 0

@@ -113,7 +113,9 @@ class PoolObserver:
         )
 
     async def adapters(self, key: PoolIdentity) -> PoolObservation:
-        """Return the adapters of a pool in a namespace that is not a tenant. Raises ApiError."""
+        """Return an observation with only the adapters of the pool, whose namespace is not a tenant. Raises
+        ApiError.
+        """
         return PoolObservation(key, tuple(await self._adapters(key)))
 
     async def _adapters(self, key: PoolIdentity) -> list[Obj]:

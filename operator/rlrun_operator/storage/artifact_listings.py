@@ -38,7 +38,7 @@ class ArtifactListing:
 
 @dataclass(frozen=True)
 class ListingRequest:
-    """State of a run in a reconcile, which determines where its files are and whether new ones may exist."""
+    """State of a run in a reconcile, which determines where its files are and whether new files may exist."""
 
     run: Obj
     status: RLRunStatus

@@ -210,7 +210,7 @@ class ArtifactStore:
         await self._call(variables, work)
 
     async def purge(self, variables: Mapping[str, str], purge: RunFilesDeletion) -> None:
-        """Delete all files of a run except the folders to keep."""
+        """Delete all files of a run except those in the folders `purge.keep`."""
         root, keep = S3Uri.parse(purge.root), [S3Uri.parse(uri) for uri in purge.keep]
 
         def work(store: Store) -> None:

@@ -68,7 +68,9 @@ def read_arguments(args: str) -> dict[str, Any]:
 
 
 def for_wheel(request: BaselineRequest, wheel: Wheel) -> BaselineRequest:
-    """Return the request with the package's module set. Raises CliError for a package that this command cannot run."""
+    """Return the request with `module` set to the module of the package. Raises CliError for a package that this
+    command cannot run.
+    """
     if form_of(wheel) is PackageForm.taskset:
         raise CliError(
             "only environments with load_environment() can be run here, not tasksets of verifiers.v1",

@@ -42,7 +42,7 @@ def _inference(item: Obj) -> str:
 
 
 def problems_of(item: Obj) -> list[Obj]:
-    """Return the conditions of a model that are False or warnings."""
+    """Return the conditions of a model that are False or are warnings."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return [c for c in conditions if c["status"] == ("True" if c["type"] == "Warnings" else "False")]
 

@@ -159,7 +159,9 @@ class _Search:
         self._present = {*own, *self._pins}
 
     def download(self, extended: set[str]) -> list[Wheel]:
-        """Download the missing wheels. `extended` lists packages of the image whose real metadata uv reads."""
+        """Download the missing wheels. `extended` lists packages of the image whose published metadata uv reads,
+        because their extras are required.
+        """
         stubs = self._folder()
         pins = [
             f"{name}=={pin.version}" if name in extended else f"{name} @ {_write_stub(pin, stubs).as_uri()}"

@@ -115,7 +115,7 @@ def check_driver(api: RemoteCluster) -> str:
 
 
 def driver_of(node: Obj) -> int | None:
-    """Return the major version of the node's driver, or None if the node has no such label."""
+    """Return the major version of the node's driver, or None if no label of the node contains it."""
     labels = node["metadata"].get("labels") or {}
     found = [str(labels[name]) for name in DRIVER_LABELS if name in labels]
     return int(found[0]) if found and found[0].isdecimal() else None

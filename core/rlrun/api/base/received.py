@@ -105,7 +105,7 @@ def parse(
 
 
 def to_input_invalid(error: ValidationError, beginning: str) -> InputInvalid:
-    """Convert a validation error to an InputInvalid without the input and with at most MAX_FAULTS faults."""
+    """Convert a validation error to an InputInvalid that quotes no input and has at most MAX_FAULTS faults."""
     count = error.error_count()
     if count > MAX_LISTED:
         return InputInvalid(f"{beginning}:", f"{count} values are invalid. Fix the first ones and try again.")

@@ -66,7 +66,7 @@ class Sampling(Spec):
 
 
 class SamplingOverrides(Spec):
-    """Sampling parameters of evaluations. Unset parameters are those of training."""
+    """Sampling parameters of evaluations. Unset parameters have the values used in training."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
     """Maximum number of completion tokens per turn."""

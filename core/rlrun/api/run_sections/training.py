@@ -17,7 +17,7 @@ class AlgorithmName(StrEnum):
 
 
 class Advantage(StrEnum):
-    """Advantage of a rollout, from its reward and those of its group."""
+    """Advantage of a rollout, computed from its reward and the rewards of its group."""
 
     mean = "mean"
     std = "std"
@@ -26,7 +26,7 @@ class Advantage(StrEnum):
 
 
 class Schedule(StrEnum):
-    """Learning rate after the warmup."""
+    """Schedule of the learning rate after the warmup."""
 
     constant = "constant"
     linear = "linear"

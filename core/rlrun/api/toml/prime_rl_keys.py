@@ -552,7 +552,7 @@ OWN_TABLES = frozenset(
 
 
 def is_prime_rl(table: dict[str, Any]) -> bool:
-    """Return whether the table is one of prime-rl's own files."""
+    """Return whether the table is from a file in prime-rl's own format."""
     evaluation = table.get("eval")
     return (
         is_run(table)

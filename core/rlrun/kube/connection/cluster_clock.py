@@ -15,9 +15,9 @@ REPORTED_SECONDS = 10.0
 class ClusterClock:
     """API server's time, measured by the Date headers of its responses. Calling the clock returns the time.
 
-    A Date header has a resolution of one second and was written between request and response, so the clock is only
-    corrected as far as needed to be consistent. Until the first response it shows the process's own time. Between
-    responses it follows the monotonic clock, so that changes of this machine's time have no effect.
+    A Date header has a resolution of one second and was written between request and response, so the clock is corrected
+    only as far as needed to be consistent with the header. Until the first response it shows the process's own time.
+    Between responses it follows the monotonic clock, so that changes of this machine's time have no effect.
     """
 
     def __init__(

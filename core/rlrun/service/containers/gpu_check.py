@@ -143,7 +143,7 @@ def needs_change(message: str) -> bool:
 
 
 def gpu_failure_message(error: object, role: str, node: str = "") -> str:
-    """Return the problem of a visible GPU on which a first computation failed."""
+    """Return the message about a visible GPU on which a first computation failed with `error`."""
     first = str(error).strip().partition("\n")[0].rstrip(".")
     return (
         f"A first computation on the GPU of {f'node {node}' if node else 'the node'} failed: {first}. "
@@ -153,7 +153,7 @@ def gpu_failure_message(error: object, role: str, node: str = "") -> str:
 
 
 def inspect(environ: Mapping[str, str] = os.environ, load: Callable[[str], Any] = ctypes.CDLL) -> GpuFacts:
-    """Collect the CUDA version of the image's torch and the GPUs of the driver. `load` loads a library."""
+    """Collect the CUDA version of the image's torch and the GPUs that the driver reports. `load` loads a library."""
     image_cuda, driver = torch_cuda(), driver_version()
     compatible = environ.get(COMPATIBILITY_VARIABLE, "").strip().lower() in ("1", "true")
     loader_path = environ.get("LD_LIBRARY_PATH", "")
@@ -226,7 +226,7 @@ def torch_cuda(torch: Path | None = None) -> str | None:
 
 
 def driver_version(path: Path = DRIVER_VERSION) -> str | None:
-    """Return the version of the node's driver, or None if none is visible."""
+    """Return the version of the node's driver, or None if no driver is visible."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:

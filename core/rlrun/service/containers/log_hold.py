@@ -27,7 +27,9 @@ CONNECTIONS = 16
 
 
 def hold(server: socket.socket, seconds: float) -> bool:
-    """Notify all clients that the containers have ended. Returns whether one responded with KEPT within `seconds`."""
+    """Notify all clients that the containers have ended. Returns whether a client responded with KEPT within
+    `seconds`.
+    """
     deadline = time.monotonic() + seconds
     waiting = [server]
     while (left := deadline - time.monotonic()) > 0:

@@ -18,7 +18,7 @@ MAX_CUTS = 64
 
 
 def cut_text(text: str, limit: int) -> str:
-    """Return head and tail of a text of more than `limit` characters, with a mark between them."""
+    """Return the beginning and the end of a text of more than `limit` characters, with a mark between them."""
     if len(text) <= limit:
         return text
     head = limit * 2 // 3

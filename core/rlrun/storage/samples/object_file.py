@@ -169,7 +169,7 @@ def _check_rows(text: bytes, limit: int) -> None:
 
 
 def iterate_group(frame: bytes, entry: SampleGroup, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[SampleRecord]:
-    """Yield the records of a group from its frame, one by one. Raises SamplesDamaged."""
+    """Yield the records of a group from its zstd frame, one by one. Raises SamplesDamaged."""
     return _check_records(iterate_records(decompress(frame, limits.group), limits), entry)
 
 
@@ -185,7 +185,7 @@ def _check_records(records: Iterable[SampleRecord], entry: SampleGroup) -> Itera
 
 
 def iterate_records(text: bytes, limits: ReadLimits) -> Iterator[SampleRecord]:
-    """Yield the records of a frame's lines. Raises SamplesDamaged."""
+    """Yield the records in the lines of a decompressed frame. Raises SamplesDamaged."""
     for count, line in enumerate(lines_of(text), 1):
         if count > limits.rows:
             raise SamplesDamaged(f"a frame has more than {limits.rows} records")

@@ -53,7 +53,7 @@ class ScannedSamples:
 
 
 def scan(data: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> ScannedSamples:
-    """Return the records of an object that has no usable index, frame by frame up to the first damaged one."""
+    """Return the records of an object that has no usable index, frame by frame up to the first damaged frame."""
     groups: list[ScannedGroup] = []
     left, count, last = limits.group, 0, None
     try:

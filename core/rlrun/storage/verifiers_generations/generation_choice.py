@@ -42,7 +42,7 @@ def choose_generation(
 
     Args:
         requires: Requirements of the package, as in its metadata.
-        form: What its module defines.
+        form: Form of the package's module.
         pushed: Version of verifiers that is bundled with the package. It determines the generation.
         python: Python that the package is run with, for the markers of its requirements.
 

@@ -93,7 +93,8 @@ async def _delete(cluster: AsyncKubeClient, identity: CacheIdentity, claim: Obj)
 def is_unused(identity: CacheIdentity, models: Iterable[Obj], used: Collection[tuple[object, object]]) -> bool:
     """Return whether neither an RLModel nor an unfinished run of the namespace uses the cache.
 
-    `used` contains namespace and model of the unfinished runs. Caches of invalid RLModels are unknown, and are kept.
+    `used` contains namespace and model of the unfinished runs. If the RLModel is invalid, its current cache is unknown,
+    so the cache counts as used.
     """
     if (identity.namespace, identity.model) in used:
         return False

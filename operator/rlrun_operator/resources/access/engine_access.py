@@ -65,7 +65,7 @@ def access_volume() -> dict[str, Obj]:
 
 
 def run_engine_with_access(engine: Obj, secret: str) -> Obj:
-    """Return the engine of a run, which only accepts requests from its run. `secret` contains the token."""
+    """Return the engine of a run, which only accepts requests from its run. `secret` contains the run's token."""
     # Optional, because the Secret has no token if the operator has no token key. Then all requests are accepted.
     token = {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE, "optional": True}}
     return _with_access(engine, {TOKEN_VARIABLE: token, ENGINE_KEY_VARIABLE: token})

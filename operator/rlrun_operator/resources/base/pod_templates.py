@@ -114,7 +114,9 @@ def container(
     probes: Obj | None = None,
     read_only_root: bool = True,
 ) -> Obj:
-    """Return a container. `own_image` is the RLModel's image, and gets the pull policy of the platform's `image`."""
+    """Return a container. If `own_image`, the RLModel's image, is given, it replaces the platform's `image`, but the
+    pull policy of `image` applies.
+    """
     variables = {k: {"name": k, "value": v} for k, v in {**USER_VARIABLES, **(env or {})}.items()}
     variables.update({v.name: _variable(v) for v in extra_env})
     result: Obj = {

@@ -22,8 +22,8 @@ DEVICE_VARIABLES = (DEVICE_VARIABLE, COMPATIBILITY_VARIABLE, "CUDA_", "NVIDIA_",
 def with_gpu_variables(made: Obj, shape: Pods) -> Obj:
     """Add the variable with the number of GPUs that the container must have, unless the RLModel sets it.
 
-    If `gpus` is 0, other devices may be GPUs, for example instances of a partitioned GPU (MIG) or devices of a claim.
-    Then the process uses a GPU if it finds one, and otherwise CPUs.
+    If `shape.gpus` is 0, other devices may be GPUs, for example instances of a partitioned GPU (MIG) or devices of a
+    claim. Then the process uses a GPU if it finds one, and otherwise CPUs.
     """
     named = {entry["name"] for entry in made["env"]}
     own: list[Obj] = []

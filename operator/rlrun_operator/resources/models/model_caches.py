@@ -34,7 +34,9 @@ def cache_env() -> dict[str, str]:
 
 
 def cache_volume(settings: OperatorSettings, shape: Pods) -> dict[str, Obj]:
-    """Return the volume: the claim in the RLModel, or a volume on the node's disk that is deleted with the pod."""
+    """Return the cache volume: the claim in the RLModel, or a volume on the node's disk that is deleted with the
+    pod.
+    """
     if shape.cache_claim is not None:
         return {VOLUME: {"persistentVolumeClaim": {"claimName": shape.cache_claim}}}
     return {VOLUME: disk_volume(model_storage(settings, shape))}
