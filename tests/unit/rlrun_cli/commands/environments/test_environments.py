@@ -114,7 +114,7 @@ def test_nothing_is_pushed_without_a_wheel_of_a_requirement(
     assert "the environment image must contain nltk" in answer.err, "requirements without a wheel are named"
     # What was pushed without its requirements is not complete.
     wheel(index, "nltk")
-    assert "already has other files" in rlrun("env", "push", project, "--owner", "me").err
+    assert "already contains different files" in rlrun("env", "push", project, "--owner", "me").err
     assert rlrun("env", "push", project, "--owner", "me", "--force").code == 0
     assert len(s3.objects) == 2
 
@@ -165,7 +165,7 @@ def test_a_push_that_was_cut_off_is_completed(rlrun: Rlrun, s3: InMemoryStore, p
     assert (answer.code, len(s3.objects)) == (0, 2), answer.err
     # A complete version gets no further wheel.
     del s3.objects[next(key for key in s3.objects if key != package)]
-    assert "already has other files" in rlrun(*arguments).err
+    assert "already contains different files" in rlrun(*arguments).err
 
 
 @pytest.mark.slow
