@@ -149,11 +149,16 @@ class NoDiffBase(kopf.DiffBaseStorage):  # type: ignore[misc]
 
 
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
-    """Configure kopf: no writes, no idle tasks, and limits of time and of the objects in memory."""
+    """Configure kopf: no writes, no idle tasks, and limits of time and of the objects in memory.
+
+    Watches are tried again every two seconds. By default kopf waits up to 21 s between attempts, and hears that much
+    later of runs that changed while the API server was away. After ten minutes it ends and is started again.
+    """
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True
     settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = (1, *[2] * 300)
     settings.persistence.finalizer = f"{GROUP}/unused"
     settings.persistence.diffbase_storage = NoDiffBase()
     settings.watching.server_timeout = 240

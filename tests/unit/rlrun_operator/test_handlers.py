@@ -53,3 +53,12 @@ def test_kopf_writes_nothing() -> None:
     configure_kopf(settings)
     assert not settings.posting.enabled
     assert settings.peering.standalone
+
+
+def test_kopf_returns_soon_after_an_outage_however_long() -> None:
+    settings = kopf.OperatorSettings()
+    configure_kopf(settings)
+    backoffs = settings.networking.error_backoffs
+    assert isinstance(backoffs, tuple)
+    assert max(backoffs) <= 2
+    assert sum(backoffs) >= 600, "a start of kopf lists all runs again"
