@@ -80,7 +80,7 @@ def _run(request: str, key: str, seconds: float, output: Any) -> bool:
 
 
 def read_results(file: Path) -> tuple[list[BaselineRollout], str]:
-    """Return the rollouts, and the reason why the environment could not be run, if any."""
+    """Return the rollouts, and the reason why the environment could not be run, or an empty string."""
     if not file.is_file():
         return [], "its process exited"
     rollouts: list[BaselineRollout] = []

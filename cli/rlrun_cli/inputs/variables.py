@@ -97,7 +97,7 @@ def _expand(value: str, known: Mapping[str, str]) -> str:
 
 
 def read_files(files: Sequence[Path], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of env files. Later files override earlier ones. Raises CliError with all problems."""
+    """Return the variables of env files. Later files override earlier files. Raises CliError with all problems."""
     found, problems = _read_files(files, environ)
     _refuse(problems)
     return found
@@ -127,7 +127,7 @@ def _refuse(problems: list[str]) -> None:
 
 
 def collect(files: Sequence[Path], options: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return all variables. Later files override earlier ones, and `-e` overrides the files.
+    """Return all variables. Later files override earlier files, and `-e` overrides the files.
 
     Raises CliError with all problems of all files and options.
     """

@@ -24,7 +24,7 @@ class ApiKeys:
         return _read(CreatedApiKey, self._send("POST", self._path(KEYS_PATH), asked.to_json_dict()))
 
     def list(self) -> "list[ApiKeyInfo]":
-        """Return the keys, oldest first, including expired ones."""
+        """Return the keys, oldest first, including expired keys."""
         return _read(ApiKeyList, self._send("GET", self._path(KEYS_PATH), None)).keys
 
     def delete(self, key_id: str) -> ApiKeyInfo:

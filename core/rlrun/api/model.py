@@ -94,7 +94,7 @@ def _flags_of(arguments: list[str], flags: tuple[str, ...]) -> list[str]:
 
 
 def is_gpu(resource: str) -> bool:
-    """Return whether an extended resource is a GPU, including shared GPUs and instances of partitioned ones (MIG)."""
+    """Return whether an extended resource is a GPU, including shared GPUs and instances of partitioned GPUs (MIG)."""
     vendor, _, name = resource.partition("/")
     return "." in vendor and (name in ("gpu", "gpu.shared") or name.startswith("mig-"))
 

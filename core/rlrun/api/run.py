@@ -280,7 +280,7 @@ class RLRunSpec(Spec):
 
     @property
     def policies_in_use(self) -> int:
-        """Maximum number of policies that an engine serves at a time, including one that is loading.
+        """Maximum number of policies that an engine serves at a time, including a policy that is loading.
 
         A turn keeps its policy, so turns in progress may use the newest policy and any of the last maxOffPolicySteps.
         Evaluation and validation may each use one older policy.

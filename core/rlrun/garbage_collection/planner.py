@@ -120,7 +120,7 @@ def find_unknown(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta
 
 
 def find_mass_deletion(snapshot: ClusterSnapshot, items: Collection[GarbageItem]) -> str | None:
-    """Return a message if more than a tenth of all runs, and more than three runs, would lose files, else None."""
+    """Return a message if more than a tenth of all runs, and more than three runs, would lose files, otherwise None."""
     losing = {item.run_uid for item in items if item.reason in LOSSES}
     known = {folder.run.uid for folder in snapshot.folders}
     known |= {run.uid for run in snapshot.runs.values() if snapshot.covers(run.namespace)}

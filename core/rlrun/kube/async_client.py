@@ -258,7 +258,8 @@ class AsyncKubeClient:
         resource_version: str | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Delete the object. If uid or version are given, they must match. Returns False if there is no such object.
+        """Delete the object. If `uid` or `resource_version` is given, the object must match it. Returns False if there
+        is no such object.
 
         If `grace_seconds` is None, the object's own grace period is used. Raises ApiError.
         """

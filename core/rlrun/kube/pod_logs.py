@@ -29,7 +29,9 @@ class UnknownEnvironment(ValueError):
 
 
 def main_container(pod: Obj) -> str:
-    """Return the pod's default or first container, ignoring injected ones: a mesh may put its proxy first."""
+    """Return the pod's default or first container, ignoring injected containers, because a mesh may put its proxy
+    first.
+    """
     chosen = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
     containers = [c["name"] for c in pod["spec"]["containers"]]
     own = OWN_CONTAINERS.get(role_of(pod), frozenset())

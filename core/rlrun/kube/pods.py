@@ -100,7 +100,7 @@ class Pod:
 
     @cached_property
     def node(self) -> str:
-        """Name of the pod's node, or an empty string before it has one."""
+        """Name of the pod's node, or an empty string before the pod is scheduled."""
         return str(self._spec.get("nodeName") or "")
 
     @cached_property
@@ -181,7 +181,9 @@ class Pod:
 
     @cached_property
     def has_failed(self) -> bool:
-        """True if the pod, or a container of the operator next to a running injected one, ended with an error."""
+        """True if the pod ended with an error, or if a container that the operator created did while an injected
+        container is still running.
+        """
         return self.phase == "Failed" or (self.has_only_injected_running and bool(self.terminations))
 
     @cached_property

@@ -296,7 +296,7 @@ def delete(
     resource_version: str | None = None,
     grace_seconds: int | None = None,
 ) -> KubeRequest:
-    """Return the request that deletes the object. If uid or version are given, they must match.
+    """Return the request that deletes the object. If `uid` or `resource_version` is given, the object must match it.
 
     Dependents are deleted in the background. Otherwise the pods of a Job would be orphaned.
     """

@@ -14,7 +14,9 @@ def first_unmet_start_condition(conditions: Iterable[Any]) -> Mapping[str, Any] 
 
 
 def explain_phase(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Return reason and message of a run's phase, or of the condition that its start waits for, or empty strings."""
+    """Return the reason and message of a run's phase. If there is no reason, those of the condition that the run's
+    start waits for, or empty strings, are returned.
+    """
     if status.get("reason"):
         return str(status["reason"]), str(status.get("message") or "")
     unmet = first_unmet_start_condition(status.get("conditions") or ()) or {}

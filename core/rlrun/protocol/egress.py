@@ -27,7 +27,9 @@ class GrantError(ValueError):
 
 
 class Destination(NamedTuple):
-    """Host and port of a connection. Listed hosts may begin with `*.`, which matches one or more labels."""
+    """Host and port of a connection. The host in a list of allowed hosts may begin with `*.`, which matches one or more
+    labels.
+    """
 
     host: Text
     port: int

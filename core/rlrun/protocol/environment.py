@@ -124,7 +124,7 @@ class EnvironmentConfig(Schema):
 
     @property
     def version(self) -> str | None:
-        """Requested version of the package, or None for the newest one."""
+        """Requested version of the package, or None for the newest version."""
         return self.id.partition("@")[2] or None
 
     @property
@@ -316,5 +316,5 @@ def timed_out(request: GroupRequest) -> Problem:
 
 
 def failed_rollouts(request: GroupRequest, problem: Problem) -> list[RolloutResult]:
-    """Return one failed result per requested rollout, with new ids because the actual ones are unknown."""
+    """Return one failed result per requested rollout, with new ids because the actual ids are unknown."""
     return [RolloutResult(rollout_id=uuid.uuid4().hex, reward=0.0, error=problem) for _ in range(request.rollouts)]

@@ -118,7 +118,7 @@ class ResolvedRun(Schema):
     def parse(cls, data: str | bytes) -> "ResolvedRun":
         """Parse the JSON of an attempt that was accepted when it started.
 
-        Rules of this version are not checked, except those that isolate pods. Raises InputInvalid if the JSON does not
+        Rules of this version are not checked, except rules that isolate pods. Raises InputInvalid if the JSON does not
         match this version's schema.
         """
         return parse(cls, data, "The configuration of the run", context=ADMITTED)

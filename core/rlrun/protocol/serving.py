@@ -72,7 +72,7 @@ class AdapterReport(Schema):
 
 
 class ServingReport(Schema):
-    """State of all adapters of a replica, including those that are not unloaded yet."""
+    """State of all adapters of a replica, including adapters that are not unloaded yet."""
 
     wire_limits = InputLimits(values=12 * MAX_SERVED)
 

@@ -42,7 +42,9 @@ STATE_LIMITS = InputLimits(size=256 * 1024**2, values=10_000_000)
 
 
 def are_logprobs(values: Sequence[Any]) -> bool:
-    """Return whether all values are finite log-probabilities. Optimized, because a turn has thousands of tokens."""
+    """Return whether all values are finite log-probabilities. The check is optimized, because a turn has thousands of
+    tokens.
+    """
     # A non-finite sum has a non-finite term.
     return (
         set(map(type, values)) <= {int, float}

@@ -29,7 +29,7 @@ class UserSignRequest(RequestToSign):
 
 
 class StorageLocation(S3Connection):
-    """Location of the platform's files. The endpoint is the one that users' machines can reach."""
+    """Location of the platform's files. The endpoint is one that users' machines can reach."""
 
     bucket: Text
     prefix: Text = ""

@@ -93,7 +93,7 @@ async def request(
     """Send one request and return the body of the successful response. Redirects are errors.
 
     Waits at most `timeout` seconds and reads little more than `max_bytes`. `quote_text` includes the text of a response
-    that is not a `Problem` in the error. `headers` are added to those of the session; the default content type of a
+    that is not a `Problem` in the error. `headers` are added to the session's headers; the default content type of a
     body is JSON.
 
     Raises ServiceUnavailable, RequestRejected.
@@ -140,7 +140,9 @@ def parse(model: type[M], data: bytes, source: str) -> M:
 
 
 def problem_from_response(status: int, body: bytes, url: str, *, quote_text: bool = True) -> Problem:
-    """Return the `Problem` in the body of an error, or build one from the status and, with `quote_text`, the text."""
+    """Return the `Problem` in the body of an error, or build one from the status and, with `quote_text`, the text of
+    the body.
+    """
     try:
         return received.parse(Problem, body)
     except InputInvalid:

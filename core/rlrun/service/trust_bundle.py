@@ -26,7 +26,9 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 
 
 def certificates(text: str) -> list[bytes]:
-    """Return the distinct certificates in PEM text as DER. Raises ValueError if there are none, or one is invalid."""
+    """Return the distinct certificates in PEM text as DER. Raises ValueError if there is no certificate, or if a
+    certificate is invalid.
+    """
     found = list(dict.fromkeys(_decode(match[0]) for match in _CERTIFICATE.finditer(text)))
     if not found:
         raise ValueError("it contains no certificate in PEM (-----BEGIN CERTIFICATE-----)")
@@ -48,7 +50,8 @@ def public_certificates() -> list[bytes]:
 
 
 def additional(text: str) -> str:
-    """Return the certificates of a PEM text that are not public, as PEM. Raises ValueError if one is invalid.
+    """Return the certificates in a PEM text, without the public certificates, as PEM. Raises ValueError if a
+    certificate is invalid.
 
     A ConfigMap of trust-manager may contain the public certificates as well.
     """
@@ -57,7 +60,9 @@ def additional(text: str) -> str:
 
 
 def merge(text: str) -> str:
-    """Return the public certificates and those in the text, without duplicates, in PEM. Raises ValueError."""
+    """Return the public certificates and the certificates in the text, without duplicates, in PEM. Raises
+    ValueError.
+    """
     return _encode(list(dict.fromkeys([*certificates(text), *public_certificates()])))
 
 

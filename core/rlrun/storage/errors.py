@@ -127,14 +127,14 @@ class NotImplementedByStore(StoreError):
 
 
 class Corrupt(StoreError):
-    """The bytes differ from those in the manifest."""
+    """The files differ from their entries in the manifest."""
 
     reason = Reason.S3_ARTIFACT_CORRUPT
     repeat = Repeat.never
 
 
 class ArtifactChanged(Corrupt):
-    """The artifact is not the one that was declared Ready. A retry does not help."""
+    """The artifact differs from the artifact that was declared Ready. A retry does not help."""
 
     reason = Reason.ARTIFACT_CHANGED
 

@@ -304,7 +304,7 @@ class Store:
         artifact.
 
         Uploading the same files with the same details again writes nothing and returns the first manifest. Different
-        files replace older ones after the older manifest is deleted, so that no reader sees a mixture. With `once`
+        files replace the older files after the older manifest is deleted, so that no reader sees a mixture. With `once`
         nothing is replaced or deleted: raises ArtifactExists if the folder has a different complete artifact. If an
         interrupted upload has left a file with different content, the new file is stored under a different name.
         """

@@ -38,7 +38,7 @@ class StoredLog:
 
 
 def parse_log_path(file: str) -> StoredLog | None:
-    """Parse the path of a stored log. Returns None for another file."""
+    """Parse the path of a stored log. Returns None for the path of any other file."""
     match = PATH.fullmatch(file)
     return StoredLog(int(match[1]), match[2], match[3], bool(match[4]), file) if match else None
 

@@ -62,9 +62,9 @@ class ReceivingInformer(Informer[T]):
     async def follow_received(self, on_stalled: Callable[[], None]) -> None:
         """Check until cancelled that the other library passes all objects to `receive`.
 
-        Lists their metadata at the start, after each gap, and every CHECK_SECONDS. If objects are still missing at the
-        second list, calls `on_stalled` and reads them itself. Also calls `on_stalled` if the API server did not serve
-        the kind at first, because the library may not watch it.
+        Lists the metadata of all objects at the start, after each gap in the events, and every CHECK_SECONDS. If
+        objects are still missing at the second list, calls `on_stalled` and reads the missing objects itself. Also
+        calls `on_stalled` if the API server did not serve the kind at first, because the library may not watch it.
         """
         pause, was_served, overdue = FIRST_PAUSE, True, frozenset[str]()
         while True:

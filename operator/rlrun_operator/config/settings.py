@@ -188,8 +188,8 @@ class EnvironmentPods(PodShape):
 class PodSecurityContext(Schema):
     """Security context of the pods of runs and serving pools.
 
-    A security context in the settings file replaces the default one completely: a missing key is unset. The cluster
-    chooses the values of unset fields, as OpenShift does.
+    A security context in the settings file replaces the default security context completely: a missing key is unset.
+    The cluster chooses the values of unset fields, as OpenShift does.
     """
 
     run_as_user: int | None = Field(default=None, ge=1)
@@ -341,7 +341,9 @@ class GarbageSettings(Schema):
 
 
 class ApiSettings(Schema):
-    """Rate limit of requests to the API server, except watches and the Lease. The defaults are those of Kueue."""
+    """Rate limit of requests to the API server, except watches and the Lease. The default limits are the same as in
+    Kueue.
+    """
 
     qps: float = Field(default=300.0, gt=0, le=10_000)
     """Requests per second."""
@@ -489,7 +491,7 @@ class OperatorSettings(Schema):
 
     @property
     def tenant_labels(self) -> dict[str, str]:
-        """Label of the namespaces of tenants. Empty if tenants are not selected by label."""
+        """Label of the namespaces of tenants, or an empty dictionary if tenants are not selected by label."""
         key, _, value = self.namespace_label.partition("=")
         return {} if self.watch_namespaces or not key else {key: value}
 

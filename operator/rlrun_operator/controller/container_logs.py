@@ -67,7 +67,7 @@ class LogCollector:
     async def collect(
         self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]
     ) -> Sequence[LogCopy]:
-        """Copy the logs. Returns the copies that are done, including those of containers without a log. Failures are
+        """Copy the logs. Returns the copies that are done, including copies for containers without a log. Failures are
         logged, not raised.
         """
         if not copies or not variables:

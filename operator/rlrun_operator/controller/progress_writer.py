@@ -31,7 +31,8 @@ class ProgressWriter:
         self._clock = clock
 
     async def write(self, key: RunKey) -> float | None:
-        """Write the orchestrator's report to the run's status. Returns AT_ONCE if a reconcile is needed, else None.
+        """Write the orchestrator's report to the run's status. Returns AT_ONCE if a reconcile is needed, otherwise
+        None.
 
         The operator has no concurrent writes to the run, because the work queue gives a key to one worker. A concurrent
         change by a user makes the patch fail, because it contains the version that was read, and causes a reconcile.

@@ -136,7 +136,7 @@ class StatusChange:
     fields: StatusFields = field(default_factory=StatusFields)
 
     def then(self, later: "StatusChange") -> "StatusChange":
-        """Return the combination of this change and a later one."""
+        """Return the combination of this change and a later change."""
         return StatusChange((*self.conditions, *later.conditions), {**self.fields, **later.fields})
 
 
@@ -177,7 +177,7 @@ class PlanPart(Actions):
     """True if the policies after this one are skipped."""
 
     def then(self, later: "PlanPart") -> "PlanPart":
-        """Return the combination of this part and a later one."""
+        """Return the combination of this part and a later part."""
         first = replace(self, applies=(), refreshes=(), writes_children=False) if later.discard_writes else self
         times = [t for t in (self.requeue_after, later.requeue_after) if t is not None]
         return PlanPart(

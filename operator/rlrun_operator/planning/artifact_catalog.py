@@ -96,7 +96,7 @@ class ObservedArtifact:
     """True if the digest differs from the one in the object."""
 
     def compare(self, obj: Obj | None) -> "ObservedArtifact":
-        """Return the folder, with a problem if its digest differs from the one in the status of `obj`."""
+        """Return the folder, with a problem if its digest differs from the digest in the status of `obj`."""
         digest = digest_of(obj)
         if not digest or not self.digest or self.digest == digest:
             return self

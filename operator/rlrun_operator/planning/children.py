@@ -156,7 +156,7 @@ def workloads_to_delete_after_finish(observation: RunObservation) -> list[Object
 
 
 def children_to_delete_after_pods(observation: RunObservation) -> list[ObjectRef]:
-    """Return the children that only pods need, if none of the run's pods can run any longer, else nothing."""
+    """Return the children that only pods need, or an empty list while a pod of the run may still run."""
     if any(pod.is_alive for pod in observation.own_pods):
         return []
     return _deletable(child for kind in ENDED_WITH_PODS for child in observation.owned_children(kind))

@@ -61,14 +61,16 @@ def may_write(pod: Pod, now: datetime) -> bool:
 
 
 def time_to_live(ttl_seconds: int | None, completion_time: datetime | None, now: datetime) -> float | None:
-    """Return the seconds until the run is deleted, at most 0 if the deletion is due, or None without a time to live."""
+    """Return the seconds until the run is deleted, at most 0 if the deletion is due, or None if the run has no time to
+    live.
+    """
     if ttl_seconds is None or completion_time is None:
         return None
     return ttl_seconds - seconds(completion_time, now)
 
 
 def all_logs(layout: RunLayout, pod: Pod) -> list[LogCopy]:
-    """Return copies of the logs of all containers of a pod, the most useful ones first.
+    """Return copies of the logs of all containers of a pod, the most useful logs first.
 
     Includes containers without a status, because they may have started since the pod was read.
     """

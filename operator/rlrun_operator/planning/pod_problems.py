@@ -86,8 +86,8 @@ def repeated_end(pods: Sequence[Pod], wanted: Mapping[str, Mapping[str, int]], n
     """Return the problem if a component has no ready pod and nodes repeatedly evict or reject its pods, or None.
 
     Kubernetes replaces such pods immediately, without a pause or a limit. `wanted` is the number of pods by role and
-    component. All times, including `now`, are the API server's. A pod that ran for a long time resets the count. Other
-    disruptions delete the pod, or are intended by the platform.
+    component. All times, including `now`, are times of the API server. A pod that ran for a long time resets the count.
+    Other disruptions delete the pod, or are intended by the platform.
     """
     counts = {component: count for components in wanted.values() for component, count in components.items()}
     for component, count in counts.items():
@@ -302,7 +302,7 @@ def explain_termination(pod: Pod, end: Termination) -> Problem:
 
 
 def refused_fetch(pod: Pod) -> Termination | None:
-    """Return the newest termination of the container that downloads the weights if a retry may succeed, else None.
+    """Return the newest termination of the container that downloads the weights if a retry may succeed, otherwise None.
 
     The exit code is ignored, because fetchers of other versions use the exit code of a final error.
     """

@@ -141,7 +141,7 @@ def _was_waiting(kind: ConditionType, reason: str | None) -> bool:
 
 
 def is_wait(reason: str | None) -> bool:
-    """Return whether the reason of a condition is one that the orchestrator reports while it waits."""
+    """Return whether the orchestrator reports this reason while it waits."""
     return (reason or "").startswith("WaitingFor")
 
 
@@ -237,7 +237,7 @@ def has_started(report: RunStatus) -> bool:
 def warning_conditions(status: RLRunStatus, report: RunStatus) -> tuple[ConditionChange, ...]:
     """Return the conditions for the orchestrator's warnings.
 
-    Reward functions and training health have their own conditions; all other warnings share one.
+    Reward functions and training health have their own conditions; all other warnings share one condition.
     """
     rewards = next((w for w in report.warnings if w.reason.startswith("RewardFunction")), None)
     changes = [*_training_conditions(report)]

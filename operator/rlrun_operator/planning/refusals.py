@@ -95,7 +95,7 @@ def report_artifacts(plan: Plan, error: ApiError | None, observation: RunObserva
     """Return the plan with a status that reports a refused checkpoint or adapter, or that nothing is refused.
 
     The status lists at most MAX_LISTED artifacts of each kind. After an error it lists only artifacts that have an
-    object, because a run cannot start from an artifact without one.
+    object, because a run cannot start from an artifact without an object.
     """
     if plan.status is None:
         return plan if error is None else replace(plan, requeue_after=LONGEST_PAUSE_SECONDS)

@@ -40,7 +40,7 @@ def merged_packages(status: RLRunStatus, spec: RLRunSpec, report: RunStatus) -> 
 
 
 def changed_package(status: RLRunStatus, spec: RLRunSpec, report: RunStatus) -> Problem | None:
-    """Return a problem if the orchestrator reports a package that differs from the recorded one."""
+    """Return a problem if the orchestrator reports a package that differs from the recorded package."""
     recorded = {_key(package): package for package in recorded_packages(status, spec)}
     for package in report.environments:
         old = recorded.get(_key(package), package)
@@ -104,7 +104,7 @@ def frozen_config(observation: RunObservation, attempt: int) -> ResolvedRun | No
 
 
 def attempt_config(children: Iterable[Obj], uid: str, attempt: int) -> ResolvedRun | None:
-    """Return the configuration of an attempt of the run with this uid, or None without a readable ConfigMap."""
+    """Return the configuration of an attempt of the run with this uid, or None if it has no readable ConfigMap."""
     for obj in children:
         if obj["kind"] == "ConfigMap" and label(obj, RUN_UID_LABEL) == uid and attempt_of(obj) == attempt:
             return readable_config(obj)

@@ -248,7 +248,7 @@ def expired_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime, blocki
 
 
 def seconds_to_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime) -> float:
-    """Return the seconds until the first deadline of a running attempt, or infinity without a deadline."""
+    """Return the seconds until the first deadline of a running attempt, or infinity if it has no deadline."""
     return min(_active_seconds_left(status, spec, now), _step_seconds_left(status, spec, now))
 
 

@@ -84,7 +84,9 @@ def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved
 
 
 def scrapes(settings: OperatorSettings, *ports: int) -> list[Obj]:
-    """Return the ingress rule for metrics scrapers, or none. Other paths of these ports require a token."""
+    """Return the ingress rule for metrics scrapers, or an empty list if there are no scrapers. Other paths of these
+    ports require a token.
+    """
     peers = settings.metrics_peers
     return [{"from": peers, "ports": _tcp(*ports)}] if peers else []
 

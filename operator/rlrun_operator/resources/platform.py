@@ -63,7 +63,9 @@ def secret(identity: OwnerIdentity, name: str, variables: Mapping[str, str]) -> 
 
 
 def config_map(identity: RunIdentity, resolved: ResolvedRun, signature: str) -> Obj:
-    """Return the ConfigMap with the resolved run as JSON. `signature` is the signature of its references, or empty."""
+    """Return the ConfigMap with the resolved run as JSON. `signature` is the signature of the run's references, or an
+    empty string.
+    """
     metadata = identity.metadata(identity.config)
     text = resolved.model_dump_json(by_alias=True, exclude_none=True)
     if (indent := config_indent(len(text))) is not None:
@@ -89,7 +91,7 @@ def run_layout(settings: OperatorSettings, namespace: str, run_uid: str) -> RunL
 
 
 def is_in_own_folder(artifact: Obj, settings: OperatorSettings) -> bool:
-    """Return whether the URI of an RLCheckpoint or RLAdapter is the one that its run writes to.
+    """Return whether the URI of an RLCheckpoint or RLAdapter is the URI to which its run writes.
 
     Users can create these objects, and a forged URI would give them access to files of other namespaces.
     """

@@ -159,7 +159,7 @@ class RunPhaseCollector(Collector):
     def __init__(
         self, phases: Callable[[], Iterable[str]], queue_depth: Callable[[], int], delayed: Callable[[], int]
     ) -> None:
-        """`phases` returns the phase of each run, empty before its first reconcile."""
+        """`phases` returns the phase of each run, or an empty string before the run's first reconcile."""
         self._phases = phases
         self._queue_depth = queue_depth
         self._delayed = delayed

@@ -65,7 +65,7 @@ def namespace_limit(workers: int) -> int:
 class WorkQueue(Generic[K]):
     """De-duplicating queue of keys. Not thread-safe: use from one event loop only.
 
-    `namespace_limit` is the number of keys of one namespace that may be processed at a time, None for any number.
+    `namespace_limit` is the number of keys of one namespace that may be processed at a time, or None for no limit.
     """
 
     def __init__(

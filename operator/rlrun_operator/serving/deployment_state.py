@@ -139,7 +139,7 @@ def report_of(pool: PoolObservation, pod: Pod, name: str) -> AdapterReport | Non
 
 
 def assess_problem(problem: Problem) -> DeploymentAssessment:
-    """Return the state of a deployment that `problem` blocks: Deploying if waiting suffices, else DeployFailed."""
+    """Return the state of a deployment that `problem` blocks: Deploying if waiting suffices, otherwise DeployFailed."""
     if problem.reason not in WAIT_REASONS:
         return deploy_failed(problem)
     return DeploymentAssessment(DeploymentState.deploying, f"{problem.reason}: {problem.message}")

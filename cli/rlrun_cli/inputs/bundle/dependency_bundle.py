@@ -63,7 +63,7 @@ def find_dependencies(
 
     uv and pip use pip's index settings and run for at most `seconds`. `only_binary` lists packages whose source
     distributions must not be built, as in pip's option. Prints a warning for each version that is older than the newest
-    one that the requirements allow. Raises CliError if the requirements conflict with each other, the image or the
+    version that the requirements allow. Raises CliError if the requirements conflict with each other, the image or the
     wheels, or if a wheel for the image can be neither found nor built.
     """
     if problems := conflicts(wheels):

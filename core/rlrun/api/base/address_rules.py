@@ -144,7 +144,7 @@ def _address(text: str) -> Address | None:
 
 
 def read_network(text: str) -> Network | None:
-    """Parse a network. An address without a prefix is a network of one address. Returns None for other texts.
+    """Parse a network. An address without a prefix is a network of one address. Returns None for any other text.
 
     Host bits are ignored, as in a NetworkPolicy.
     """

@@ -24,7 +24,7 @@ def default_resources(gpus: int) -> Resources:
 
 
 def with_default_resources(named: Resources, gpus: int) -> Resources:
-    """Return the resources with defaults for CPU or memory that have neither a request nor a limit.
+    """Return the resources `named`, with a default added for CPU or memory if it has neither a request nor a limit.
 
     If a resource has only a request or only a limit, the other gets no default, because Kubernetes refuses a request
     above the limit.

@@ -58,7 +58,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Transition:
-    """Rule that an update must satisfy. In CEL, `self` is the new object and `oldSelf` the stored one."""
+    """Rule that an update must satisfy. In CEL, `self` is the new object and `oldSelf` is the stored object."""
 
     field: str
     cel: str

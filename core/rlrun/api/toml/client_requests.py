@@ -90,7 +90,7 @@ class ClientRun:
 def read_request(body: Any, owner: str | None = None) -> ClientRun | list[RequestProblem]:
     """Return the run that a request describes, or all problems of the request.
 
-    `owner` completes ids of environments without an owner. If it is None, such ids are refused.
+    `owner` completes ids of environments without an owner. If `owner` is None, such ids are refused.
     """
     if not isinstance(body, dict):
         return [RequestProblem((), "must be a JSON object")]

@@ -64,7 +64,7 @@ class Translation:
 def translate(table: Table, owner: str | None = None) -> Translation:
     """Return a translated copy of the table. Values of the wrong type are kept for validation.
 
-    `owner` completes ids of environments without an owner. If it is None, such ids are unchanged.
+    `owner` completes ids of environments without an owner. If `owner` is None, such ids are unchanged.
     """
     theirs = is_prime_rl(table)
     rows = {key.key: key for key in (*SELF_MANAGED, *HOSTED, *FOR_EVALUATION, *(PRIME_RL if theirs else ()))}

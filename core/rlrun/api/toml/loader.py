@@ -61,8 +61,8 @@ def load(path: Path, owner: str | None = None) -> RunToml:
 def loads(text: str, owner: str | None = None) -> RunToml:
     """Return the run that a TOML text describes.
 
-    `owner` completes ids of environments without an owner. If it is None, such ids are refused. Raises TomlError with
-    all problems, each under its TOML path.
+    `owner` completes ids of environments without an owner. If `owner` is None, such ids are refused. Raises TomlError
+    with all problems, each under its TOML path.
     """
     return from_table(_read(text), owner)
 

@@ -85,7 +85,7 @@ class SampleIndex(Schema):
 
 
 def group_of(records: list[SampleRecord], offset: int = 0, size: int = 0) -> SampleGroup:
-    """Return the index entry of a group. `records` are all records of the group, at least one."""
+    """Return the index entry of a group. `records` has all records of the group and must not be empty."""
     first = records[0]
     oldest = min(records, key=lambda record: record.policy_version or 0)
     return SampleGroup(

@@ -79,7 +79,7 @@ class EncodedSamples:
 
 
 def encode_samples(step: int, split: SampleSplit, groups: Iterable[list[SampleRecord]]) -> EncodedSamples:
-    """Encode an object with these groups. Empty groups are omitted. CPU-intensive."""
+    """Encode an object with these groups. Empty groups are omitted. The encoding is CPU-intensive."""
     compressor = zstandard.ZstdCompressor(level=LEVEL)
     frames: list[bytes] = []
     entries: list[SampleGroup] = []

@@ -181,6 +181,6 @@ def messages_of(value: Any, role: str = "assistant") -> list[Message]:
 
 
 def finite_or_none(value: Any) -> float | None:
-    """Return the value if it is a finite number, else None."""
+    """Return the value if it is a finite number, otherwise None."""
     usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if usable else None

@@ -59,7 +59,7 @@ class StepSamples(Schema):
 
     @property
     def key(self) -> tuple[int, str, str]:
-        """Sort key, equal for two versions of one object."""
+        """Sort key. Two versions of one object have the same key."""
         return self.step, self.split, self.environment or ""
 
 

@@ -30,7 +30,7 @@ class EgressAccess:
     attempt_start: datetime
 
     def select_allowed(self, hosts: Iterable[str]) -> list[str]:
-        """Return those of `hosts` that the platform allows."""
+        """Return the hosts that the platform allows, among `hosts`."""
         return [host for host in hosts if is_allowed(host, self.settings, self.namespace_hosts)]
 
     def variables(

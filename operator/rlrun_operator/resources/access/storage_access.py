@@ -87,7 +87,7 @@ class StorageAccess:
         return cls(settings, key, identity.namespace, identity.uid, folder, trusts_references)
 
     def references(self, *uris: str | None) -> list[str]:
-        """Return the URIs of base model and checkpoint that may be read: none if they are not trusted."""
+        """Return the URIs of base model and checkpoint that may be read, or an empty list if they are not trusted."""
         return [uri for uri in uris if uri] if self.trusts_references else []
 
     def grant(self, role: StorageRole, readable: Sequence[str] = (), listable: Sequence[str] = ()) -> str:

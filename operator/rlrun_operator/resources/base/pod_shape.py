@@ -36,7 +36,7 @@ def apply_shapes(template: Obj, shapes: Sequence[PodShape], selector: Mapping[st
 
     Args:
         template: Template with the operator's own labels, volumes and mounts, which is modified.
-        shapes: Shapes of the pods. If two shapes set the same key, the later one takes precedence.
+        shapes: Shapes of the pods. If two shapes set the same key, the later shape takes precedence.
         selector: Labels of the pods, for topology spread constraints without a selector.
     """
     metadata, spec = template["metadata"], template["spec"]

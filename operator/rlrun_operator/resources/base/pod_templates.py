@@ -264,8 +264,8 @@ def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz",
 
 
 def token_env_from(identity: RunIdentity) -> list[Obj]:
-    """Return the `envFrom` with the run's tokens. It is not optional, because a process without a token accepts all
-    requests.
+    """Return the `envFrom` with the run's tokens. The reference is not optional, because a process without a token
+    accepts all requests.
     """
     return [{"secretRef": {"name": identity.token_secret}}]
 

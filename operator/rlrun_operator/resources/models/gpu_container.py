@@ -42,7 +42,7 @@ def gpu_checks(
     command: Sequence[str],
     mounts: Mapping[str, str] | None = None,
 ) -> list[Obj]:
-    """Return the init container that checks the GPUs with the role's image, or none for pods without GPUs.
+    """Return the init container that checks the GPUs with the role's image, or an empty list for pods without GPUs.
 
     Afterwards the kubelet assigns the same GPUs to the pod's other containers.
     """
