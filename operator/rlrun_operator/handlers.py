@@ -151,8 +151,9 @@ class NoDiffBase(kopf.DiffBaseStorage):  # type: ignore[misc]
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
     """Configure kopf: no writes, no idle tasks, and limits of time and of the objects in memory.
 
-    Watches are tried again every two seconds. By default kopf waits up to 21 s between attempts, and hears that much
-    later of runs that changed while the API server was away. After ten minutes it ends and is started again.
+    Failed requests are repeated every two seconds. By default kopf waits up to 21 s between attempts, so it would
+    receive changes that were made during an outage of the API server up to 21 s later. After an outage of ten minutes
+    kopf ends and is started again.
     """
     settings.posting.enabled = False
     settings.peering.standalone = True

@@ -117,7 +117,7 @@ class Operator:
         """Port of the web server, set once it listens."""
 
     def stop(self) -> None:
-        """Stop the operator: `run` returns."""
+        """Stop the operator by making `run` return."""
         self._stop.set()
 
     def not_ready(self) -> str | None:

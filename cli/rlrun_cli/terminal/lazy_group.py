@@ -60,7 +60,7 @@ class PlainHelp:
     epilog: str | None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the parameters."""
+        """Write the parameters to the help page."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in cast(Any, self).get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -72,7 +72,7 @@ class PlainHelp:
                 formatter.write_dl(records)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the epilog."""
+        """Write the epilog to the help page."""
         if not self.epilog:
             return
         for paragraph in self.epilog.strip("\n").split("\n\n"):

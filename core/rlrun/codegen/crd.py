@@ -75,12 +75,12 @@ class CrdKind:
 
     @property
     def name(self) -> str:
-        """Name of the kind: `RLRun`."""
+        """Name of the kind, such as `RLRun`."""
         return self.model.__name__
 
     @property
     def crd_name(self) -> str:
-        """Name of the CustomResourceDefinition: `rlruns.rlrun.dev`."""
+        """Name of the CustomResourceDefinition, such as `rlruns.rlrun.dev`."""
         return f"{self.plural}.{GROUP}"
 
 

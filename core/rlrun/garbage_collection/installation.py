@@ -55,13 +55,15 @@ def read_mark(store: Store, root: S3Uri) -> InstallationMark | None:
 
 
 def write_mark(store: Store, root: S3Uri, cluster: str, *, replace: bool) -> None:
-    """Write the mark of this cluster. Raises StoreError; without `replace` raises AlreadyExists if the mark exists."""
+    """Write the bucket's mark, which names `cluster`. Raises StoreError; without `replace` raises AlreadyExists if the
+    mark exists.
+    """
     mark = InstallationMark(cluster=cluster, written_at=datetime.now(UTC))
     store.put_bytes(mark_uri(root), mark.model_dump_json(by_alias=True).encode(), replace=replace)
 
 
 def require_mark(store: Store, root: S3Uri, cluster: str) -> None:
-    """Check that the mark names this cluster. Raises InstallationMismatch or another StoreError."""
+    """Check that the bucket's mark names `cluster`. Raises InstallationMismatch or another StoreError."""
     mark = read_mark(store, root)
     if mark is None:
         raise InstallationMismatch(
@@ -79,7 +81,7 @@ def require_mark(store: Store, root: S3Uri, cluster: str) -> None:
 
 
 def ensure_mark(store: Store, root: S3Uri, cluster: str) -> None:
-    """Write the mark of this cluster if it is missing, and check it. Raises StoreError."""
+    """Write the bucket's mark if it is missing, and check that it names `cluster`. Raises StoreError."""
     if read_mark(store, root) is None:
         # Another cluster may have written the mark meanwhile: the check decides.
         with contextlib.suppress(AlreadyExists):

@@ -62,7 +62,7 @@ class StoredFolder:
 
 @dataclass(frozen=True)
 class Artifact:
-    """An RLCheckpoint or RLAdapter."""
+    """Facts about an RLCheckpoint or RLAdapter."""
 
     kind: str
     namespace: str
@@ -88,7 +88,7 @@ class Child:
 
 @dataclass(frozen=True)
 class Run:
-    """An RLRun."""
+    """Facts about an RLRun."""
 
     uid: str
     finished: bool

@@ -21,7 +21,7 @@ class ResourceKind:
 
     @property
     def api_version(self) -> str:
-        """Value of `apiVersion`: `v1`, `apps/v1`."""
+        """Value of `apiVersion`, such as `v1` or `apps/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:

@@ -14,8 +14,8 @@ def first_unmet_start_condition(conditions: Iterable[Any]) -> Mapping[str, Any] 
 
 
 def explain_phase(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the reason and message of a run's phase. If there is no reason, those of the condition that the run's
-    start waits for, or empty strings, are returned.
+    """Return the reason and message of a run's phase. If the phase has none, they come from the condition that the
+    run's start waits for. Both are empty if it waits for none.
     """
     if status.get("reason"):
         return str(status["reason"]), str(status.get("message") or "")

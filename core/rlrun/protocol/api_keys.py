@@ -32,7 +32,7 @@ MAX_LISTED_KEYS = 2000
 
 
 class NewApiKey(Schema):
-    """Request for a key."""
+    """Request to create an API key."""
 
     description: str = Field(default="", max_length=MAX_DESCRIPTION, pattern=PRINTABLE)
     """Purpose of the key, for people."""

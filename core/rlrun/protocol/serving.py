@@ -63,7 +63,7 @@ class LoadState(StrEnum):
 
 
 class AdapterReport(Schema):
-    """State of one adapter on one replica."""
+    """Report on one adapter on one replica: its state, and its problem if there is one."""
 
     name: Text
     state: LoadState

@@ -131,7 +131,7 @@ class SessionState(Schema):
 
 
 class SampleLoss(StrEnum):
-    """Loss of a sample's tokens."""
+    """Kind of loss for a sample's tokens."""
 
     policy = "policy"
     """Policy gradient with importance ratio times advantage."""

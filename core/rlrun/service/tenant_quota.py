@@ -15,8 +15,8 @@ class QuotaResult(Enum):
 
 
 class TenantQuota:
-    """Counter of slots by tenant. A tenant gets a further slot only while it uses fewer than `per_tenant`, and fewer
-    slots than are free, so that a few tenants can never use all `total` slots.
+    """Counter of slots by tenant. A tenant gets a further slot only while it uses fewer slots than `per_tenant` and
+    fewer slots than are free, so that a few tenants can never use all `total` slots.
     """
 
     def __init__(self, per_tenant: int, total: int) -> None:

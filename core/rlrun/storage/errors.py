@@ -150,7 +150,7 @@ class ObjectTooLarge(Corrupt):
 
 
 class NotAnAnswer(Exception):
-    """Successful response that is not from S3, for example the login page of a proxy."""
+    """Raised for a successful response that is not from S3, for example the login page of a proxy."""
 
 
 @dataclass(frozen=True)

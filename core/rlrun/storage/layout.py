@@ -73,7 +73,7 @@ class RunLayout:
 
     @property
     def run_json(self) -> S3Uri:
-        """Resolved run, written once when the run starts."""
+        """Object with the resolved run, written once when the run starts."""
         return self.root / "run.json"
 
     def policy(self, version: int, digest: str) -> S3Uri:

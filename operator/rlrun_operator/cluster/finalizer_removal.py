@@ -38,7 +38,7 @@ PASSES = 3
 
 
 class RemovalError(Exception):
-    """Raised if runs may still have the finalizer."""
+    """Raised if runs may still have the operator's finalizer."""
 
 
 async def remove_finalizers(
@@ -50,8 +50,8 @@ async def remove_finalizers(
     *,
     wait: float = WAIT_SECONDS,
 ) -> int:
-    """Remove the finalizer from all runs in the namespaces, or in all namespaces if none is given. Returns the number
-    of runs.
+    """Remove the operator's finalizer from all runs in the namespaces, or in all namespaces if none is given. Returns
+    the number of runs.
 
     `bucket` and `prefix` are only used to log where the files are. Raises RemovalError, LeaseLost or ApiError.
     """
@@ -121,7 +121,7 @@ async def _remove(cluster: AsyncKubeClient, run: Obj, bucket: str, prefix: str) 
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options. Exits with 2 if they are invalid."""
+    """Parse the options. Ends the process with exit code 2 if they are invalid."""
     parser = argparse.ArgumentParser("python -m rlrun_operator.cluster.finalizer_removal")
     parser.add_argument("--lease-namespace", required=True, help="namespace of the operator's Lease")
     parser.add_argument("--lease-name", required=True, help="name of the operator's Lease")

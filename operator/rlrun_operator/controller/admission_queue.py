@@ -93,7 +93,7 @@ class AdmissionQueue:
         self._is_changed = True
 
     def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
-        """Return the answer to an observed run, or None if no queue applies to the run or it needs no slot.
+        """Return the queue's answer for an observed run, or None if no queue applies to the run or it needs no slot.
 
         Wakes runs that get a slot or move up in the queue. Raises SlotUnconfirmed.
         """

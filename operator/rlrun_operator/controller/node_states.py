@@ -25,7 +25,7 @@ KEPT_SECONDS = 5.0
 
 
 class NodeStates:
-    """States of evicted pods' nodes. Reads each node at most once in KEPT_SECONDS, except before decisions."""
+    """States of the nodes of evicted pods. Reads each node at most once in KEPT_SECONDS, except before decisions."""
 
     def __init__(self, cluster: AsyncKubeClient, clock: Callable[[], float]) -> None:
         self._cluster = cluster

@@ -44,7 +44,7 @@ POD_FIELDS = (
 
 @dataclass(frozen=True)
 class WorkloadPriority:
-    """Priority value and its class."""
+    """Value of a priority, and the priority class that defines it."""
 
     kind: str
     """WorkloadPriorityClass or PriorityClass."""
@@ -53,7 +53,7 @@ class WorkloadPriority:
 
     @property
     def reference(self) -> dict[str, str]:
-        """Reference to the class in a Workload."""
+        """Reference to the priority class, as a Workload contains it."""
         group = "kueue.x-k8s.io" if self.kind == "WorkloadPriorityClass" else "scheduling.k8s.io"
         return {"group": group, "kind": self.kind, "name": self.name}
 

@@ -123,7 +123,7 @@ class KindCatalog:
 
     @cached_property
     def deployed(self) -> frozenset[int]:
-        """Steps of adapters with `spec.deployed`."""
+        """Steps of adapters whose `spec.deployed` is true."""
         return frozenset(step for step, obj in self.objects.items() if obj["spec"].get("deployed"))
 
     @cached_property

@@ -119,7 +119,7 @@ def _deletion_conditions(status: RLRunStatus, problem: Problem | None) -> tuple[
 
 
 def plan_artifacts(observation: RunObservation, spec: RLRunSpec, now: datetime) -> ArtifactPlan | None:
-    """Return the changes of the artifacts, or None if S3 was not listed."""
+    """Return the changes to the artifacts, or None if S3 was not listed."""
     catalog = observation.catalog
     if not catalog.is_listed:
         return None

@@ -175,7 +175,7 @@ def plan_finished(
 def plan_stopped(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """End a run with `spec.stop`."""
+    """End a run whose `spec.stop` is true."""
     if not spec.stop:
         return None
     problem = Problem(reason=Reason.STOPPED, message="The run was stopped; its artifacts are kept.")

@@ -257,7 +257,7 @@ def _selection(role: str, words: str) -> str:
 
 
 def shape_fields(role: str, *names: str) -> str:
-    """Return the fields of the role's placement, with the object in which they are set."""
+    """Describe the fields `names` of the role's pods, and the object in which users set them."""
     if role not in SHAPES:
         return " or ".join(f"`spec.{name}` of the pod" for name in names)
     prefix, place = SHAPES[role]

@@ -46,7 +46,7 @@ class SlotRequest:
 
     @property
     def total(self) -> dict[str, int]:
-        """Requests of all pods."""
+        """Sum of the requests of all pods, by resource."""
         total: Counter[str] = Counter()
         for requests in self.components.values():
             total.update(requests)

@@ -39,12 +39,12 @@ class EnvironmentEntry:
 
     @property
     def component(self) -> str:
-        """Component of the environment: `env-0`, `eval-1`, ..."""
+        """Component of the environment, such as `env-0` or `eval-1`."""
         return environment_component(self.index, self.use)
 
     @property
     def path(self) -> str:
-        """Path in the run: `spec.env[0]`, `spec.eval.env[1]`, ..."""
+        """Path of the entry in the run, such as `spec.env[0]` or `spec.eval.env[1]`."""
         return f"spec.{'env' if self.use == 'train' else 'eval.env'}[{self.index}]"
 
 

@@ -110,7 +110,7 @@ class ObservedWeights:
 
     @property
     def failed_at(self) -> datetime | None:
-        """Time at which the Job failed."""
+        """Time at which the Job failed, or None if it has not failed."""
         return None if self.failure is None else parse_time(self.failure.get("lastTransitionTime"))
 
 

@@ -185,7 +185,7 @@ class _Search:
         return [read_wheel(file if file.suffix == ".whl" else self._build(file)) for file in sorted(found.iterdir())]
 
     def compare_with_newest(self, found: Sequence[Wheel]) -> list[str]:
-        """Return a warning for each version below the newest one that the wheels' requirements allow."""
+        """Return a warning for each version below the newest version that the wheels' requirements allow."""
         wanted = wanted_versions([*found, *self._wheels])
         lines = [f"{wheel.name}{wanted[wheel.name]}" for wheel in found if wanted.get(wheel.name) is not None]
         try:

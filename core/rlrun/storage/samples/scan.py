@@ -30,7 +30,7 @@ class ScannedGroup:
     """Records as stored, which need a tenth of the memory of objects."""
 
     def records(self, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[SampleRecord]:
-        """Yield the records."""
+        """Yield the records of the group."""
         return (parse_record(line, limits) for line in self.lines)
 
 
