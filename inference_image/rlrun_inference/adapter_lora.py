@@ -66,8 +66,8 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
             y: [rows, hidden], changed.
             x: [rows, rank].
             lora_b_stacked: [slots, 1, hidden, rank].
-            add_inputs: False would replace y instead of adding to it; vLLM never uses that here.
-            kwargs: Accepted for the base class.
+            add_inputs: Ignored. vLLM never passes False, which would mean to replace y instead of adding to it.
+            kwargs: Ignored. Parameters of the base class.
         """
         for group in self._token_rows:
             if bool(lora_b_stacked[group.slot].any()):
@@ -92,7 +92,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
             lora_a_stacked: [slots, 1, rank, hidden].
             lora_b_stacked: [slots, 1, vocabulary, rank].
             scale: Factor on the product.
-            kwargs: Accepted for the base class.
+            kwargs: Ignored. Parameters of the base class.
         """
         width = min(y.shape[-1], lora_b_stacked.shape[-2])  # model and adapter pad the vocabulary differently
         for group in self._sampler_rows:

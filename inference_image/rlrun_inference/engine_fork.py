@@ -15,7 +15,9 @@ METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 def fork_the_engine(platform: Any) -> None:
-    """Make the CPU platform of vLLM request a fork at the end of its configuration check. Idempotent."""
+    """Make vLLM's CPU platform select `fork` for starting the engine's process, at the end of the platform's
+    configuration check, if OMP_NUM_THREADS is 1. Idempotent.
+    """
     check = platform.check_and_update_config
     if getattr(check, "forks", False):
         return

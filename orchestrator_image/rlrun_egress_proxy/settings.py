@@ -17,7 +17,7 @@ PREFIX = "RLRUN_EGRESS_"
 
 
 class EgressProxySettings(Schema):
-    """Ports, limits and deadlines (seconds). Each has a variable `RLRUN_EGRESS_<FIELD>`."""
+    """Ports, limits and deadlines (seconds). Each has an environment variable `RLRUN_EGRESS_<FIELD>`."""
 
     port: int = EGRESS_PORT
     metrics_port: int = EGRESS_METRICS_PORT

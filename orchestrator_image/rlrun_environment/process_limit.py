@@ -75,11 +75,12 @@ class ProcessLimit:
 
     @property
     def applies(self) -> bool:
-        """True in a container. Elsewhere the signal would reach unrelated processes."""
+        """True in a container. Outside of a container, killing all processes would affect unrelated processes."""
         return os.getpid() == FIRST
 
     async def watch(self, children: Callable[[], Collection[int]], on_excess: Callable[[int], None]) -> None:
-        """Check until cancelled. Beyond the limit, call `on_excess` and kill all other processes of the container.
+        """Check the number of processes until cancelled. Beyond the limit, call `on_excess` and kill all other
+        processes of the container.
 
         `children` returns the processes whose exit status the caller collects.
         """

@@ -13,7 +13,7 @@ from rlrun.service.settings import read_settings
 
 
 class EnvironmentProcessSettings(Schema):
-    """Paths and deadlines (seconds) of the process. Each has a variable `RLRUN_ENVIRONMENT_<FIELD>`."""
+    """Paths and deadlines (seconds) of the process. Each has an environment variable `RLRUN_ENVIRONMENT_<FIELD>`."""
 
     port: int = ENVIRONMENT_PORT
     dir: Path = Path("/environment")

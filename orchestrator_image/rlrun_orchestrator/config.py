@@ -19,7 +19,9 @@ CONVERSIONS: dict[object, Callable[[str], object]] = {
 
 @dataclass(frozen=True)
 class OrchestratorSettings:
-    """Settings of the process. Times are in seconds. The variable `RLRUN_<FIELD>`, in upper case, sets a field."""
+    """Settings of the process. Times are in seconds. The environment variable `RLRUN_<FIELD>`, in upper case, sets a
+    field.
+    """
 
     config: Path = Path("/etc/rlrun/run.json")
     config_interval: float = 2.0

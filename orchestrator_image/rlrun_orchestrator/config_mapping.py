@@ -129,7 +129,7 @@ def longest_group_deadline(run: ResolvedRun) -> float:
 
 
 def loop_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> LoopTimeouts:
-    """Return the time limits for what the training loop itself waits for."""
+    """Return the time limits for the training loop's own waits."""
     # The final evaluation takes at least one group.
     longer = max(0.0, longest_group_deadline(run) - DEFAULT_ROLLOUT_TIMEOUT / ROLLOUT_SHARE)
     return LoopTimeouts(finish=settings.finish_deadline + longer, state_saved=settings.record_wait)

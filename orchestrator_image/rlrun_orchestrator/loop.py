@@ -58,7 +58,7 @@ TICK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class LoopTimeouts:
-    """Time limits in seconds for what the training loop itself waits for."""
+    """Time limits for the training loop's own waits, in seconds."""
 
     finish: float
     """Time limit for the final evaluation, and for the publication of its policy."""

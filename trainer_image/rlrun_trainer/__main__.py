@@ -36,7 +36,7 @@ def _load_backend(settings: TrainerSettings, on_leave: Callable[[], None]) -> Co
 
 
 def follow(settings: TrainerSettings) -> int:
-    """Run the commands that the first process sends to this one. Returns the exit code."""
+    """Run the commands that the first process sends to this process. Returns the exit code."""
     stopping: list[int] = []
     # The first process stops the others once its uploads are done.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,7 +57,7 @@ def follow(settings: TrainerSettings) -> int:
 
 
 def main() -> None:
-    """Run the first process or one of the others, depending on the environment variable RANK."""
+    """Run the first process or another process of the trainer, depending on the environment variable RANK."""
     settings = read_settings()
     leads = os.environ.get("RANK", "0") == "0"
     exit_with(asyncio.run(serve(settings, _load_backend)) if leads else follow(settings))

@@ -92,7 +92,7 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
 
 
 def report_failure(error: ProblemError) -> ExitCode:
-    """Log why the process cannot start, write it as the termination message, and return the exit code."""
+    """Log why the process cannot start, write the reason as the termination message, and return the exit code."""
     log.error("%s", error)
     write_termination_message(error.problem, termination_log())
     return ExitCode.CONFIGURATION if error.problem.reason == Reason.DEVICE_MISSING else ExitCode.RESTART

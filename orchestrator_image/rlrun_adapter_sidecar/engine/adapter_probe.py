@@ -93,7 +93,9 @@ class AdapterProbe:
 
 
 def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """Return the maximum difference between the log-probabilities of likely tokens, in nats."""
+    """Return the maximum difference, in nats, between the log-probabilities of the tokens in both mappings. Returns
+    infinity if they have too few tokens in common.
+    """
     common = one.keys() & other.keys()
     return max(abs(one[token] - other[token]) for token in common) if len(common) > FEW else math.inf
 

@@ -62,7 +62,7 @@ class VersionSpan:
         return max((*self._sampled, *self._in_progress), default=self.dispatched)
 
     def begin_turn(self, version: int) -> None:
-        """Record that a turn starts with `version`, which counts until the turn ends."""
+        """Record that a turn starts with `version`. The group uses the version at least until the turn ends."""
         self._in_progress.append(version)
 
     def end_turn(self, version: int) -> None:
@@ -210,7 +210,9 @@ class Group:
 
 
 class UntrainedGroups:
-    """Groups since the previous step that no step trains on. The first groups are kept, others are counted."""
+    """Groups since the previous step that no step trains on. The first groups are kept, further groups are only
+    counted.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -18,7 +18,7 @@ SHOWN_CHARACTERS = 80
 
 
 class ChosenMetricNames:
-    """Metric names of one run."""
+    """Metric names that the environment code of one run has chosen, up to a limit."""
 
     def __init__(self, limit: int = MAX_NAMES) -> None:
         self._limit = limit
@@ -26,7 +26,7 @@ class ChosenMetricNames:
         self._dropped: list[str] = []
 
     def select(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return the values, without those whose names exceed the limit on chosen metric names."""
+        """Return the values, without chosen names beyond the limit."""
         selected: dict[str, float] = {}
         self._dropped = []
         for name, value in values.items():

@@ -92,7 +92,9 @@ class EvaluationTask:
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """Policy to measure, or (`base`) the model from which training starts, which is served under its own name."""
+    """Policy to measure. If `base` is True, the model from which training starts is measured instead, under its own
+    name.
+    """
 
     policy: PolicyRef
     base: bool = False
@@ -180,7 +182,9 @@ class Evaluator:
     # --- called by the loop -------------------------------------------------------------------------------------------
 
     def start(self, step: int, policy: PolicyRef) -> None:
-        """Start evaluations before the first step: of the base model, or those that an earlier process left undone."""
+        """Start the evaluations before the first step: evaluations of the base model, or evaluations due at `step` that
+        an earlier process did not complete.
+        """
         if step > 0:
             self.after_step(step, policy)
         elif self._settings.base_model:

@@ -226,7 +226,7 @@ def steps_stalled(history: Sequence[Metrics]) -> Problem | None:
 
 
 def long_rollouts_lost(history: Sequence[Metrics]) -> Problem | None:
-    """Detect that long rollouts are dropped for their age."""
+    """Detect that long rollouts are dropped because their policy versions are too old."""
     stale = _newest(history, "batch/stale_rollouts", LOST_STEPS)
     trained = _newest(history, "batch/effective_batch_size", LOST_STEPS)
     filtered = math.fsum(metrics.get("filtered_rollouts", 0.0) for metrics in history[-LOST_STEPS:])

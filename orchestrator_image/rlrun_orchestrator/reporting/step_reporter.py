@@ -136,7 +136,9 @@ class StepReporter:
         log.info("step %d/%d reward %s in %.1f s", report.step, self._schedule.max_steps, reward, report.times.step)
 
     def record_untrained(self, step: int, groups: Sequence[Group], omitted: int) -> None:
-        """Store untrained groups with the rollouts of `step`. `omitted` is the number of further rollouts."""
+        """Store untrained groups with the rollouts of `step`. `omitted` is the number of untrained rollouts that are
+        not stored.
+        """
         if groups:
             self._recorder.rollouts(StepRollouts(step, SampleSplit.filtered, groups, omitted=omitted))
 

@@ -146,8 +146,9 @@ class Dispatcher:
         self._publish_counts()
 
     def return_batch(self, step: int, trained: SentBatch | None) -> None:
-        """Advance to `step`, which the trainer made with the batch `trained` of an earlier process (None if unknown).
-        The batch that was taken waits for a later step, without the groups whose examples were part of `trained`.
+        """Advance to `step`, which the trainer made with the batch `trained` of an earlier process. If that batch is
+        unknown, `trained` is None. The batch that was taken waits for a later step, without the groups whose examples
+        were part of `trained`.
         """
         dropped = self._cancel(self.tracker.return_batch(step, trained))
         if trained is None:

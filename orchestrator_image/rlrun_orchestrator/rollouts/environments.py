@@ -91,7 +91,9 @@ class PooledEnvironment:
 
     @property
     def group_deadline(self) -> float:
-        """Time limit for a group in seconds, which includes rollouts that wait for others."""
+        """Time limit for a group in seconds. It includes the time that rollouts wait for other rollouts of their
+        worker.
+        """
         return self.client.group_deadline * (self.load.rounds(self.info) if self.info is not None else 1)
 
     @property
@@ -128,7 +130,7 @@ class PooledEnvironment:
 
 
 class EnvironmentPool:
-    """Environments of one use (training or evaluation)."""
+    """Environments that are used for training, or environments that are used for evaluation."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 
 class FairSemaphore:
-    """Semaphore with a weight per task, first come first served. A task that exceeds the limit runs alone."""
+    """Semaphore with a weight per task, first come first served. A task whose weight exceeds the limit runs alone."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -52,7 +52,7 @@ class FairSemaphore:
         self.in_use += weight
 
     def release(self, weight: int) -> None:
-        """Return the weight of a task."""
+        """Release the weight of a task."""
         self.in_use -= weight
         self._admit()
 

@@ -162,9 +162,9 @@ class GroupTracker:
             self._end(group, GroupState.trained)
 
     def return_batch(self, step: int, trained: SentBatch | None) -> list[Group]:
-        """Advance to `step`, which the trainer made with the batch `trained` of an earlier process (None if unknown).
-        The batch that was taken is ready again. Returns the dropped groups, which are now stale or whose examples were
-        part of `trained`.
+        """Advance to `step`, which the trainer made with the batch `trained` of an earlier process. If that batch is
+        unknown, `trained` is None. The batch that was taken is ready again. Returns the dropped groups, which are now
+        stale or whose examples were part of `trained`.
         """
         for group in self._in_batch():
             group.enter(GroupState.ready)

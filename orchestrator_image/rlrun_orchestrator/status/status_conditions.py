@@ -12,12 +12,12 @@ class StatusConditions:
         self._warnings: dict[str, Problem] = {}
 
     def set_waiting(self, component: str, problem: Problem | None) -> None:
-        """Record that the run waits for `component`. None ends the wait."""
+        """Record that the run waits for `component`. If `problem` is None, the wait has ended."""
         _set(self._waiting, component, problem)
 
     def set_condition(self, key: str, problem: Problem | None) -> None:
-        """Show `problem` as a warning until the key is set again; None removes the warning. Problems with the same key
-        may have different reasons.
+        """Show `problem` as a warning until the key is set again. If `problem` is None, the warning is removed.
+        Problems with the same key may have different reasons.
         """
         _set(self._conditions, key, problem)
 

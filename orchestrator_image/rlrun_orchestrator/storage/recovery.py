@@ -138,7 +138,7 @@ SamplerChoice = Exact | OtherRun | Nearest | Initial
 
 def newest_state(run_uid: str, saved: SavedState | None, checkpoint: SavedState | None) -> SavedState | None:
     """Return the newest state of the run: the state saved in S3, or the checkpoint's state if that state belongs to
-    this run and to a later step.
+    this run and is newer.
     """
     own = _own(run_uid, checkpoint)
     if saved is None or own is None:

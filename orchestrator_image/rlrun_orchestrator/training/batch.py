@@ -20,7 +20,7 @@ from rlrun_orchestrator.training.serialization import trained_tokens, training_s
 
 @dataclass
 class Batch:
-    """Batch for the trainer, with the cost of its collection."""
+    """Batch for the trainer, with the time that its collection took."""
 
     step: int
     """Optimizer step for which the batch is used: it trains version `step` into `step + 1`."""

@@ -49,7 +49,9 @@ class PolicyPublisher:
         self._task: asyncio.Task[None] | None = None
 
     def publish_in_background(self, policy: PolicyRef) -> None:
-        """Start a publication and cancel an older one in progress. Raises FatalError if the older one failed."""
+        """Start a publication and cancel an older publication in progress. Raises FatalError if the older publication
+        failed.
+        """
         self.raise_if_failed()
         if self._task is not None:
             self._task.cancel()
@@ -58,8 +60,8 @@ class PolicyPublisher:
         self.policy = policy
 
     async def publish_and_wait(self, policy: PolicyRef, deadline: float | None = None) -> None:
-        """Publish the policy, and return when an engine serves it. `deadline` is in seconds; None uses the deadline for
-        a first policy. Raises FatalError.
+        """Publish the policy, and return when an engine serves it. `deadline` is in seconds. If it is None, the
+        deadline for a first policy applies. Raises FatalError.
         """
         await self._publish(policy, self._timeouts.first if deadline is None else deadline)
 

@@ -54,7 +54,9 @@ class TrainerTimeouts:
 
 
 def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
-    """Return the specification of the run's session. The run's adapter settings take precedence over the model's."""
+    """Return the specification of the run's session. The run's adapter settings take precedence over the model's
+    adapter settings.
+    """
     spec, model = run.spec, run.model
     adapter = {name: value for name, value in spec.lora if name in Lora.model_fields and value not in (None, [])}
     return SessionSpec(
@@ -137,7 +139,7 @@ class TrainerSession:
 
     async def open(self, deadline: float | None = None) -> SessionState:
         """Return the open session, or open it from the newest complete checkpoint that the trainer accepts. `deadline`
-        is in seconds; None uses the deadline for an unreachable trainer.
+        is in seconds. If it is None, the deadline for an unreachable trainer applies.
         """
         deadline = self._timeouts.unreachable if deadline is None else deadline
         candidates: list[S3Uri | None] = [*await self._checkpoints(deadline), None]

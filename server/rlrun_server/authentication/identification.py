@@ -81,7 +81,7 @@ class Identification:
 
 
 def too_many(who: str) -> ProblemError:
-    """Return the rejection of a request of `who`, who exceeds the rate limit."""
+    """Return the rejection of a request whose sender, named by `who`, exceeds the rate limit."""
     message = f"{who} exceeds the rate limit. Retry the requests later."
     return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 

@@ -150,7 +150,7 @@ class BrowserSessions:
         _set_cookie(request, response, _login_cookie_name(request), kept, LOGIN_SECONDS if kept else 0)
 
     async def end_at_issuer(self, request: Request, state: str, code: str) -> tuple[str, int | None]:
-        """Complete a login at the issuer. Returns the user's credential, and the end of the session as for `log_in`."""
+        """Complete a login at the issuer. Returns the user's credential, and the time to pass to `log_in` as `end`."""
         login = self._issuer_login()
         begun = login.open_login(request.cookies.get(_login_cookie_name(request), ""), state)
         if not self._issuer_logins.allow(EVERYONE, self._clock()):

@@ -50,7 +50,7 @@ class ByteBudget:
         return True
 
     def free(self, owner: str, count: int) -> None:
-        """Release bytes."""
+        """Release `count` bytes of a client."""
         self._held[owner] -= count
         if self._held[owner] <= 0:
             del self._held[owner]
@@ -79,7 +79,7 @@ class WithMemory:
 
 
 def memory_of(scope: Scope) -> ClientMemory | None:
-    """Return the limits, or None if there are none."""
+    """Return the memory limits that apply to a request, or None if there are none."""
     memory: ClientMemory | None = scope.get(MEMORY)
     return memory
 

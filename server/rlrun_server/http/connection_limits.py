@@ -197,7 +197,7 @@ class ConnectionLimits:
         """Close the connection whose client receives a counted response most slowly. Returns False if no client is
         slow.
 
-        `owner` selects responses for one client; None selects all.
+        If `owner` is not None, only responses for this client are considered.
         """
         now = self.now()
         slow = [

@@ -28,7 +28,7 @@ class Capacity:
 
     @contextmanager
     def request(self, user: str) -> Iterator["HeldBytes"]:
-        """Count a request while the context is open. Raises InferenceError if there are too many."""
+        """Count a request while the context is open. Raises InferenceError if too many requests are in progress."""
         result = self._quota.take(user)
         if result is QuotaResult.tenant_limit:
             count = self._quota.uses_of(user)

@@ -27,12 +27,12 @@ class DeployedModel:
 
     @property
     def served_name(self) -> str:
-        """Name in the engine, and in requests if it is unique among namespaces."""
+        """Name of the model in the engine. Requests can use it, too, if it is unique among namespaces."""
         return served_name(self.base, self.adapter) if self.adapter else self.base
 
     @property
     def own_name(self) -> str:
-        """Name that is unique among namespaces."""
+        """Name of the model that is unique among namespaces."""
         return f"{self.namespace}/{self.adapter or self.base}"
 
     @property
@@ -42,7 +42,7 @@ class DeployedModel:
 
 
 class DeployedModels:
-    """Deployed models of all namespaces by name, according to the watch of RLAdapters."""
+    """Deployed models of all namespaces by name, as seen by the watch of RLAdapters."""
 
     def __init__(self, adapters: KeptObjects[ArtifactSummary]) -> None:
         self._adapters = adapters
@@ -51,7 +51,7 @@ class DeployedModels:
         self._by_name: Mapping[str, Sequence[DeployedModel]] = {}
 
     def all(self) -> Sequence[DeployedModel]:
-        """Return all models, in order."""
+        """Return all models, sorted."""
         self._update()
         return self._models
 

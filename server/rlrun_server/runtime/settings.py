@@ -22,7 +22,7 @@ KEY_FILE = "key"
 
 
 class ServerSettings(Schema):
-    """Ports, files and limits. The variable of each field is `RLRUN_SERVER_<FIELD>`."""
+    """Ports, files and limits. The environment variable of each field is `RLRUN_SERVER_<FIELD>`."""
 
     port: int = SERVER_PORT
     """Port without TLS. If there is a certificate, only the pod itself can reach it, as `kubectl port-forward` does."""

@@ -33,7 +33,7 @@ class CredentialSource:
         self._failure: BaseException | None = None
 
     async def renew(self) -> None:
-        """Read the credentials again if they are some seconds old. Raises CredentialsMissing."""
+        """Read the credentials again unless they were read a few seconds ago. Raises CredentialsMissing."""
         if self._clock() >= self._read_at + KEPT_SECONDS:
             if self._reading is None:
                 self._reading, self._reading_since = asyncio.create_task(asyncio.to_thread(self._read)), self._clock()

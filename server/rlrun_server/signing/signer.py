@@ -70,7 +70,7 @@ class S3Signer:
         return self._urls.of(bucket)
 
     async def renew(self) -> None:
-        """Read the credentials again if they are some seconds old. Raises CredentialsMissing."""
+        """Read the credentials again unless they were read a few seconds ago. Raises CredentialsMissing."""
         await self._source.renew()
 
     def sign(self, method: str, url: str, headers: Mapping[str, str]) -> dict[str, str]:

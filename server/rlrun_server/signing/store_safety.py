@@ -72,7 +72,7 @@ Answers = Mapping[ProbeRequest, int]
 
 @dataclass(frozen=True)
 class SigningVerdict:
-    """Method for signing the requests of tenants. If None, no request is signed, and `problem` says why."""
+    """Method for signing the requests of tenants. If `method` is None, no request is signed, and `problem` says why."""
 
     method: SigningMethod | None
     problem: str = ""

@@ -45,8 +45,8 @@ def json_files(
 ) -> dict[str, bytes]:
     """Return the JSON files of a checkpoint.
 
-    `shape` has the facts that must match the session's, `updates` is the number of optimizer steps including those
-    before a warm start, `kl_beta` and `reference` are the weight and the reference of the KL penalty.
+    `shape` has the facts in which a session must agree with the checkpoint. `updates` is the number of optimizer steps,
+    including those before a warm start. `kl_beta` and `reference` are the weight and the reference of the KL penalty.
     """
     facts = dict(shape) | {
         "step": progress.step,

@@ -123,7 +123,7 @@ class UploadQueue:
         )
 
     def submit(self, job: UploadJob, first: bool = False) -> None:
-        """Add the job and return immediately. `first` puts it before all waiting jobs."""
+        """Add the job and return immediately. If `first` is True, the job is put before all waiting jobs."""
         job = replace(job, size=size_of(job.files))
         for older in self._displaced_jobs(job.kind):
             log.info("Dropping %s of step %d in favor of step %d", older.kind, older.step, job.step)

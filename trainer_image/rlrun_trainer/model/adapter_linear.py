@@ -41,9 +41,9 @@ class AdapterLinear(torch.nn.Linear):  # type: ignore[misc]
 
 
 def compute_in_model_dtype(model: Any, adapter: str, dtype: torch.dtype) -> None:
-    """Replace the adapter's layers in place if `dtype`, the model's compute precision, is bfloat16.
+    """Replace the factors of the adapter's layers in place if `dtype`, the model's compute precision, is bfloat16.
 
-    Their parameters stay the same objects.
+    The parameters stay the same objects.
     """
     if dtype != torch.bfloat16:
         return

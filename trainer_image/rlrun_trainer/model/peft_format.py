@@ -58,7 +58,7 @@ def digest(files: Mapping[str, bytes]) -> str:
 
 
 def peft_name(parameter: str, adapter: str) -> str:
-    """Return a parameter's name in peft's files: with the prefix, without the adapter's name."""
+    """Return a parameter's name in peft's files: with peft's prefix, without the adapter's name."""
     return NAME_PREFIX + parameter.replace(f".{adapter}.", ".")
 
 

@@ -38,7 +38,9 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class RowDifference:
-    """Mean absolute change of log probabilities, compared with each sample alone, in nats per token."""
+    """Mean absolute difference between log probabilities of samples in a batch and of each sample alone, in nats per
+    token.
+    """
 
     shared: float
     """Difference with both samples in one row."""

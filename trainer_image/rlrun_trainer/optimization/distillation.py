@@ -29,10 +29,10 @@ def distillation_targets(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probabilities and advantages for `policy_loss`: [N] each.
 
-    `logprobs` are the policy's log-probabilities in the sampling distribution, `plain` in its unmodified distribution,
-    and `teacher` are the teacher's. The returned log-probabilities have the values of `logprobs`, so that ratios refer
-    to the sampling distribution, and the gradient of `plain`. A token with probability 0 in the trainer has no finite
-    gradient and gets the advantage 0.
+    `logprobs` are the policy's log-probabilities in the sampling distribution, `plain` are its log-probabilities in the
+    unmodified distribution, and `teacher` are the teacher's log-probabilities. The returned log-probabilities have the
+    values of `logprobs`, so that ratios refer to the sampling distribution, and the gradient of `plain`. A token with
+    probability 0 in the trainer has no finite gradient and gets the advantage 0.
     """
     p, s = plain.detach(), logprobs.detach()
     finite = p.isfinite() & s.isfinite()

@@ -52,7 +52,9 @@ class Objective:
 def backward(
     base: BaseModel, slot: AdapterSlot, batch: MicroBatch, objective: Objective
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Add the micro-batch's gradient, and return its SUMS and MAXIMA, two float64 tensors on the model's device."""
+    """Add the micro-batch's gradient to the gradients of the slot's parameters, and return the SUMS and MAXIMA of the
+    micro-batch, two float64 tensors on the model's device.
+    """
     batch = batch.to(base.device)
     reference = None
     # Sharded weights need all processes in every pass, even those without policy tokens.

@@ -22,7 +22,7 @@ from rlrun_trainer.optimization.sampling_distribution import History, HistoryBui
 class MicroBatch:
     """Input of one forward pass. N is the number of trainable tokens, S the number of samples.
 
-    Tokens of the policy gradient come before those of cross-entropy.
+    Tokens trained with the policy gradient come before tokens trained with cross-entropy.
     """
 
     input_ids: torch.Tensor

@@ -243,7 +243,7 @@ def _bend(logits: torch.Tensor, targets: torch.Tensor, how: SamplingDistribution
 
 
 def stop_tokens(model: Any) -> tuple[int, ...]:
-    """Return vLLM's stop tokens: the tokenizer's, and those in the model's generation_config.json."""
+    """Return the stop tokens that vLLM uses: those of the tokenizer and of the model's generation_config.json."""
     named = getattr(model.generation_config, "eos_token_id", None)
     several = named if isinstance(named, list) else [] if named is None else [named]
     end = _tokenizer_end(model.name_or_path)

@@ -59,7 +59,7 @@ class StepPlan:
 def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
     """Make one AdamW update on the slot's weights and return the step's metrics.
 
-    The gradient is that of the step's objective (see `objective`). Raises ProblemError (StepNotFinite,
+    The update uses the gradient of the step's objective (see `objective`). Raises ProblemError (StepNotFinite,
     TrainerOutOfMemory) with the slot unchanged, or StepAborted if the update fails.
     """
     started = time.perf_counter()

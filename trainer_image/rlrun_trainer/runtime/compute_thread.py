@@ -21,5 +21,5 @@ class Compute:
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def close(self) -> None:
-        """Cancel waiting calls without waiting for the running one."""
+        """Cancel waiting calls without waiting for the running call."""
         self._executor.shutdown(wait=False, cancel_futures=True)

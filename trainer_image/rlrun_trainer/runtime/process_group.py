@@ -59,7 +59,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def broadcast(self, value: T | None, message_format: MessageFormat[T]) -> T:
-        """Return the first process's value on all processes. The other processes pass None."""
+        """Return the first process's value on all processes. The other processes pass None as `value`."""
         if self.is_leader:
             assert value is not None
             if self.size > 1:

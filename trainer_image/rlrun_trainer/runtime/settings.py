@@ -52,7 +52,9 @@ class TrainerSettings:
 
 
 def cpu_threads(environ: Mapping[str, str], cgroup: Path = CGROUP_CPU_LIMIT) -> int:
-    """Return the number of torch threads: RLRUN_THREADS, or this process's part of the CPU limit or the cores."""
+    """Return the number of torch threads: RLRUN_THREADS, or this process's share of the CPU limit or, without a limit,
+    of the cores.
+    """
     if environ.get("RLRUN_THREADS"):
         return max(1, int(environ["RLRUN_THREADS"]))
     processes = max(1, int(environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -20,7 +20,7 @@ LABELS = ("session",)
 
 
 class TrainerMetrics:
-    """Registry of the process, with a label per session."""
+    """Prometheus metrics of the process, with a label for the session."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -57,7 +57,7 @@ class TrainerMetrics:
             self._ratio.labels(session).set(mismatch / entropy)
 
     def on_session_closed(self, session: str) -> None:
-        """Remove the series of a closed session."""
+        """Remove the metrics of a closed session."""
         for gauge in (self._step, self._time, self._ratio, *(g for _, g in self._gauges.values())):
             gauge.remove_by_labels({"session": session})
 

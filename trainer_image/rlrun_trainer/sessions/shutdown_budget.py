@@ -12,7 +12,8 @@ ADVICE = (
 def exceeds_grace_period(
     step_seconds: float, checkpoint_seconds: float | None, shutdown_seconds: float
 ) -> Problem | None:
-    """Return a problem if a step and a checkpoint that take as long as the newest ones would exceed the time limit.
+    """Return a problem if another step and checkpoint of these durations would together exceed the shutdown's time
+    limit.
 
     `checkpoint_seconds` is None if no checkpoint is complete yet.
     """

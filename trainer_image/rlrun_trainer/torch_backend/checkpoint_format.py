@@ -85,10 +85,11 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
 
 
 def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: bool = True) -> CheckpointProgress:
-    """Load a checkpoint into a newly opened slot. All processes must call it; only the first has the folder.
+    """Load a checkpoint into a newly opened slot. All processes must call it; only the first process has the folder.
 
-    `resume` continues the run that saved the checkpoint, with the same reference of the KL penalty. In a warm start,
-    another run gets its own reference: the weights from which its reinforcement learning starts.
+    If `resume` is True, this run saved the checkpoint and continues with the same reference of the KL penalty.
+    Otherwise, in a warm start, the run gets its own reference: the weights from which its reinforcement learning
+    starts.
 
     Raises ProblemError on all processes if the checkpoint has a different shape or is damaged.
     """

@@ -20,8 +20,8 @@ from rlrun_trainer.runtime.process_group import full_tensor
 def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempFolder | None:
     """Write the slot's model to a folder, with weights in `dtype`. All processes must call it.
 
-    Only the first process returns the folder, or raises ProblemError if its disk is full. It holds one copy of the
-    weights in memory, or none if they are already on the CPU in `dtype`.
+    Only the first process returns the folder, or raises ProblemError if its disk is full. The first process holds one
+    copy of the weights in memory, or none if the weights are already on the CPU in `dtype`.
     """
     state: dict[str, torch.Tensor] = {}
     for name, parameter in slot.parameters.items():

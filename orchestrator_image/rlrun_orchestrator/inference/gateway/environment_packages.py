@@ -62,7 +62,7 @@ class PackageReader:
         self._reading: dict[PackageRef, asyncio.Task[tuple[EnvironmentPackage, bytes]]] = {}
 
     async def tar(self, owner: str, name: str, version: str | None) -> tuple[str, bytes]:
-        """Return the version and an uncompressed tar of its wheels.
+        """Return a package's version and an uncompressed tar of the version's wheels.
 
         Raises PackageMissing, PackageChanged, StoreError.
         """

@@ -50,7 +50,7 @@ class ServedPolicy:
 
     @property
     def required_policy(self) -> str | None:
-        """Name of the policy that a replica must serve. None accepts any replica that responds."""
+        """Name of the policy that a replica must serve, or None if any replica that responds is suitable."""
         return None if self.base else self.policy.name
 
 
@@ -83,7 +83,9 @@ class LiveGroup:
 
     @property
     def served(self) -> ServedPolicy:
-        """Policy of the newest turn that is in progress or has sampled tokens, or the policy of the dispatch."""
+        """Policy of the newest turn that is in progress or has sampled tokens, or else the policy with which the group
+        was opened.
+        """
         return self.turns_in_progress[-1] if self.turns_in_progress else self.settled
 
     @property
@@ -102,7 +104,7 @@ class LiveGroup:
         return self.arrivals
 
     def rollout_session(self, rollout: str) -> RolloutSession:
-        """Return the state of a rollout. A new rollout gets the next position."""
+        """Return the state of a rollout. A new rollout is added after the group's other rollouts."""
         session = self.rollouts.get(rollout)
         if session is None:
             session = self.rollouts[rollout] = RolloutSession(len(self.rollouts))
@@ -189,7 +191,9 @@ class LiveGroups:
         return group
 
     def publish(self, policy: PolicyRef | None) -> None:
-        """Start further turns of training groups with `policy`. With None, groups continue with their last policy."""
+        """Start further turns of training groups with `policy`. If `policy` is None, groups continue with their last
+        policy.
+        """
         self._newest = policy
 
     @contextmanager

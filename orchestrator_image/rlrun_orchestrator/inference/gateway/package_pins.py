@@ -15,7 +15,7 @@ from rlrun.protocol.problem import Problem
 
 
 class PackageRef(NamedTuple):
-    """Package of an entry in env or eval.env. None as version means the newest version."""
+    """Package of an entry in env or eval.env. If `version` is None, the entry uses the newest version."""
 
     owner: str
     name: str
@@ -42,7 +42,7 @@ class PackageChanged(Exception):
 
 
 class PackagePins:
-    """Recorded packages of the run, and packages delivered before the first record.
+    """Recorded packages of the run, and packages delivered before any were recorded.
 
     `digests` are specified in entries of env and eval.env, by reference.
     """

@@ -31,7 +31,9 @@ class Continuation:
 
 
 class PrefixBridge:
-    """Builder of token prompts for runs whose turns become one sequence. If disabled, every chat is unchanged."""
+    """Builder of token prompts for runs whose turns become one sequence. If `enabled` is False, chats are not
+    changed.
+    """
 
     def __init__(self, tokenizer: PromptTokenizer, *, enabled: bool) -> None:
         self._tokenizer = tokenizer

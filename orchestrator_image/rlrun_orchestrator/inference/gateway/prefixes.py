@@ -31,7 +31,9 @@ class RenderedChat:
 
 
 def has_ended(requested: Mapping[str, Any], choice: Mapping[str, Any], turn: Turn) -> bool:
-    """Return True if the model ended its turn with a token of its own. `choice` is the only choice in the response."""
+    """Return True if the model ended its turn with an end-of-turn token. `choice` is the only choice in the
+    response.
+    """
     # A token id as finish reason is another end-of-turn token of the model, unless the client requested it as stop
     # token.
     reason = choice.get("stop_reason")

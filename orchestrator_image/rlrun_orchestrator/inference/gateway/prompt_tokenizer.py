@@ -29,7 +29,7 @@ class PromptTokenizer:
     async def chat_with_names(
         self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any]
     ) -> RenderedChat | None:
-        """Return the token ids of a chat's prompt and their names, or None if the engine does not return them."""
+        """Return the tokens of a chat's prompt with their ids and names, or None if the engine does not return them."""
         answer = await self._ask(group, served, _chat_body(requested) | {"return_token_strs": True})
         ids, names = _tokens(answer), answer.get("token_strs")
         if ids is None or not isinstance(names, list) or len(names) != len(ids):

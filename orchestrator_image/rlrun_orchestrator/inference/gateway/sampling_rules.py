@@ -76,7 +76,7 @@ class BadRequest(ValueError):
 
 
 class PromptTooLong(ProblemError):
-    """Error for a prompt that leaves no token of seqLen for an answer."""
+    """Error for a prompt that leaves no tokens for an answer within seqLen."""
 
     def __init__(self, prompt_tokens: int, seq_len: int) -> None:
         # Clients such as verifiers recognize the first words and end the rollout as truncated.
@@ -124,7 +124,7 @@ class SamplingRules:
 
     @property
     def client_fields(self) -> dict[str, object]:
-        """Sampling parameters that environments request. The gateway adds the others."""
+        """Sampling parameters that environments request. The gateway adds the other parameters."""
         return {"temperature": self.sampling.temperature, "max_tokens": self.max_tokens}
 
     def with_template(self, body: dict[str, Any]) -> dict[str, Any]:

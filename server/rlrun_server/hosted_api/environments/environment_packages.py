@@ -38,13 +38,15 @@ class StoredVersion:
 
 
 def newest_first(versions: Iterable[StoredVersion]) -> list[StoredVersion]:
-    """Return the versions with wheels, newest first as in PEP 440. Invalid versions come last."""
+    """Return the versions with wheels, newest first in the order of PEP 440. Invalid versions come last."""
     complete = _complete(versions)
     return [complete[text] for text in reversed(package_versions.in_order(complete))]
 
 
 def latest(versions: Iterable[StoredVersion]) -> StoredVersion | None:
-    """Return the version for a run that does not specify one: a pre-release only if there is no other version."""
+    """Return the newest version, for a run that specifies no version. A pre-release is returned only if there is no
+    other version.
+    """
     complete = _complete(versions)
     text = package_versions.newest(complete)
     return complete[text] if text is not None else None

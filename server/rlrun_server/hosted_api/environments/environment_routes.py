@@ -139,7 +139,7 @@ async def get_version(
     version: Annotated[str, Path(max_length=64)],
     caller: HostedCaller = KEY_IDENTIFIED,
 ) -> Response:
-    """Return an environment and its id, which the routes of its secrets require."""
+    """Return an environment with its id, which clients need for the routes of the environment's secrets."""
     stored = _choose_version(await _versions(request, caller, owner, name), version, owner, name)
     details = {
         "id": environment_id(owner, name),

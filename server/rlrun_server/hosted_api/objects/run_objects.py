@@ -102,7 +102,7 @@ def status_of(run: Obj) -> str:
 
 
 def environment_of(entry: Any) -> Json:
-    """Convert an entry of `env` to the clients' environment, whose `slug` the clients show."""
+    """Convert an entry of `env` to the clients' environment. Clients show its `slug`."""
     entry = entry if isinstance(entry, Mapping) else {}
     shown = ("id", "name", "version", "args", "taskset", "harness", "weight", "numExamples", "rolloutsPerExample")
     environment = {key: plain_values(entry[key]) for key in shown if entry.get(key) not in (None, {})}
@@ -152,7 +152,7 @@ def failure_analysis(phase: Phase, status: Mapping[str, Any]) -> Json | None:
 
 
 def optional_text(value: Any) -> str | None:
-    """Return the value as text, or None."""
+    """Return the value as text of limited length, or None if the value is empty."""
     return plain(str(value)[:MAX_TEXT]) if value else None
 
 

@@ -84,7 +84,9 @@ class TooManyRows(Exception):
 
 
 def rows_of(columns: Columns, min_step: int, max_step: int, limit: int | None) -> list[Json]:
-    """Return the steps in the range in order, or only the newest `limit`. Raises TooManyRows."""
+    """Return the metrics of the steps in the range, in order, or of the newest `limit` steps in the range. Raises
+    TooManyRows.
+    """
     first, last = bisect_left(columns.steps, min_step), bisect_right(columns.steps, max_step)
     if limit is not None:
         first = max(first, last - limit)

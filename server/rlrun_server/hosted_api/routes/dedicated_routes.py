@@ -72,7 +72,7 @@ async def pause_run(request: Request, run: RunId, caller: HostedCaller = PATCH_R
 @router.post("/training/runs/{run}/resume")
 async def resume_run(request: Request, run: RunId, caller: HostedCaller = CREATE_RLRUNS) -> Response:
     """Create a run that continues a paused run from its newest checkpoint. The paused run is not changed. Repeating the
-    request creates no second run while the first one trains.
+    request does not create another run while the created run is active.
     """
     variables = await read_client_body(request, caller, read_variables)
     paused, checkpoint = await _paused_run(request, caller, run)

@@ -71,7 +71,7 @@ async def list_runs(
     limit: Annotated[int | None, Query(ge=1, le=MAX_PAGE)] = None,
     caller: HostedCaller = LIST_RLRUNS,
 ) -> Response:
-    """List runs, newest first: one page, or all runs for the older client, which sends neither `page` nor `limit`."""
+    """List runs, newest first: one page, or all runs for older clients, which send neither `page` nor `limit`."""
     services = services_of(request)
     services.objects.require(services.objects.runs)
     runs = [run for run in services.objects.runs.all() if run.namespace == caller.namespace]

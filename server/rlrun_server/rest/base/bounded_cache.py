@@ -20,7 +20,7 @@ class BoundedCache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """Return the value, or None."""
+        """Return the value of the key, or None if it is not in the cache."""
         with self._lock:
             value = self._held.get(key)
             if value is None:

@@ -69,7 +69,7 @@ class CallerCluster:
             raise from_api_error(error, field) from error
 
     async def find(self, request: KubeRequest) -> Obj | None:
-        """Return the object, or None if it does not exist."""
+        """Return the requested object, or None if it does not exist."""
         try:
             return await self._transport.send(self._authorize(request))
         except ApiError as error:
@@ -80,7 +80,7 @@ class CallerCluster:
 
     @asynccontextmanager
     async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open the response as chunks. Raises ApiError, also while the response is read."""
+        """Open the response as a stream of chunks. Raises ApiError, also while the response is read."""
         async with self._transport.stream(self._authorize(request)) as chunks:
             yield chunks
 

@@ -48,7 +48,7 @@ class LogCluster(Protocol):
         ...
 
     def stream(self, request: KubeRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open the response as chunks. Raises ApiError, also while it is read."""
+        """Open the response as a stream of chunks. Raises ApiError, also while the response is read."""
         ...
 
 
@@ -91,7 +91,7 @@ def select_roles(roles: Sequence[Role], env: str | None, run: Obj | None, attemp
 
 
 async def list_pods(cluster: LogCluster, namespace: str, run: str, uid: str, wanted: PodSelection) -> list[LogOrigin]:
-    """Return the newest of the selected pods, oldest first. Raises RestError."""
+    """Return the newest MAX_PODS of the selected pods, in the order of their age, oldest first. Raises RestError."""
     role = wanted.roles[0].value if len(wanted.roles) == 1 else ""
     labels = {RUN_LABEL: run, RUN_UID_LABEL: uid, ROLE_LABEL: role}
     page = await cluster.send(requests.list_page(POD, namespace, labels))
@@ -122,7 +122,9 @@ async def read_pods(
     lines: int,
     since: int | None,
 ) -> list[ContainerLog]:
-    """Return the last lines of each pod. `since` is in nanoseconds since 1970. Raises RestError if it can read none."""
+    """Return the last lines of each pod. `since` is in nanoseconds since 1970. Raises RestError if no pod's log can be
+    read.
+    """
     limit = _limit(len(pods))
     slots = asyncio.Semaphore(CONCURRENT_PODS)
     last_error: ApiError | None = None

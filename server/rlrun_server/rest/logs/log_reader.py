@@ -54,7 +54,7 @@ class KnownRun:
 
 
 class LogReader:
-    """Reads logs for all users, a few at a time."""
+    """Reads logs for all users. The number of concurrent reads is limited."""
 
     def __init__(self, files: StoredFiles, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._files = files

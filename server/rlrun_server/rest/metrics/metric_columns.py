@@ -151,7 +151,9 @@ def _time(step: int, trained: _Table, measured: _Table) -> str:
 
 
 def select_names(columns: Columns, wanted: Sequence[str]) -> list[str]:
-    """Return the selected names: all if `wanted` is empty. `prefix*` selects the names with a prefix."""
+    """Return the metric names that `wanted` selects, or all names if `wanted` is empty. `prefix*` selects the names
+    with a prefix.
+    """
     if not wanted:
         return list(columns.values)
     exact = {name for name in wanted if not name.endswith("*")}

@@ -107,7 +107,7 @@ class FailedRead:
 
 
 class MetricReader:
-    """Metrics by run, at most FRESH_SECONDS old while S3 responds."""
+    """Reads the metrics of runs. Metrics are at most FRESH_SECONDS old while S3 responds."""
 
     def __init__(self, storage: PlatformStorage, clock: Callable[[], float]) -> None:
         self._storage = storage
@@ -137,7 +137,7 @@ class MetricReader:
         return files.digest if files.files else None
 
     async def read(self, namespace: str, uid: str) -> Metrics:
-        """Return the metrics of a run. They have no steps if the run has no files. Raises RestError."""
+        """Return the metrics of a run, without steps if the run has no files. Raises RestError."""
         key = _run_key(namespace, uid)
         known = self._runs.get(key)
         try:

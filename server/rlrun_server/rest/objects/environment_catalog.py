@@ -51,7 +51,7 @@ class Packages:
 
 
 class EnvironmentCatalog:
-    """Packages of all owners, at most FRESH_SECONDS old while S3 responds."""
+    """Catalog of the packages of all owners. It is at most FRESH_SECONDS old while S3 responds."""
 
     def __init__(
         self, storage: PlatformStorage, owners: Mapping[str, Sequence[str]], clock: Callable[[], float]

@@ -124,7 +124,7 @@ def read_values(body: bytes) -> SecretValues:
 
 
 def secret_object(namespace: str, name: str, values: SecretValues, existing: Obj | None) -> Obj:
-    """Return the Secret to write, with the labels and annotations of the existing one. Raises RestError."""
+    """Return the Secret to write, with the labels and annotations of the existing Secret, if any. Raises RestError."""
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
     if existing is not None:
         check_not_operators(existing)

@@ -36,7 +36,9 @@ T = TypeVar("T")
 
 
 class DecodingTurn:
-    """Lock that lets one thread decode at a time, because decoding untrusted data needs a multiple of its size."""
+    """Lock that lets one thread decode at a time, because decoding untrusted data needs several times the data's size
+    in memory.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
