@@ -40,7 +40,9 @@ Receive = Callable[[ResourceKind, str | None, Obj], None]
 
 
 class Handlers:
-    """Handlers of changes. They only queue the affected runs and pools; reconciles read the objects from the store."""
+    """Handlers of object changes. They only queue the affected runs and pools; reconciles read the objects from the
+    store.
+    """
 
     def __init__(self, objects: Informers, queue: WorkQueue[RunKey], pools: ServingController) -> None:
         self._objects = objects

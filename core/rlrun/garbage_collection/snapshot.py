@@ -56,7 +56,7 @@ class StoredFolder:
 
     @property
     def area(self) -> str:
-        """First part of the path: `checkpoints`, `adapters`, `policy`, or empty."""
+        """First part of the path: `checkpoints`, `adapters`, `policy`, or an empty string."""
         return self.path.partition("/")[0]
 
 

@@ -181,8 +181,8 @@ class Pod:
 
     @cached_property
     def has_failed(self) -> bool:
-        """True if the pod ended with an error, or if a container that the operator created did while an injected
-        container is still running.
+        """True if the pod ended with an error, or if a container that the operator created ended with an error while an
+        injected container is still running.
         """
         return self.phase == "Failed" or (self.has_only_injected_running and bool(self.terminations))
 

@@ -307,7 +307,7 @@ def max_result_bytes(rollouts: int) -> int:
 
 
 def timed_out(request: GroupRequest) -> Problem:
-    """Return the problem of rollouts whose group missed its deadline."""
+    """Return the problem to report for rollouts whose group missed its deadline."""
     return Problem(
         reason=Reason.ENVIRONMENT_TIMEOUT,
         message=f"the group did not end within {request.deadline_seconds:g} s: look for rollouts or reward functions "

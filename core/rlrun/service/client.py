@@ -152,7 +152,7 @@ def problem_from_response(status: int, body: bytes, url: str, *, quote_text: boo
 
 
 def redirect_problem(response: aiohttp.ClientResponse, place: str) -> Problem:
-    """Return the problem of a response that is a redirect. The problem quotes only the target host from the
+    """Return the problem to report for a response that is a redirect. The problem quotes only the target host from the
     response.
     """
     try:

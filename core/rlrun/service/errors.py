@@ -7,7 +7,7 @@ from rlrun.protocol.problem import Problem
 
 
 class ProblemError(Exception):
-    """Raised by a server to reject a request, with the HTTP status and the problem of the response."""
+    """Raised by a server to reject a request, with the HTTP status and the problem to respond with."""
 
     def __init__(self, status: int, problem: Problem) -> None:
         super().__init__(f"{problem.reason}: {problem.message}")

@@ -304,7 +304,7 @@ class S3Answer:
         return meaning
 
     def to_error(self, place: str, endpoint: str) -> StoreError:
-        """Return the error of a request for `place`, an s3:// URI."""
+        """Return the error to raise for a request about `place`, an s3:// URI."""
         advice = self.meaning.advice.format(bucket=place.removeprefix("s3://").split("/", 1)[0])
         status = "" if self.code == str(self.status) else str(self.status or "")
         words = " ".join(word for word in (status, self.code) if word) or "no status"
@@ -316,7 +316,7 @@ class S3Answer:
 
 
 def classify(error: Exception, place: str, endpoint: str) -> StoreError:
-    """Return the `StoreError` for an exception of boto3 at `place` (an s3:// URI) of `endpoint`."""
+    """Return the `StoreError` for an exception that boto3 raised about `place` (an s3:// URI) at `endpoint`."""
     if isinstance(error, ClientError):
         return S3Answer.of(error).to_error(place, endpoint)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):

@@ -118,8 +118,8 @@ class Observer:
     ) -> RunObservation | None:
         """Return the observation of the run, or None if it does not exist.
 
-        If `now` is given, the Secret of a run that ended long before is not read. `is_fresh` repeats the reads that
-        decisions depend on. Raises ApiError, also for a status that this version cannot read.
+        If `now` is given, the Secret of a run that ended long before `now` is not read. `is_fresh` repeats the reads
+        that decisions depend on. Raises ApiError, also for a status that this version cannot read.
         """
         objects = self._objects
         run = await objects.get(RLRUN, namespace, name, is_fresh=is_fresh)

@@ -35,7 +35,7 @@ POLL_SECONDS = 10.0
 
 
 def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: datetime) -> Admission | None:
-    """Return Kueue's answer to a run with a LocalQueue (`observation.kueue`), or None if the run needs no quota."""
+    """Return Kueue's answer for a run with a LocalQueue (`observation.kueue`), or None if the run needs no quota."""
     kueue, status = observation.kueue, observation.new_status()
     if kueue is None:
         return None

@@ -240,7 +240,7 @@ def _parse(model: type[M], message: str) -> M | None:
 
 
 def explain_eviction(pod: Pod) -> Problem:
-    """Return the problem of a pod that was evicted for exceeding its ephemeral-storage limit."""
+    """Return the problem to report for a pod that was evicted for exceeding its ephemeral-storage limit."""
     role = pod.role
     observed = pod.message.strip()
     return Problem(
@@ -251,7 +251,7 @@ def explain_eviction(pod: Pod) -> Problem:
 
 
 def explain_silent_node(pod: Pod) -> Problem:
-    """Return the problem of a pod whose containers were ready until its node stopped reporting."""
+    """Return the problem to report for a pod whose containers were ready until its node stopped reporting."""
     return Problem(
         reason=Reason.NODE_UNREACHABLE,
         message=f"{pod.component}: the node {pod.node} of pod {pod.name} does not report to "

@@ -319,13 +319,13 @@ def _in_order(
 
 
 def waiting_problem(reason: Reason, namespace: str, demand: Demand, limits: QueueLimits) -> Problem:
-    """Return the problem of a waiting run."""
+    """Return the problem to report for a run that waits for a slot."""
     return Problem(reason=reason, message=_waiting_message(reason, namespace, demand, limits))
 
 
 def exceeding_problem(exceeded: Sequence[str], request: SlotRequest, limits: QueueLimits, namespace: str) -> Problem:
-    """Return the problem of a run that can never be admitted, with the demand of each component for each exceeded
-    resource.
+    """Return the problem to report for a run that can never be admitted, with the demand of each component for each
+    exceeded resource.
     """
     total = request.total
     parts = []

@@ -227,7 +227,9 @@ def waiting_pause(status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettin
 
 
 def expired_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime, blocking: Problem | None) -> Problem | None:
-    """Return the problem of the expired deadline, or None. `blocking` is the problem that the run waits for."""
+    """Return the problem to report for the expired deadline, or None if no deadline has expired. `blocking` is the
+    problem that the run waits for.
+    """
     if _active_seconds_left(status, spec, now) <= 0:
         return Problem(
             reason=Reason.ACTIVE_DEADLINE_EXCEEDED,

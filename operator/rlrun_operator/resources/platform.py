@@ -163,7 +163,7 @@ def _with_defaults(spec: RLRunSpec, settings: OperatorSettings, model: RLModelSp
 
 
 def credentials_problem(settings: OperatorSettings, source: dict[str, str] | None) -> Problem | None:
-    """Return the problem of the platform's S3 Secret, or None if it has all required keys or is not used."""
+    """Return the problem with the platform's S3 Secret, or None if the Secret has all required keys or is not used."""
     ref = settings.s3.credentials_secret
     if ref is None:
         return None

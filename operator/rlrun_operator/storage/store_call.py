@@ -108,7 +108,9 @@ class StoreCall:
         return min(self._answered + self._silence_seconds, self._started + self._total_seconds) - self._clock()
 
     def timeout(self, endpoint: str) -> Unreachable:
-        """Return the error of an abandoned call: StoreTimeout, or an error about S3 if it does not respond."""
+        """Return the error to raise for an abandoned call: StoreTimeout, or an error about S3 if S3 does not
+        respond.
+        """
         silence, total = f"{self._silence_seconds:.0f} s", f"{self._total_seconds:.0f} s"
         if not self._has_begun:
             return StoreTimeout(f"no thread was free for the S3 endpoint {endpoint} within {silence}: raise s3Threads")

@@ -13,7 +13,7 @@ HOST_LABELS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a
 
 
 class AddressingStyle(StrEnum):
-    """Position of the bucket's name in S3 URLs. The values are those of boto3."""
+    """Position of the bucket's name in S3 URLs. The values are the same as in boto3."""
 
     path = "path"
     """`https://s3.example.com/bucket/key`. Without an endpoint, the style that AWS recommends for the bucket."""

@@ -156,5 +156,7 @@ def token_secret_name(owner: str) -> str:
 
 
 def environment_component(index: int, use: Use) -> str:
-    """Return the component of an environment: `env-0` is the first for training, `eval-0` the first for evaluation."""
+    """Return the component of an environment: `env-0` for the first training environment, `eval-0` for the first
+    evaluation environment.
+    """
     return f"{'env' if use == 'train' else 'eval'}-{index}"
