@@ -34,9 +34,9 @@ class ObjectRef:
 
 
 def precondition_of(obj: Mapping[str, Any]) -> Obj:
-    """Return the metadata with which the API server rejects a write (409) if the object has changed or was recreated.
+    """Return the metadata that makes the API server reject a write (409) if the object has changed or was recreated.
 
-    The version serves both purposes, because the API server ignores the uid in a request for the status.
+    The resourceVersion alone detects both; the uid is left out because the API server ignores it in a status update.
     """
     return {key: obj["metadata"][key] for key in ("name", "namespace", "resourceVersion") if key in obj["metadata"]}
 

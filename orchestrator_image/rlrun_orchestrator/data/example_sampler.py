@@ -139,10 +139,12 @@ class ExampleSampler:
         self.restore(self._initial_state, outstanding)
 
     def start_from_run(self, state: SamplerState, outstanding: Iterable[SampledExample] = ()) -> None:
-        """Start a new run in the middle of another run's draw, whose state is `state`.
+        """Start a new run from `state`, the state of another run's draw.
 
-        The other run's outstanding examples come first, under this run's ordinals from 0. Then come the examples that
-        the other run would have drawn next: the same choices of environments, epochs, positions and difficulty pools.
+        The examples that were outstanding in the other run come first, with ordinals from 0. `outstanding` are this
+        run's examples that already have groups; they keep their ordinals and are not drawn again. Then come the
+        examples that the other run would have drawn next: the same choices of environments, epochs, positions and
+        difficulty pools.
         Rewards that the other run had not yet counted in its draw are counted now. Environments are matched by name: an
         environment that the other run did not have, or whose dataset has changed size, starts its first epoch.
         """

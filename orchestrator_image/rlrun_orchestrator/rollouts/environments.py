@@ -98,7 +98,7 @@ class PooledEnvironment:
 
     @property
     def pods_pause(self) -> bool:
-        """True if each pod counts the failures that it reports, and pauses by itself."""
+        """True if failures are counted per pod, so that a failing pod is paused without pausing the others."""
         return isinstance(self.client, EnvironmentReplicas)
 
     def is_open(self, now: float) -> bool:

@@ -98,8 +98,10 @@ class GroupTracker:
     # --- one group ----------------------------------------------------------------------------------------------------
 
     def start(self, group_id: str, sampled: SampledExample, versions: VersionSpan | None = None) -> Group:
-        """Track a group that starts with the current policy. `versions` changes with the group's turns; by default, all
-        turns use the current policy. Raises ValueError without a current policy.
+        """Track a group that starts with the current policy.
+
+        The caller updates `versions` as the group's turns begin and end; if it is None, the group counts as using only
+        the current policy. Raises ValueError if no policy has been published.
         """
         if self.policy is None:
             raise ValueError("no policy has been published yet")

@@ -190,7 +190,7 @@ def read_user(answer: Obj) -> User | None:
 
 
 def account_name(namespace: str) -> str:
-    """Return the API server's user name of the ServiceAccount whose permissions the API keys of a namespace have."""
+    """Return the Kubernetes user name of the ServiceAccount that gives a namespace's API keys their permissions."""
     return f"{USER_PREFIX}{namespace}:{ACCOUNT}"
 
 

@@ -32,7 +32,8 @@ def model_step_flops(model: Any, lengths: Sequence[int]) -> float:
 def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
     """Return the number of weights used per token, from (name, size) of all parameters.
 
-    Embeddings and adapters are not counted. Experts of a mixture count by the fraction that is chosen per token.
+    Embeddings and adapters are not counted. In a mixture-of-experts model, expert weights are multiplied by the
+    fraction of experts chosen per token.
     """
     experts = next((count for field in EXPERT_COUNTS if (count := getattr(config, field, None))), None)
     chosen = (getattr(config, "num_experts_per_tok", None) or 1) / experts if experts else 1.0

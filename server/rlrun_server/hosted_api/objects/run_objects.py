@@ -110,8 +110,8 @@ def environment_of(entry: Any) -> Json:
 
 
 def section(spec: Mapping[str, Any], key: str) -> Json | None:
-    """Return a section of the spec with its square brackets replaced by parentheses, or None if the section is not
-    set.
+    """Return a section of the spec, with square brackets in its strings and keys replaced by parentheses, or None if
+    the section is not set.
     """
     values = spec.get(key)
     return plain_values(values) if isinstance(values, Mapping) else None
