@@ -135,7 +135,10 @@ def parse(model: type[M], data: bytes, source: str) -> M:
     try:
         return received.parse(model, data)
     except InputInvalid as error:
-        message = f"the response of {source} is not a valid {model.__name__} of this version: {error.unquoted}"
+        message = (
+            f"the response of {source} is not a valid {model.__name__}, possibly because the server runs a different "
+            f"version: {error.unquoted}"
+        )
     raise RequestRejected(Problem(reason=Reason.ANSWER_INVALID, message=message))
 
 

@@ -327,8 +327,8 @@ def classify(error: Exception, place: str, endpoint: str) -> StoreError:
         return AccessDenied(f"no S3 region for {place}: put AWS_DEFAULT_REGION into the S3 Secret")
     if isinstance(error, exceptions.SSLError):
         return Unreachable(
-            f"the certificate of the S3 endpoint {endpoint} is not trusted for {place} ({one_line(error)}): add its "
-            f"authority to caBundle of the chart, or correct the certificate or the name in AWS_ENDPOINT_URL_S3"
+            f"cannot access {place}: the certificate of the S3 endpoint {endpoint} is not trusted ({one_line(error)}). "
+            f"Add its CA to caBundle in the chart, or correct the certificate or the name in AWS_ENDPOINT_URL_S3"
         )
     if isinstance(error, NO_RESPONSE_ERRORS):
         return Unreachable(

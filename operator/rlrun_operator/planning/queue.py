@@ -364,8 +364,8 @@ def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: Que
         )
     if reason is Reason.RUN_LIMIT_REACHED:
         return (
-            f"This platform has a limit of {limits.settings.max_runs} runs with pods at a time, which is reached or "
-            f"reserved for a run ahead of this one. The run starts when its turn comes."
+            f"On this platform, at most {limits.settings.max_runs} runs may have pods at a time, and all of these "
+            f"slots are in use or reserved for runs ahead of this one. The run starts when its turn comes."
         )
     needed = ", ".join(f"{from_millis(demand[name])} {name}" for name in sorted(limits.capacity) if demand.get(name))
     whole = ", ".join(f"{from_millis(amount)} {name}" for name, amount in sorted(limits.capacity.items()))

@@ -55,8 +55,8 @@ async def ensure_authority(cluster: AsyncKubeClient, settings: OperatorSettings,
     if not wanted.create:
         if CERTIFICATE not in data:
             raise CertificateMissing(
-                f"Secret {where.namespace}/{where.name} (server.tls.existingSecret) has no {CERTIFICATE}: create it "
-                f"for {host}, with {PRIVATE_KEY} and {AUTHORITY}"
+                f"Secret {where.namespace}/{where.name} (server.tls.existingSecret) does not exist or has no "
+                f"{CERTIFICATE}: store a certificate for {host} in it, together with {PRIVATE_KEY} and {AUTHORITY}"
             )
         return data.get(AUTHORITY, b"").decode()
     if not _is_usable(data, host, now):

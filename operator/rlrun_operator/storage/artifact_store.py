@@ -425,9 +425,14 @@ def _missing_files(manifest: Manifest, files: Mapping[str, int]) -> str | None:
     if not wrong:
         return None
     first = wrong[0]
-    held = f"{files[first.stored_as]} of {first.size} bytes" if first.stored_as in files else "missing"
-    more = f", and {len(wrong) - 1} more files" if len(wrong) > 1 else ""
-    what = f"Incomplete in S3: {first.stored_as[:NAME_CHARACTERS]} is {held}{more}."
+    held = files.get(first.stored_as)
+    fault = "is missing" if held is None else f"has {held} bytes instead of {first.size}"
+    more = ""
+    if len(wrong) == 2:
+        more = "; 1 other file is also missing or has the wrong size"
+    elif len(wrong) > 2:
+        more = f"; {len(wrong) - 1} other files are also missing or have the wrong size"
+    what = f"Incomplete in S3: {first.stored_as[:NAME_CHARACTERS]} {fault}{more}."
     return f"{what} Use an older artifact, and delete this object with its files."
 
 

@@ -68,7 +68,7 @@ class PathDispatcher:
 
 
 def _no_memory(_: Request) -> Response:
-    message = "Too many large responses to you are unread. Read or close them, then retry the request."
+    message = "Too many large responses are waiting to be read. Read or close yours, then retry the request."
     return json_response(Problem(reason=Reason.TOO_MANY_REQUESTS, message=message), 503)
 
 

@@ -227,7 +227,7 @@ def deploys_an_adapter(prime: HostedClient, bench: Bench, name: str, checkpoint:
     assert deployment() in ("UNLOADING", "NOT_DEPLOYED")
     if prime.version == "0.12.0":
         refused = prime.run("deployments", "create", "--checkpoint-id", checkpoint, "-y", code=1)
-        assert "has no adapter of step 10" in " ".join(refused.split())
+        assert "has no ready adapter for step 10" in " ".join(refused.split())
 
 
 @pytest.mark.slow

@@ -128,9 +128,9 @@ class SamplingRules:
         return {"temperature": self.sampling.temperature, "max_tokens": self.max_tokens}
 
     def with_template(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return a chat request with the run's chat template variables, before it is rendered on any route.
+        """Return a chat request with the run's chat template variables added; they override the client's.
 
-        Raises BadRequest.
+        Call this before the request is rendered. Raises BadRequest.
         """
         variables = self.sampling.template_variables
         if not variables:
@@ -246,7 +246,7 @@ def check(kind: CompletionKind, body: dict[str, Any]) -> None:
             )
     prompt = body.get("prompt")
     if kind is CompletionKind.text and isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
-        raise BadRequest("prompt must be one text or one list of token ids")
+        raise BadRequest("prompt must be a single string or a single list of token ids")
 
 
 def ignored_constraints(body: dict[str, Any]) -> list[str]:

@@ -129,10 +129,12 @@ async def deploy_checkpoint(
             for a in services.objects.adapters.all()
             if a.namespace == caller.namespace and a.summary.run_uid == summary.run_uid and a.summary.phase == "Ready"
         )
+        others = "no ready adapters:"
+        if steps:
+            others = f"ready adapters for steps {', '.join(map(str, steps))}: deploy one of them, or"
         detail = (
-            f"Run {summary.run} has no adapter of step {summary.step}, the checkpoint's step. It has adapters of "
-            f"steps {', '.join(map(str, steps)) or 'none'}: deploy one of them, or set adapters.interval of the next "
-            "run so that both are saved at the same steps."
+            f"Run {summary.run} has no ready adapter for step {summary.step}, the checkpoint's step. It has {others} "
+            "set adapters.interval in the next run so that adapters are saved at the same steps as checkpoints."
         )
         raise RestError(409, Reason.OBJECT_NOT_FOUND, detail)
     return await _set_deployed(request, caller, same[0], True)

@@ -172,8 +172,8 @@ async def restart_run(request: Request, run: RunId, caller: HostedCaller = DELET
     obj = kept_run.read()
     phase, spec = phase_of(obj), obj.get("spec") or {}
     if phase is not Phase.running or spec.get("stop") or spec.get("suspend"):
-        state = "ends" if phase is Phase.running else f"is {phase.value}"
-        detail = f"Run {kept_run.name} {state}. Only a run that is RUNNING can be restarted."
+        state = phase.value if phase is not Phase.running else "stopping" if spec.get("stop") else "pausing"
+        detail = f"Run {kept_run.name} is {state}. Only a run that is RUNNING can be restarted."
         raise RestError(409, Reason.INVALID_REQUEST, detail)
     pods = {"labelSelector": f"{RUN_LABEL}={kept_run.name}"}
     await cluster.send(KubeRequest(Verb.DELETE, POD, caller.namespace, query=pods))

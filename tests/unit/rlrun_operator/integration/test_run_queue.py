@@ -40,7 +40,7 @@ async def test_runs_start_in_their_order_and_the_others_are_queued() -> None:
     await runs.settle()
     assert (runs.place("a")["runsAhead"], runs.place("b")["runsAhead"]) == (0, 1)
     assert runs.status("b")["reason"] == "RunLimitReached"
-    assert "2 runs with pods at a time" in runs.status("b")["message"]
+    assert "at most 2 runs may have pods at a time" in runs.status("b")["message"]
 
 
 async def test_without_limits_everything_starts_at_once() -> None:

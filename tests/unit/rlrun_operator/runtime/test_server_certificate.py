@@ -75,7 +75,8 @@ async def test_a_given_secret_is_read_and_never_changed() -> None:
 
 @pytest.mark.parametrize("objects", [(), (secret(),)])
 async def test_a_given_secret_that_is_missing_is_named(objects: tuple[dict[str, Any], ...]) -> None:
-    with pytest.raises(CertificateMissing, match=rf"Secret {NAMESPACE}/{NAME} .* has no tls.crt: create it for {HOST}"):
+    words = rf"Secret {NAMESPACE}/{NAME} .* does not exist or has no tls.crt: store a certificate for {HOST} in it"
+    with pytest.raises(CertificateMissing, match=words):
         await ensure_authority(FakeCluster(*objects).kube, settings(create=False), NOW)
 
 

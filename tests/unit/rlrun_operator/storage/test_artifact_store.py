@@ -115,7 +115,21 @@ async def test_a_file_of_another_size_is_named(bench: Bench, was_ready: bool) ->
     bench.store.put_bytes(bench.layout.checkpoint(1) / "adapter.safetensors", b"wei")
     _, problem = await bench.look(1, known)
     assert problem
-    assert "adapter.safetensors is 3 of 7 bytes" in problem
+    assert "adapter.safetensors has 3 bytes instead of 7." in problem
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [(1, "; 1 other file is also missing or has the wrong size."), (2, "; 2 other files are also missing or have")],
+)
+async def test_other_wrong_files_are_counted(bench: Bench, others: int, words: str) -> None:
+    names = [f"{number}.safetensors" for number in range(1 + others)]
+    bench.save(1, **dict.fromkeys(names, b"weights"))
+    for name in names:
+        bench.s3.delete(bench.layout.checkpoint(1) / name)
+    _, problem = await bench.look(1)
+    assert problem
+    assert f"Incomplete in S3: 0.safetensors is missing{words}" in problem
 
 
 async def test_a_folder_without_a_manifest_is_an_upload_unless_it_was_whole_before(bench: Bench) -> None:

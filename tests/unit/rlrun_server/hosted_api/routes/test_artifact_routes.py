@@ -66,8 +66,10 @@ async def test_a_checkpoint_deploys_the_adapter_of_its_step(api: HostedApi, refe
 async def test_a_checkpoint_without_an_adapter_says_which_there_are(api: HostedApi) -> None:
     answer = await api.client.post("/rft/checkpoints/c10/deploy")
     assert answer.status_code == 409
-    assert "no adapter of step 10" in answer.json()["detail"]
-    assert "steps 20, 31, 32" in answer.json()["detail"]
+    assert "no ready adapter for step 10" in answer.json()["detail"]
+    assert "ready adapters for steps 20, 31, 32: deploy one of them, or set adapters." in answer.json()["detail"]
+    without = await api.client.post("/rft/checkpoints/of-another/deploy")
+    assert (without.status_code, "It has no ready adapters: set adapters." in without.json()["detail"]) == (409, True)
     assert (await api.client.post("/rft/checkpoints/cp_other.c20/deploy")).status_code == 404
 
 

@@ -201,12 +201,20 @@ async def test_a_restart_is_one_request(api: HostedApi) -> None:
 
 
 @pytest.mark.parametrize(
-    "run", [{"phase": "Pending"}, {"phase": "Completed"}, {"stop": True}, {"suspend": True}], ids=str
+    ("run", "state"),
+    [
+        ({"phase": "Pending"}, "Pending"),
+        ({"phase": "Completed"}, "Completed"),
+        ({"stop": True}, "stopping"),
+        ({"suspend": True}, "pausing"),
+    ],
+    ids=str,
 )
-async def test_only_a_running_run_is_restarted(api: HostedApi, run: dict[str, Any]) -> None:
+async def test_only_a_running_run_is_restarted(api: HostedApi, run: dict[str, Any], state: str) -> None:
     api.rest.add(run_object("tired", number=30, **run))
     answer = await api.client.put("/rft/runs/tired/restart")
-    assert (answer.status_code, "RUNNING" in answer.json()["detail"], writes(api)) == (409, True, [])
+    assert (answer.status_code, writes(api)) == (409, [])
+    assert answer.json()["detail"] == f"Run tired is {state}. Only a run that is RUNNING can be restarted."
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", "restart"), ("GET", "env-servers")])
