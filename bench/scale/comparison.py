@@ -38,7 +38,7 @@ def compare(recorded: Sequence[Entry], new: Sequence[Entry]) -> list[Verdict]:
     now = {entry["name"]: entry for entry in new}
     known = {entry["name"] for entry in recorded}
     found = [_verdict(entry, now.get(entry["name"])) for entry in recorded]
-    return [*found, *(Verdict(name, "not compared", "there is no recorded range") for name in now if name not in known)]
+    return [*found, *(Verdict(name, "not compared", "no range is recorded") for name in now if name not in known)]
 
 
 def _verdict(recorded: Entry, new: Entry | None) -> Verdict:

@@ -101,7 +101,7 @@ def cli_context(ctx: typer.Context) -> CliContext:
 def default_owner(
     ctx: typer.Context, kubeconfig: Path | None, context: str | None, namespace: str | None
 ) -> str | None:
-    """Return the default owner of environments: the selected namespace, or None if there is no usable kubeconfig.
+    """Return the default owner of environments: the selected namespace, or None if no kubeconfig can be read.
 
     Sends no request.
     """

@@ -64,7 +64,7 @@ class RLRunSpec(Spec):
     loss: Loss = Field(default_factory=Loss)
     """Policy-gradient loss, and its importance ratio between trainer and inference engine."""
     kl_penalty: KlPenalty | None = None
-    """KL penalty against the model that reinforcement learning starts from. If unset, there is no penalty."""
+    """KL penalty against the model that reinforcement learning starts from. By default, there is none."""
     oversampling_factor: float = Field(default=2.0, ge=1, le=16)
     """Number of rollouts in flight, as a multiple of batchSize."""
     max_async_level: int = Field(default=2, ge=0, le=32)

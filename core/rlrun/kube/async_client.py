@@ -258,8 +258,7 @@ class AsyncKubeClient:
         resource_version: str | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Delete the object. If `uid` or `resource_version` is given, the object must match it. Returns False if there
-        is no such object.
+        """Delete the object. Returns False if it does not exist, or does not match a given `uid` or `resource_version`.
 
         If `grace_seconds` is None, the object's own grace period is used. Raises ApiError.
         """

@@ -188,7 +188,7 @@ def _class_problem(model: Obj, classes: Iterable[Obj]) -> str | None:
     named, model_id = model["spec"]["cache"].get("storageClass"), model["spec"].get("id")
     if named is None:
         has_default = any(annotation(item, DEFAULT_CLASS) == "true" for item in classes)
-        return None if has_default else f"the cache of {model_id} has no StorageClass, and there is no default"
+        return None if has_default else f"the cache of {model_id} names no StorageClass, and no default exists"
     return None if named in map(_name, classes) else f"StorageClass {named} of the cache of {model_id} does not exist"
 
 

@@ -76,7 +76,7 @@ class Algorithm(Spec):
     advantage: Advantage = Field(default=Advantage.mean, strict=False)
     """Advantage of a rollout with the algorithm grpo: mean is its reward minus the mean reward of its group, std divides that by the standard deviation of the group's rewards, maxRl by their mean (arXiv 2602.02710; 0 unless the mean is positive), and none is the reward itself."""  # noqa: E501
     length_penalty: LengthPenalty | None = None
-    """Penalty that lowers the rewards of long rollouts before their advantages are computed. If unset, there is no penalty."""  # noqa: E501
+    """Lowers the rewards of long rollouts before their advantages are computed. By default, length is not penalized."""
     mask_truncated: bool = False
     """Leaves truncated rollouts out of the trainer's passes and of the tokens that the loss is divided by. A rollout is truncated if its environment reports it, or if a turn reached its maximum number of tokens. Its reward still counts for the advantages of its group."""  # noqa: E501
     filter_zero_advantages: bool = True

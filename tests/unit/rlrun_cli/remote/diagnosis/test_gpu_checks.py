@@ -169,7 +169,7 @@ def test_claims_and_storage_classes_of_models(api: FakeCluster, remote: RemoteCl
     assert "StorageClass shared of the cache of a/m does not exist" in problem(check_volumes, remote)
     api.put(model(cache={"size": "1Gi"}))
     api.put(custom_object(STORAGE_CLASS, "shared"))
-    assert "there is no default" in problem(check_volumes, remote)
+    assert "no default exists" in problem(check_volumes, remote)
 
 
 @pytest.mark.parametrize(
