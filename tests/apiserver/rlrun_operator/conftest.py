@@ -140,11 +140,18 @@ class Bench:
         self.processes.append(process)
         return process
 
-    def call(self, method: str, path: str, body: Obj | None = None, content: str = "application/json") -> Obj:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Obj | None = None,
+        content: str = "application/json",
+        accept: str = "application/json",
+    ) -> Obj:
         response = self.api.call_api(
             path,
             method,
-            header_params={"Accept": "application/json", "Content-Type": content},
+            header_params={"Accept": accept, "Content-Type": content},
             body=body,
             auth_settings=["BearerToken"],
             _preload_content=False,
@@ -164,6 +171,11 @@ class Bench:
     def items(self, api: str, plural: str) -> list[Obj]:
         found: list[Obj] = self.call("GET", f"/{api}/namespaces/{self.namespace}/{plural}")["items"]
         return found
+
+    def count(self, plural: str) -> int:
+        """Return the number of objects of all namespaces; a spec may be too deep for Python's parser."""
+        metadata = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+        return len(self.call("GET", f"/apis/rlrun.dev/v1alpha1/{plural}", accept=metadata)["items"])
 
     def run(self, name: str = "reverse") -> Obj:
         return self.get("apis/rlrun.dev/v1alpha1", "rlruns", name) or {}
