@@ -208,8 +208,8 @@ TOO_LARGE = AnswerMeaning(
 BUSY = AnswerMeaning(Unreachable, "check the health of the S3 service; the operation is retried")
 NOT_S3 = AnswerMeaning(
     Unreachable,
-    "check that AWS_ENDPOINT_URL_S3 is the address of the S3 service and that no proxy or login page answers in its "
-    "place; the operation is retried",
+    "check that s3.endpoint of the chart is the address of the S3 service and that no proxy or login page answers in "
+    "its place; the operation is retried",
 )
 UNSUPPORTED = AnswerMeaning(
     NotImplementedByStore,
@@ -324,16 +324,16 @@ def classify(error: Exception, place: str, endpoint: str) -> StoreError:
     if isinstance(error, CREDENTIAL_ERRORS):
         return AccessDenied(f"no S3 credentials for {place}: {one_line(error)}. To fix this, {MISSING_CREDENTIALS}")
     if isinstance(error, exceptions.NoRegionError):
-        return AccessDenied(f"no S3 region for {place}: put AWS_DEFAULT_REGION into the S3 Secret")
+        return AccessDenied(f"no S3 region for {place}: set s3.region of the chart")
     if isinstance(error, exceptions.SSLError):
         return Unreachable(
             f"cannot access {place}: the certificate of the S3 endpoint {endpoint} is not trusted ({one_line(error)}). "
-            f"Add its CA to caBundle in the chart, or correct the certificate or the name in AWS_ENDPOINT_URL_S3"
+            f"Add its CA to caBundle in the chart, or correct the certificate or the host name in s3.endpoint"
         )
     if isinstance(error, NO_RESPONSE_ERRORS):
         return Unreachable(
             f"the S3 endpoint {endpoint} does not respond to the request for {place} ({type(error).__name__}): check "
-            f"AWS_ENDPOINT_URL_S3, the endpoint's DNS name, and that NetworkPolicies allow this pod to reach it"
+            f"s3.endpoint of the chart, its DNS name, and that NetworkPolicies allow this pod to reach it"
         )
     if not isinstance(error, BotoCoreError):
         what = one_line(error) or type(error).__name__

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlrun_cli.terminal import output
-from rlrun_cli.terminal.errors import CONTROL_CHARACTERS
+from rlrun_cli.terminal.errors import CONTROL_CHARACTERS, CliError
 
 KEPT_LINES = 500
 LINE_CHARACTERS = 2000
@@ -72,10 +72,20 @@ class UvSettings:
 
 
 def read_settings() -> UvSettings:
-    """Read pip's configuration files and variables. uv's own settings are ignored, because pip would not use them."""
-    listed = subprocess.run(
-        [*PIP, "config", "list"], capture_output=True, text=True, timeout=SETTINGS_SECONDS, env=_environ(), check=False
-    )
+    """Read pip's configuration files and variables. uv's own settings are ignored, because pip would not use them.
+
+    Raises CliError if pip does not respond.
+    """
+    command = [*PIP, "config", "list"]
+    try:
+        listed = subprocess.run(
+            command, capture_output=True, text=True, timeout=SETTINGS_SECONDS, env=_environ(), check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CliError(
+            f"`pip config list` did not end within {SETTINGS_SECONDS:.0f} s",
+            f"Run `{' '.join(command)}` to see why, then repeat the command.",
+        ) from error
     options: list[str] = []
     found = [match for match in map(SETTING.fullmatch, listed.stdout.split("\n")) if match]
     # pip lists the sections by name.

@@ -1,9 +1,12 @@
 """pip's settings as uv's."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from rlrun_cli.inputs.bundle import package_tools
 from rlrun_cli.inputs.bundle.package_tools import read_settings
+from rlrun_cli.terminal.errors import CliError
 
 CONFIGURATION = """
 [global]
@@ -37,3 +40,12 @@ def test_the_source_that_pip_download_prefers_decides(
     found = {option for option in settings.options if "index=" in option}
     assert found == {f"--default-index={index or variable}", "--index=https://downloads.example/simple"}
     assert settings.variables["ALL_PROXY"] == "proxy.example:3128"
+
+
+def test_a_pip_that_does_not_respond_is_an_error_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(command: object, *, timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(str(command), timeout)
+
+    monkeypatch.setattr(package_tools.subprocess, "run", hang)
+    with pytest.raises(CliError, match="`pip config list` did not end within 60 s"):
+        read_settings()
