@@ -86,10 +86,10 @@ class AdapterSlot:
     warnings: list[Problem] = field(default_factory=list)
     """Warnings about the adapter for its users."""
 
-    def files(self) -> dict[str, bytes]:
-        """Return the adapter as peft files."""
+    def files(self, dtype: torch.dtype = torch.float32) -> dict[str, bytes]:
+        """Return the adapter as peft files with tensors in `dtype`. float32 loses nothing."""
         assert self.config is not None
-        return adapter_files(self.parameters, self.config, self.model)
+        return adapter_files(self.parameters, self.config, self.model, dtype)
 
 
 @dataclass

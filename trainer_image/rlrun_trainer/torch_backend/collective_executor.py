@@ -256,7 +256,7 @@ class CollectiveExecutor:
         """Return the policy as the files that inference engines load. Raises ProblemError."""
         slot = self.base.slots[name]
         # Every process holds whole adapters, so the others need not take part.
-        return slot.files() if slot.shape is not None else self.run_on_all(WriteModel(name))
+        return slot.files(self.base.loader.dtype) if slot.shape is not None else self.run_on_all(WriteModel(name))
 
     def stop(self) -> None:
         """End the loop of the other processes."""

@@ -16,6 +16,8 @@ from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.model.peft_format import CONFIG, AdapterShape, digest
 from rlrun_trainer.optimization.step import StepPlan, train_step
 from rlrun_trainer.torch_backend import checkpoint_format
+from rlrun_trainer.torch_backend.collective_executor import CollectiveExecutor
+from safetensors.torch import load
 from transformers import AutoModelForCausalLM
 
 from tests.support import tiny_model
@@ -67,6 +69,22 @@ def test_version_zero_depends_on_the_seed_alone(model_dir: Path) -> None:
     second.close("other")
     assert digest(second.open("c", tiny_model.MODEL, tiny_model.SHAPE, 8).files()) != digest(one)
     assert one[ADAPTER_WEIGHTS] == two[ADAPTER_WEIGHTS]
+
+
+def test_adapters_are_published_in_the_models_precision_and_saved_in_float32(model_dir: Path) -> None:
+    base = tiny_model.load(model_dir, dtype="bfloat16")
+    slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 0)
+    train_step(base, slot, tiny_model.samples(8), PLAN)
+    published = CollectiveExecutor(base).policy_files("a")
+    saved = checkpoint_format.snapshot(base, slot, CheckpointProgress(1, "uid", {}))
+    assert isinstance(published, dict)
+    assert isinstance(saved, dict)
+    assert published[CONFIG] == saved[CONFIG]
+    exact, rounded = load(saved[ADAPTER_WEIGHTS]), load(published[ADAPTER_WEIGHTS])
+    assert {tensor.dtype for tensor in exact.values()} == {torch.float32}
+    assert rounded.keys() == exact.keys()
+    assert all(torch.equal(rounded[name], tensor.bfloat16()) for name, tensor in exact.items())
+    assert sum(tensor.nbytes for tensor in rounded.values()) * 2 == sum(tensor.nbytes for tensor in exact.values())
 
 
 def test_version_zero_is_the_base_model(base: BaseModel) -> None:
