@@ -17,6 +17,8 @@ from rlrun_cli.inputs.model_config import Architecture
 BYTES_PER_PARAMETER = 2
 TRAINED_BYTES = 16
 """Bytes per trained parameter: weight, gradient and AdamW's two moments, in float32."""
+LOGIT_TOKENS, LOGIT_BYTES = 2048, 10
+"""Number of tokens whose logits a trainer computes at a time, and bytes per logit: two of float32, one of bfloat16."""
 TRAINER_SHARE, ENGINE_SHARE = 0.5, 0.7
 """Fractions of a GPU's memory that weights may take if the architecture is unknown."""
 USABLE_SHARE = 0.9
@@ -167,10 +169,13 @@ def _trainer_step(model: Architecture, job: Job, gpus: int) -> str:
         parts.append(f"gathered layers {gathered / GB:.3g}")
     if not job.full_fine_tuning:
         parts.append(f"adapter {model.adapter_parameters(job.rank) * TRAINED_BYTES / GB:.3g}")
-    parts.append(
-        f"activations 2 x {job.pass_tokens} tokens x {model.layers} x {model.hidden} x 2 bytes = "
-        f"{_activation_bytes(model, job) / GB:.3g}"
-    )
+    inputs, logits = _input_bytes(model, job), _logit_bytes(model)
+    passed = f"{job.pass_tokens} tokens x {model.layers} x {model.hidden} x 2 bytes"
+    if inputs >= logits:
+        parts.append(f"activations 2 x {passed} = {2 * inputs / GB:.3g}")
+    else:
+        parts.append(f"activations {passed} = {inputs / GB:.3g}")
+        parts.append(f"logits {LOGIT_TOKENS} tokens x {model.vocabulary} x {LOGIT_BYTES} bytes = {logits / GB:.3g}")
     total = trainer_bytes(model, job, gpus) / GB
     return f"Trainer:   {gpus} GPU: {' + '.join(parts)}: {total:.3g} of {job.gpu_memory_gb:g} GB per GPU"
 
@@ -189,13 +194,21 @@ def _gathered_bytes(model: Architecture, job: Job, gpus: int) -> int:
 
 
 def _other_bytes(model: Architecture, job: Job) -> int:
+    """Return the bytes that each GPU needs: for the adapter, the inputs of all layers, and the larger of the current
+    layer, estimated by these inputs, and the logits, which are computed after the last layer.
+    """
     adapter = 0 if job.full_fine_tuning else model.adapter_parameters(job.rank) * TRAINED_BYTES
-    return adapter + _activation_bytes(model, job)
+    inputs = _input_bytes(model, job)
+    return adapter + inputs + max(inputs, _logit_bytes(model))
 
 
-def _activation_bytes(model: Architecture, job: Job) -> int:
-    """Return the bytes of one pass's activations: the inputs of all layers, doubled for the current layer."""
-    return 2 * job.pass_tokens * model.layers * model.hidden * BYTES_PER_PARAMETER
+def _input_bytes(model: Architecture, job: Job) -> int:
+    """Return the bytes of the inputs of all layers in one pass."""
+    return job.pass_tokens * model.layers * model.hidden * BYTES_PER_PARAMETER
+
+
+def _logit_bytes(model: Architecture) -> int:
+    return LOGIT_TOKENS * model.vocabulary * LOGIT_BYTES
 
 
 def _cached_heads(model: Architecture, tensor: int) -> int:

@@ -28,10 +28,16 @@ SUMS = (
 steps since the policy that sampled it; tokens of age 0 show how much trainer and engine differ.
 """
 MAXIMA = ("mismatch", "ratio")
-CHUNK_ELEMENTS = 2**25
-"""Maximum number of logits (tokens * vocabulary) on a GPU at a time: 128 MiB in float32."""
-CPU_CHUNK_ELEMENTS = 2**22
-FEWEST_CHUNK_TOKENS = 256
+CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**25}
+"""Number of logits (tokens * vocabulary) at a time by type of device, unless these are fewer than
+FEWEST_CHUNK_TOKENS.
+"""
+FEWEST_CHUNK_TOKENS = {"cpu": 256, "cuda": 2048}
+"""Minimum number of tokens whose logits are computed at a time. An H200 (989 TFLOP/s, 4.8 TB/s) reads the head's
+weights as long as it multiplies 206 tokens by them.
+"""
+SORTED_SHARE = 4
+"""Divisor of a GPU's chunk if the distribution has a nucleus, whose sorted logits take about four times the memory."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ def _backward_to(
             sums["kl"] = divergence(logprobs, reference, batch.engine_logprobs[:n]).sum()
             loss = loss + objective.beta * sums["kl"]
     if n < len(batch.targets):
-        logprobs, entropy = token_logprobs(hidden[n:], batch.targets[n:], base.head, PLAIN, _chunk(base))
+        logprobs, entropy = token_logprobs(hidden[n:], batch.targets[n:], base.head, PLAIN, _chunk(base, PLAIN))
         sums["cross_entropy"] = -logprobs.sum()
         sums["entropy"] = sums["entropy"] + entropy.sum()
         loss = loss + sums["cross_entropy"]
@@ -143,7 +149,7 @@ def _score_taught_tokens(
     taught = ~teacher.isnan()
     plain = logprobs
     if distribution.sampling.temperature != 1 or distribution.needs_token_history:
-        plain, _ = token_logprobs(hidden[:n], batch.targets[:n], base.head, PLAIN, _chunk(base))
+        plain, _ = token_logprobs(hidden[:n], batch.targets[:n], base.head, PLAIN, _chunk(base, PLAIN))
     scored, advantages = distillation_targets(logprobs, plain, teacher)
     return torch.where(taught, scored, logprobs), torch.where(taught, advantages, batch.advantages[:n]), taught
 
@@ -157,14 +163,15 @@ def _policy_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     n = batch.policy_tokens
     history = batch.history.rows(0, n) if batch.history is not None else None
-    return token_logprobs(hidden[:n], batch.targets[:n], base.head, distribution, _chunk(base), history)
+    chunk = _chunk(base, distribution)
+    return token_logprobs(hidden[:n], batch.targets[:n], base.head, distribution, chunk, history)
 
 
-def _chunk(base: BaseModel) -> int:
-    # A CPU is fastest with logits that fit into its cache, but small chunks read the head's weights too often.
-    if base.device.type == "cpu":
-        return max(FEWEST_CHUNK_TOKENS, CPU_CHUNK_ELEMENTS // base.vocab_size)
-    return max(1, CHUNK_ELEMENTS // base.vocab_size)
+def _chunk(base: BaseModel, distribution: SamplingDistribution) -> int:
+    # A CPU is fastest with logits that fit into its cache.
+    device = base.device.type
+    tokens = max(FEWEST_CHUNK_TOKENS[device], CHUNK_ELEMENTS[device] // base.vocab_size)
+    return tokens // SORTED_SHARE if device == "cuda" and distribution.nucleus is not None else tokens
 
 
 def _stack(figures: list[torch.Tensor]) -> torch.Tensor:

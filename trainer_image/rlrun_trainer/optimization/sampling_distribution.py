@@ -156,7 +156,8 @@ def _differentiable(
 
     def piece(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logp = torch.log_softmax(_process_logits(head(h), targets, distribution, history), dim=-1)
-        return logp.gather(-1, targets[:, None]).squeeze(-1), _entropy(logp.detach(), logp.detach().exp(), distribution)
+        frozen = logp.detach()
+        return logp.gather(-1, targets[:, None]).squeeze(-1), -_mean(frozen, frozen.exp(), distribution)
 
     result: tuple[torch.Tensor, torch.Tensor] = checkpoint(piece, hidden, use_reentrant=False, preserve_rng_state=False)
     return result
@@ -170,10 +171,11 @@ def _score_frozen(
     h = hidden.detach().requires_grad_(wanted)
     logits = _process_logits(head(h), targets, distribution, history)
     with torch.no_grad():
-        logp = torch.log_softmax(logits, dim=-1)
-        value = logp.gather(-1, targets[:, None]).squeeze(-1)
-        p = logp.exp()
-        entropy = _entropy(logp, p, distribution)
+        # Only logits and probabilities exist at once: each is 1.2 GB for 2,048 tokens of a vocabulary of 152k.
+        p = torch.softmax(logits, dim=-1)
+        top, log_top = logits.amax(-1), p.amax(-1).log()
+        value = logits.gather(-1, targets[:, None]).squeeze(-1) - top + log_top
+        entropy = top - log_top - _mean(logits, p, distribution)
         if not wanted:
             return value, entropy
         # d log p(t) / d logits is 1 at t, minus p.
@@ -208,10 +210,12 @@ def _process_logits(
     return logits if temperature == 1 else logits / temperature
 
 
-def _entropy(logp: torch.Tensor, p: torch.Tensor, distribution: SamplingDistribution) -> torch.Tensor:
-    terms = p * logp
-    # A masked token contributes 0, although 0 times minus infinity is NaN.
-    return -(terms.nan_to_num_(nan=0.0) if distribution.needs_token_history else terms).sum(-1)
+def _mean(values: torch.Tensor, p: torch.Tensor, distribution: SamplingDistribution) -> torch.Tensor:
+    """Return the means [N] of values [N, V] under the probabilities p [N, V]."""
+    if distribution.needs_token_history:
+        # A masked token contributes 0, although 0 times minus infinity is NaN.
+        return (p * values).nan_to_num_(nan=0.0).sum(-1)
+    return torch.bmm(p[:, None], values[..., None]).flatten()
 
 
 def _bend(logits: torch.Tensor, targets: torch.Tensor, how: SamplingDistribution, history: History) -> torch.Tensor:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import Loss, RatioLimit, RatioType
 from rlrun.protocol.trainer import Sample, SampleLoss
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.objective import _chunk
 from rlrun_trainer.optimization.policy_loss import PolicyLoss, policy_loss
+from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
 from rlrun_trainer.optimization.step import StepPlan, train_step
 
 from tests.image.rlrun_trainer.optimization.test_policy_loss import PLAN, TEMPERATURE, opened
@@ -47,17 +49,20 @@ def test_left_out_tokens_add_nothing_to_the_loss(limit: RatioLimit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "vocabulary", "tokens"),
+    ("device", "vocabulary", "top_p", "tokens"),
     [
-        ("cpu", 2**10, 4096),
-        ("cpu", 2**20, 256),
-        ("cuda", 2**15, 1024),
-        ("cuda", 2**26, 1),
+        ("cpu", 2**10, 1.0, 4096),
+        ("cpu", 2**20, 0.9, 256),
+        ("cuda", 2**10, 1.0, 32768),
+        ("cuda", 151_936, 1.0, 2048),
+        ("cuda", 151_936, 0.9, 512),
     ],
 )
-def test_logits_of_a_chunk_are_bounded_and_chunks_are_not_too_small(device: str, vocabulary: int, tokens: int) -> None:
+def test_logits_of_a_chunk_are_bounded_and_chunks_are_not_too_small(
+    device: str, vocabulary: int, top_p: float, tokens: int
+) -> None:
     base = SimpleNamespace(device=torch.device(device), vocab_size=vocabulary)
-    assert _chunk(base) == tokens  # type: ignore[arg-type]
+    assert _chunk(base, SamplingDistribution(Sampling(top_p=top_p))) == tokens  # type: ignore[arg-type]
 
 
 def by_hand(**choice: Any) -> tuple[PolicyLoss, list[float]]:

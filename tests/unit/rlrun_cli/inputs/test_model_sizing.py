@@ -55,7 +55,8 @@ def test_the_arithmetic_is_shown() -> None:
         "8.19 billion x 2 bytes = 16.4 GB",
         "2 x 36 layers x 8 heads x 128 x 2 bytes = 147456 bytes per token, x 8192 tokens = 1.21 GB per sequence",
         "adapter of rank 16: 43.6 million x 16 bytes",
-        "16.4 / 1 + adapter 0.698 + activations 2 x 8192 tokens x 36 x 4096 x 2 bytes = 4.83: 21.9 of 80 GB per GPU",
+        "16.4 / 1 + adapter 0.698 + activations 8192 tokens x 36 x 4096 x 2 bytes = 2.42 + "
+        "logits 2048 tokens x 151936 x 10 bytes = 3.11: 22.6 of 80 GB per GPU",
         "(0.9 x 1 x 80 - 16.4) GB / 1.21 GB = 46 sequences of 8192 tokens at once",
     ):
         assert part in shown
@@ -65,6 +66,12 @@ def test_activations_are_those_of_a_sequence_that_exceeds_a_micro_batch() -> Non
     found = size_architecture(model(), Job(80, 65536, 16, 8192))
     assert "activations 2 x 65536 tokens x 36 x 4096 x 2 bytes = 38.7" in "\n".join(found.steps)
     assert not size_architecture(model(), Job(80, 131072, 16, 8192)).fits
+
+
+def test_logits_count_where_they_need_more_than_a_layer() -> None:
+    short, long = (Job(80, tokens, 16, 1024) for tokens in (1024, 65536))
+    assert "logits 2048 tokens x 151936 x 10 bytes" in "\n".join(size_architecture(model(), short).steps)
+    assert "logits" not in "\n".join(size_architecture(model(), long).steps)
 
 
 def test_full_fine_tuning_counts_gradients_and_optimizer() -> None:
