@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from local_cluster.addons import fake_gpus
-from local_cluster.addons.kubectl import Kubectl
+from local_cluster.addons.kubectl import LocalClusterKubectl
 from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
 from local_cluster.host.locks import file_lock
 from local_cluster.host.machine import require_supported_machine
@@ -53,7 +53,7 @@ def up(
     if gvisor:
         chosen.offer_gvisor()
     if gpus is not None:
-        fake_gpus.advertise(Kubectl(chosen.status().kubectl, chosen.kubeconfig), gpus, tainted=gpu_taint)
+        fake_gpus.advertise(LocalClusterKubectl(chosen.status().kubectl, chosen.kubeconfig), gpus, tainted=gpu_taint)
     progress.save()
     progress.say(f"The cluster is up: export KUBECONFIG={chosen.kubeconfig}")
 

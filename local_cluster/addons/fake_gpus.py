@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from local_cluster.addons.kubectl import Kubectl
+from local_cluster.addons.kubectl import LocalClusterKubectl
 from local_cluster.host.progress import progress
 
 RESOURCE = "nvidia.com/gpu"
@@ -17,7 +17,7 @@ LABELS = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "Fake-GPU"
 TAINT = "nvidia.com/gpu=present:NoSchedule"
 
 
-def advertise(kubectl: Kubectl, gpus: int, *, tainted: bool = False) -> None:
+def advertise(kubectl: LocalClusterKubectl, gpus: int, *, tainted: bool = False) -> None:
     """Make each node advertise `gpus` GPUs, and optionally taint it. 0 removes GPUs, labels and taint.
 
     Running pods stay on a tainted node.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from local_cluster.addons.kubectl import Kubectl
+from local_cluster.addons.kubectl import LocalClusterKubectl
 from local_cluster.node.node_config import GVISOR_HANDLER
 
 RUNTIME_CLASS = "gvisor"
 
 
-def install_gvisor_class(kubectl: Kubectl) -> None:
+def install_gvisor_class(kubectl: LocalClusterKubectl) -> None:
     """Create the RuntimeClass."""
     manifest = {
         "apiVersion": "node.k8s.io/v1",

@@ -13,7 +13,7 @@ _NEXT = "`python -m local_cluster status` shows which part has failed."
 
 
 @dataclass(frozen=True)
-class Kubectl:
+class LocalClusterKubectl:
     """kubectl bound to one cluster."""
 
     program: Path | str

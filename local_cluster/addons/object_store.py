@@ -7,7 +7,7 @@ import json
 import time
 from dataclasses import dataclass
 
-from local_cluster.addons.kubectl import Kubectl
+from local_cluster.addons.kubectl import LocalClusterKubectl
 from local_cluster.host.errors import LocalClusterError
 
 NAMESPACE = "rlrun-system"
@@ -41,7 +41,7 @@ class S3:
     bucket: str = BUCKET
 
     @staticmethod
-    def of(kubectl: Kubectl, endpoint: str | None = None) -> S3:
+    def of(kubectl: LocalClusterKubectl, endpoint: str | None = None) -> S3:
         """Find the Service. `endpoint` replaces its address if this machine cannot reach Service addresses."""
         service = kubectl.get("service", SERVICE, NAMESPACE)
         if service is None:
@@ -56,7 +56,7 @@ def configuration(access_key: str, secret_key: str) -> str:
     return json.dumps({"identities": [{"name": "rlrun", "credentials": [credentials], "actions": actions}]})
 
 
-def secret_key(kubectl: Kubectl) -> str:
+def secret_key(kubectl: LocalClusterKubectl) -> str:
     """Return the secret access key of this cluster."""
     secret = kubectl.get("secret", SECRET, NAMESPACE)
     if secret is None:
@@ -66,7 +66,7 @@ def secret_key(kubectl: Kubectl) -> str:
     return base64.b64decode(secret["data"]["AWS_SECRET_ACCESS_KEY"]).decode()
 
 
-def ensure_bucket(kubectl: Kubectl, s3: S3) -> None:
+def ensure_bucket(kubectl: LocalClusterKubectl, s3: S3) -> None:
     """Create the bucket if it is missing. Waits for the store, which accepts connections before it can respond."""
     import boto3
     from botocore.config import Config

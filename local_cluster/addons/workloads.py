@@ -10,7 +10,7 @@ from string import Template
 
 import yaml
 
-from local_cluster.addons.kubectl import Kubectl
+from local_cluster.addons.kubectl import LocalClusterKubectl
 from local_cluster.addons.object_store import (
     ACCESS_KEY,
     CONFIG_SECRET,
@@ -35,7 +35,7 @@ def _digest(name: str) -> str:
     return hashlib.sha256((MANIFESTS / f"{name}.yaml").read_bytes()).hexdigest()[:12]
 
 
-def install_dns(kubectl: Kubectl, image: str) -> None:
+def install_dns(kubectl: LocalClusterKubectl, image: str) -> None:
     """Install CoreDNS and wait until it is ready."""
     with progress.step("cluster DNS"):
         values = {"COREDNS_IMAGE": image, "DNS_ADDRESS": network.DNS_SERVICE_ADDRESS}
@@ -43,7 +43,7 @@ def install_dns(kubectl: Kubectl, image: str) -> None:
         kubectl.wait_for_deployment("coredns", "kube-system")
 
 
-def install_object_store(kubectl: Kubectl, image: str, data: str, endpoint: str | None = None) -> S3:
+def install_object_store(kubectl: LocalClusterKubectl, image: str, data: str, endpoint: str | None = None) -> S3:
     """Install SeaweedFS with credentials and bucket, and wait until it is ready.
 
     Args:
@@ -67,7 +67,7 @@ def install_object_store(kubectl: Kubectl, image: str, data: str, endpoint: str 
     return found
 
 
-def _ensure_credentials(kubectl: Kubectl) -> None:
+def _ensure_credentials(kubectl: LocalClusterKubectl) -> None:
     """Create the two Secrets once per cluster, because a second `up` must not change credentials in use."""
     if kubectl.get("secret", SECRET, NAMESPACE) and kubectl.get("secret", CONFIG_SECRET, NAMESPACE):
         return

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from local_cluster.addons.gvisor import install_gvisor_class
-from local_cluster.addons.kubectl import Kubectl
+from local_cluster.addons.kubectl import LocalClusterKubectl
 from local_cluster.addons.object_store import S3
 from local_cluster.addons.workloads import install_dns, install_object_store
 from local_cluster.control_plane.control_plane_daemons import ControlPlaneDaemons
@@ -210,8 +210,8 @@ class EmbeddedCluster:
     def _image(self, name: str) -> BinaryImage:
         return BinaryImage(name, program(name, self.paths).resolve())
 
-    def _kubectl(self) -> Kubectl:
-        return Kubectl(program("kubectl", self.paths), self.kubeconfig)
+    def _kubectl(self) -> LocalClusterKubectl:
+        return LocalClusterKubectl(program("kubectl", self.paths), self.kubeconfig)
 
 
 def _require_root() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from local_cluster.addons.kubectl import Kubectl
+from local_cluster.addons.kubectl import LocalClusterKubectl
 from local_cluster.addons.object_store import S3
 from local_cluster.addons.workloads import install_object_store
 from local_cluster.host.docker_engine import docker_problem
@@ -183,8 +183,8 @@ class KindCluster:
         config: dict[str, Any] = yaml.safe_load(self.paths.kind_config.read_text())
         return f"http://127.0.0.1:{config['nodes'][0]['extraPortMappings'][0]['hostPort']}"
 
-    def _kubectl(self) -> Kubectl:
-        return Kubectl("kubectl", self.kubeconfig)
+    def _kubectl(self) -> LocalClusterKubectl:
+        return LocalClusterKubectl("kubectl", self.kubeconfig)
 
 
 def kind_config(s3_port: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from demo.cluster import local_cluster
 from demo.install import BUCKET, EXAMPLES, MODEL_URI, RELEASE, ROOT, SYSTEM_NAMESPACE, S3Access, ensure_model
 from demo.kubectl import Kubectl, Object, wait_for
 from local_cluster.addons import fake_gpus
-from local_cluster.addons.kubectl import Kubectl as NodeKubectl
+from local_cluster.addons.kubectl import LocalClusterKubectl
 from local_cluster.images.base import ensure_base
 from local_cluster.images.buildah import buildah
 from local_cluster.images.catalog import BASE_REFERENCE
@@ -40,7 +40,7 @@ def cluster() -> Iterator[tuple[Kubectl, S3Access]]:
     """The local cluster with GPUs to request, without the project."""
     kubectl, s3 = local_cluster()
     assert not kubectl.get("deployment", f"{RELEASE}-operator", SYSTEM_NAMESPACE), "run `make down` first"
-    node = NodeKubectl(kubectl.program, kubectl.kubeconfig)
+    node = LocalClusterKubectl(kubectl.program, kubectl.kubeconfig)
     ensure_model(kubectl, s3)
     fake_gpus.advertise(node, GPUS)
     yield kubectl, s3

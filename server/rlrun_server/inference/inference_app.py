@@ -58,7 +58,7 @@ class Model(BaseModel):
     ready: bool
 
 
-class ModelList(BaseModel):
+class ListModelsResponse(BaseModel):
     """All models that the caller may use."""
 
     object: str = "list"
@@ -122,7 +122,7 @@ async def create_completion(request: Request, caller: Caller = IDENTIFIED) -> Re
 
 @router.get(
     "/models",
-    responses={200: {"model": ModelList}},
+    responses={200: {"model": ListModelsResponse}},
     response_class=JSONResponse,
     openapi_extra={"security": SECURITY},
 )
@@ -140,7 +140,7 @@ async def list_models(request: Request, caller: Caller = IDENTIFIED) -> Response
         )
         for name, model in await _completions(request).access.list_permitted(caller.user)
     ]
-    return Response(ModelList(data=models).model_dump_json(), media_type="application/json")
+    return Response(ListModelsResponse(data=models).model_dump_json(), media_type="application/json")
 
 
 def inference_app(

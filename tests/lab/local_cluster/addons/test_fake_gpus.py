@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from local_cluster.addons.fake_gpus import LABELS, RESOURCE, TAINT, advertise
-from local_cluster.addons.kubectl import Kubectl
+from local_cluster.addons.kubectl import LocalClusterKubectl
 
 
-class RecordingKubectl(Kubectl):
+class RecordingKubectl(LocalClusterKubectl):
     """A kubectl of a cluster with two nodes that records what it is called with."""
 
     def __init__(self) -> None:
