@@ -224,6 +224,14 @@ def _validation_error(cls: type[Spec], errors: list[InitErrorDetails]) -> Valida
     return ValidationError.from_exception_data(cls.__name__, errors)
 
 
+def cel_of_defaults(cls: type[Spec]) -> str:
+    """Return a CEL expression for objects in which all fields of `cls` have their defaults, which are numbers, strings
+    and enumerations.
+    """
+    fields = cls.model_fields.items()
+    return " && ".join(f"self.{f.alias or name} == {getattr(f.default, 'value', f.default)!r}" for name, f in fields)
+
+
 FROZEN_MESSAGE = "is immutable: create a new object instead"
 
 

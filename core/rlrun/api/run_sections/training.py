@@ -1,11 +1,11 @@
 """Objective of a training step: algorithm, loss, KL penalty and LoRA settings."""
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlrun.api.base.rules import LIST_TYPE, Rule, Spec
+from rlrun.api.base.rules import LIST_TYPE, Rule, Spec, cel_of_defaults
 
 
 class AlgorithmName(StrEnum):
@@ -124,8 +124,8 @@ class Dppo(Spec):
     """Weight of the squared logarithm of the importance ratio, which applies to every token."""
 
 
-class Loss(Spec):
-    """Policy-gradient loss, which weights tokens by the importance ratio between trainer and inference engine."""
+class RatioLoss(Spec):
+    """Treatment of importance ratios by the default loss."""
 
     ratio_type: RatioType = Field(default=RatioType.token, strict=False)
     """Importance ratio of a token: token uses the token's own ratio, sequence uses the geometric mean of the ratios of its sequence, as in GSPO."""  # noqa: E501
@@ -143,22 +143,22 @@ class Loss(Spec):
     """Minimum ratio of each token of a sequence. Sequences with a token below it are excluded from the loss."""
     sequence_token_high: float = Field(default=100.0, ge=1, le=1_000_000)
     """Maximum ratio of each token of a sequence. Sequences with a token above it are excluded from the loss."""
+
+
+class Loss(RatioLoss):
+    """Policy-gradient loss, which weights tokens by the importance ratio between trainer and inference engine."""
+
     dppo: Dppo | None = None
     """Policy gradient of DPPO, in place of ratioType, ratioLimit and the bounds of ratios."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "dppo",
-            "!has(self.dppo) || (self.ratioType == 'token' && self.ratioLimit == 'mask' && self.ratioLow == 0.125"
-            " && self.ratioHigh == 8.0 && self.sequenceMeanLow == 0.1 && self.sequenceMeanHigh == 10.0"
-            " && self.sequenceTokenLow == 0.0 && self.sequenceTokenHigh == 100.0)",
+            f"!has(self.dppo) || ({cel_of_defaults(RatioLoss)})",
             "dppo replaces the other settings of the loss: remove them, or dppo",
-            lambda s: s.dppo is None or all(getattr(s, name) == value for name, value in RATIO_DEFAULTS.items()),
+            lambda s: s.dppo is None or all(getattr(s, n) == f.default for n, f in RatioLoss.model_fields.items()),
         ),
     )
-
-
-RATIO_DEFAULTS: dict[str, Any] = {name: field.default for name, field in Loss.model_fields.items() if name != "dppo"}
 
 
 class RunLora(Spec):
