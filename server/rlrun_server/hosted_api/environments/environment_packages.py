@@ -177,7 +177,7 @@ class EnvironmentPackages:
             except NotFound:
                 raise not_found("The file of the package") from None
 
-        return await self._files.run(tenant, work)
+        return await self._files.run(tenant, f"environment packages, for {tenant},", work)
 
     def _versions(self, folder: S3Uri) -> list[StoredVersion]:
         files: dict[str, dict[str, tuple[int, datetime]]] = {}

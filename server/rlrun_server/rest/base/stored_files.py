@@ -70,14 +70,14 @@ class PlatformStorage:
     """Folder of all namespaces."""
 
 
-async def wait_for_files(name: str, work: Awaitable[T]) -> T:
-    """Wait at most WAIT_SECONDS for the result of `work`, which uses files. Raises RestError if S3 fails. `name` is
-    part of the message in the log.
+async def wait_for_files(what: str, work: Awaitable[T]) -> T:
+    """Wait at most WAIT_SECONDS for the result of `work`, which uses files. Raises RestError if S3 fails. `what` names
+    the files in the log.
     """
     try:
         return await asyncio.wait_for(work, WAIT_SECONDS)
     except (StoreError, CredentialsMissing, TimeoutError) as error:
-        log.warning("files in S3 cannot be used (%s): %s", name, error)
+        log.warning("%s in S3 cannot be used: %r", what, error)
         raise store_failure(error) from error
 
 
@@ -91,7 +91,6 @@ class StoredFiles:
         self.store = storage.store
         self.root = storage.root
         self._renew = storage.renew
-        self._name = name
         self._threads = TenantQueue(threads, name, waiting, at_once)
 
     def layout(self, namespace: str, uid: str) -> RunLayout:
@@ -100,8 +99,8 @@ class StoredFiles:
             raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Namespace {namespace} cannot have runs.")
         return RunLayout.of(self.root.bucket, self.root.key, namespace, uid)
 
-    async def run(self, tenant: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that uses files in S3 in a thread, and return its result.
+    async def run(self, tenant: str, what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function that uses files in S3 in a thread, and return its result. `what` names the files in the log.
 
         Raises RestError if S3 fails, or if too many calls of the tenant (a namespace or a user) are waiting.
         """
@@ -110,7 +109,7 @@ class StoredFiles:
             await self._renew()
             return await self._threads.run(tenant, call, *args, **kwargs)
 
-        return await wait_for_files(self._name, work())
+        return await wait_for_files(what, work())
 
     def close(self) -> None:
         """Stop the threads without waiting for S3."""

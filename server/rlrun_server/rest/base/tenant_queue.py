@@ -42,9 +42,9 @@ class TenantQueue:
         calls = self._waiting.setdefault(tenant, deque())
         if len(calls) >= (self._max_waiting or MAX_WAITING):
             detail = (
-                f"rlrun-server has too many requests of this kind for {tenant} at the moment. Retry the request later."
+                f"{tenant} has {len(calls)} requests of this kind waiting, which is the limit. Retry the request later."
             )
-            raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
+            raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         calls.append((result, lambda: call(*args, **kwargs)))
         self._start_waiting()

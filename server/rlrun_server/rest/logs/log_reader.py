@@ -142,7 +142,10 @@ class LogReader:
         name = None if run.summary is None else run.summary.name
         layout = self._files.layout(run.namespace, run.uid)
         store = self._files.store
-        logs = await self._files.run(run.namespace, read_copies, store, layout, name, wanted, previous=query.previous)
+        what = f"logs of {run.namespace}/{run.uid}"
+        logs = await self._files.run(
+            run.namespace, what, read_copies, store, layout, name, wanted, previous=query.previous
+        )
         if not logs:
             which = "" if query.attempt is None else f" in attempt {query.attempt}"
             before = " from before a restart of a container" if query.previous else ""

@@ -74,7 +74,7 @@ class EnvironmentCatalog:
     async def read(self) -> Packages:
         """Return all packages. Raises RestError."""
         # A list that takes longer continues, and is the result for later requests.
-        return await wait_for_files("environments", self._packages.value(FRESH_SECONDS))
+        return await wait_for_files("environment packages", self._packages.value(FRESH_SECONDS))
 
     def close(self) -> None:
         """Stop the thread without waiting for S3."""

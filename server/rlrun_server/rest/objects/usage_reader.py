@@ -33,7 +33,7 @@ class UsageReader:
 
         `caller` is the tenant whose concurrent reads are limited. Raises RestError.
         """
-        return await self._files.run(caller, self._read, since, now, includes)
+        return await self._files.run(caller, "usage records", self._read, since, now, includes)
 
     def close(self) -> None:
         """Stop the threads."""

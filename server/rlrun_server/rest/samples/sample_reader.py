@@ -93,7 +93,7 @@ class SampleReader:
             with self._decoding:
                 return work(self._summaries.read(run))
 
-        return await self._files.run(caller, call)
+        return await self._files.run(caller, f"rollouts of {'/'.join(run)}", call)
 
     async def step(self, caller: str, run: Run, step: int, split: SampleSplit, work: Callable[[OpenedStep], T]) -> T:
         """Run `work` with the rollouts of a step and return its result. Raises RestError, and what `work` raises."""
@@ -102,7 +102,7 @@ class SampleReader:
             with self._decoding:
                 return self._with_step(run, step, split, work)
 
-        return await self._files.run(caller, call)
+        return await self._files.run(caller, f"rollouts of {'/'.join(run)}", call)
 
     def close(self) -> None:
         """Stop the threads without waiting for S3."""

@@ -151,7 +151,7 @@ async def test_a_namespace_whose_requests_wait_for_s3_delays_no_other(
     finally:
         may_end.set()
     statuses = sorted(answer.status_code for answer in await asyncio.gather(*slow))
-    assert statuses == [404] * 9 + [503] * 3, "one in a thread, eight that wait, and no more"
+    assert statuses == [404] * 9 + [429] * 3, "one in a thread, eight that wait, and no more"
 
 
 async def test_two_wheels_at_a_time_are_in_memory(api: HostedApi, monkeypatch: pytest.MonkeyPatch) -> None:

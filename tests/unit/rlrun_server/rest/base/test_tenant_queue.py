@@ -77,7 +77,7 @@ async def test_too_many_waiting_calls_of_a_tenant_are_refused(monkeypatch: pytes
     await asyncio.sleep(0)
     with pytest.raises(RestError) as refused:
         await queue.run("a", lambda: None)
-    assert (refused.value.status, refused.value.reason) == (503, "TooManyRequests")
+    assert (refused.value.status, refused.value.reason) == (429, "TooManyRequests")
     other = asyncio.create_task(queue.run("b", lambda: 1))
     may_end.set()
     assert await other == 1

@@ -14,6 +14,7 @@ from rlrun_server.rest.base import stored_files
 from rlrun_server.rest.samples import sample_reader
 from rlrun_server.rest.samples.sample_reader import AT_ONCE, FRESH_SECONDS, LIMITS, MAX_WAITING
 
+from tests.support.rest_api import uid_of
 from tests.support.sample_records import groups, record, with_index
 from tests.unit.rlrun_server.rest.conftest import SampleApi
 
@@ -156,7 +157,8 @@ async def test_one_caller_leaves_threads_to_others(stored: SampleApi, monkeypatc
     for _ in range(AT_ONCE):
         assert await asyncio.to_thread(began.acquire, timeout=10)
     refused = await stored.get("steps/3/samples")
-    assert (refused.status_code, refused.json()["reason"]) == (503, "TooManyRequests")
+    assert (refused.status_code, refused.json()["reason"]) == (429, "TooManyRequests")
+    assert int(refused.headers["retry-after"]) > 0
     other = stored.rest.user("ben", "get rlruns/samples in team")
     answer = await stored.rest.client.get("/namespaces/team/runs/first/steps/3/samples", headers=other)
     assert answer.status_code == 200
@@ -166,7 +168,9 @@ async def test_one_caller_leaves_threads_to_others(stored: SampleApi, monkeypatc
     assert (await stored.get("steps/3/samples")).status_code == 200
 
 
-async def test_s3_that_does_not_answer_in_time(stored: SampleApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s3_that_does_not_answer_in_time(
+    stored: SampleApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(stored_files, "WAIT_SECONDS", 0.05)
     gate = threading.Event()
     read = stored.bucket.walk_prefix
@@ -179,4 +183,5 @@ async def test_s3_that_does_not_answer_in_time(stored: SampleApi, monkeypatch: p
     answer = await stored.get("steps/3/samples")
     assert (answer.status_code, answer.json()["reason"]) == (503, "S3Unreachable")
     assert int(answer.headers["retry-after"]) > 0
+    assert f"rollouts of team/{uid_of(1)}" in caplog.text, "a timeout names no file"
     gate.set()
