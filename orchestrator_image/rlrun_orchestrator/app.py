@@ -247,7 +247,15 @@ class Orchestrator:
             self._http, self._pool, run.spec.sampling.template_variables, deadline=settings.inference_deadline
         )
         demonstrations = DemonstrationLoader(
-            sampler, environments, tokenizer, batch_size=spec.batch_size, seq_len=run.model.seq_len
+            sampler,
+            environments,
+            tokenizer,
+            batch_size=spec.batch_size,
+            seq_len=run.model.seq_len,
+            templates={
+                name: own.apply_to(spec.sampling).template_variables
+                for name, own in config_mapping.sampling_overrides(run).items()
+            },
         )
 
         def save_state() -> None:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT, Environment
-from rlrun.api.run_sections.rollouts import TrajectoryStrategy
+from rlrun.api.run_sections.rollouts import TrainSampling, TrajectoryStrategy
 from rlrun.api.run_sections.training import AlgorithmName
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.environment import ROLLOUT_SHARE
@@ -207,6 +207,11 @@ def sampling_rules(run: ResolvedRun) -> SamplingRules:
     return SamplingRules(sampling.model_copy(update={"max_tokens": run.max_tokens, "seed": seed}), run.model.seq_len)
 
 
+def sampling_overrides(run: ResolvedRun) -> dict[str, TrainSampling]:
+    """Return the sampling parameters of the training environments that override the run's."""
+    return {entry.effective_name: entry.sampling for entry in run.spec.env if entry.sampling is not None}
+
+
 def exact_prefixes(run: ResolvedRun) -> bool:
     """Return True if turns are joined to sequences, so that the next turn of a chat may be sent as tokens."""
     return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved
@@ -217,7 +222,8 @@ def dispatch(run: ResolvedRun, settings: OrchestratorSettings) -> DispatchSettin
     return DispatchSettings(
         gateway_url=run.endpoints.gateway_url,
         rollouts_per_example=run.spec.rollouts_per_example,
-        sampling=sampling_rules(run).client_fields,
+        rules=sampling_rules(run),
+        overrides=sampling_overrides(run),
         inference_deadline=settings.inference_deadline,
         empty_batch_backoff=settings.empty_batch_backoff,
         most_filtered_groups=settings.most_filtered_groups,

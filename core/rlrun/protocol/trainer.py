@@ -22,7 +22,7 @@ from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 from rlrun.api.model import Lora
-from rlrun.api.run_sections.rollouts import Sampling
+from rlrun.api.run_sections.rollouts import Sampling, TrainSampling
 from rlrun.api.run_sections.training import KlPenalty, Loss, Schedule
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
@@ -158,6 +158,8 @@ class Sample(Schema):
     compares it with the policy's. 0.0 where the mask is False.
     """
     loss: SampleLoss = SampleLoss.policy
+    sampling: TrainSampling | None = None
+    """Sampling parameters of the sequence that override those of the session."""
     policy_version: int
     """Version of the oldest policy that sampled tokens of the sequence."""
     policy_versions: list[int] | None = Field(default=None, max_length=MAX_TOKENS)

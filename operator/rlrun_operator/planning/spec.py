@@ -245,13 +245,17 @@ def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
             f"{model.max_tokens_of_runs} tokens per turn. Start a new run with `spec.sampling.maxTokens` of at least "
             f"{shortest}.",
         )
-    if wanted is None or wanted < model.seq_len:
-        return None
-    return Problem(
-        reason=Reason.MAX_TOKENS_TOO_LARGE,
-        message=f"`spec.sampling.maxTokens` is {wanted}, but {model.id} has a seqLen of {model.seq_len} tokens for "
-        f"prompt and answer. Set maxTokens below {model.seq_len}.",
-    )
+    limits = {"sampling": wanted} | {
+        f"env[{i}].sampling": e.sampling.max_tokens for i, e in enumerate(spec.env) if e.sampling
+    }
+    for section, limit in limits.items():
+        if limit is not None and limit >= model.seq_len:
+            return Problem(
+                reason=Reason.MAX_TOKENS_TOO_LARGE,
+                message=f"`spec.{section}.maxTokens` is {limit}, but {model.id} has a seqLen of {model.seq_len} tokens "
+                f"for prompt and answer. Set maxTokens below {model.seq_len}.",
+            )
+    return None
 
 
 def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:

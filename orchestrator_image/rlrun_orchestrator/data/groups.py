@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rlrun.api.run_sections.rollouts import TrainSampling
 from rlrun.protocol.environment import ExampleContent, RolloutResult
 from rlrun.protocol.problem import Problem
 
@@ -134,6 +135,8 @@ class Group:
     """Reason why the group was filtered."""
     content: ExampleContent | None = None
     """Example as reported by the environment."""
+    sampling: TrainSampling | None = None
+    """Sampling parameters of the environment that override those of the run."""
 
     def enter(self, state: GroupState) -> None:
         """Move to the next state. Raises ValueError if `state` cannot follow the current one."""

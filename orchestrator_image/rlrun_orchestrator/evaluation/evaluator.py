@@ -1,11 +1,11 @@
 """Evaluation and validation during training: fixed examples, the policy of one step, and rewards as metrics.
 
 Both use the gateway like training, but are pinned to the measured policy and record no tokens. Validation has the
-sampling of training, evaluation may override it.
-They get a fixed fraction of training's rollouts in flight, so that training keeps its pace, and all of them once
-training is over. One round of each kind runs at a time: if an interval is shorter than a round, rounds are skipped with
-a warning, except for the last policy's. Results are reported immediately, under the step whose policy was measured. A
-failed evaluation is a warning and never ends a run.
+sampling of training in its environment, evaluation may override that of the run. They get a fixed fraction of
+training's rollouts in flight, so that training keeps its pace, and all of them once training is over. One round of each
+kind runs at a time: if an interval is shorter than a round, rounds are skipped with a warning, except for the last
+policy's. Results are reported immediately, under the step whose policy was measured. A failed evaluation is a warning
+and never ends a run.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rlrun.api.run_sections.rollouts import SamplingOverrides
@@ -65,8 +65,8 @@ class EvaluationTask:
     examples: int
     """Number of examples. -1 means all."""
     rollouts: int
-    sampling: tuple[SamplingOverrides, ...] = ()
-    """Overrides of the run's sampling section in the order of application: of eval, then of its environment."""
+    sampling: tuple[SamplingOverrides | None, ...] = ()
+    """Overrides of the run's sampling section in the order of application: of eval, then of the environment."""
 
     def due(self, step: int, max_steps: int) -> bool:
         """Return True if the task is due: after every `interval` steps; evaluations also after the last step."""
@@ -128,15 +128,15 @@ def evaluation_tasks(run: ResolvedRun) -> list[EvaluationTask]:
             examples = env.num_examples if env.num_examples is not None else spec.eval.num_examples
             rollouts = env.rollouts_per_example or spec.eval.rollouts_per_example
             name = env.effective_name
-            overrides = tuple(given for given in (spec.eval.sampling, env.sampling) if given is not None)
+            overrides = (spec.eval.sampling, env.sampling)
             tasks.append(EvaluationTask(EnvironmentUse.eval, name, spec.eval.interval, examples, rollouts, overrides))
     if spec.val is not None:
         share, more = divmod(spec.val.num_examples, len(spec.env))
         for index, train in enumerate(spec.env):
             name, examples = train.effective_name, max(1, share + (index < more))
-            tasks.append(
-                EvaluationTask(EnvironmentUse.train, name, spec.val.interval, examples, spec.val.rollouts_per_example)
-            )
+            interval, rollouts = spec.val.interval, spec.val.rollouts_per_example
+            own = (train.sampling,)
+            tasks.append(EvaluationTask(EnvironmentUse.train, name, interval, examples, rollouts, own))
     return tasks
 
 
@@ -369,10 +369,7 @@ class Evaluator:
         self, member: PooledEnvironment, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
     ) -> GroupResult:
         # Seeds depend only on example and policy, not on what else runs.
-        sampling = self._settings.rules.sampling
-        for overrides in measurement.sampling:
-            sampling = overrides.apply_to(sampling)
-        rules = replace(self._settings.rules, sampling=sampling)
+        rules = self._settings.rules.with_overrides(*measurement.sampling)
         live_group = self._open(evaluated, ordinal=_ordinal(measurement, index), rules=rules)
         request = GroupRequest(
             group_id=live_group.id,

@@ -34,17 +34,24 @@ class ChatTokenizer:
         self._template = dict(template)
         self._deadline = deadline
 
-    async def encode(self, messages: Messages, *, tools: Messages = (), add_generation_prompt: bool) -> list[int]:
+    async def encode(
+        self,
+        messages: Messages,
+        *,
+        tools: Messages = (),
+        template: Mapping[str, object] | None = None,
+        add_generation_prompt: bool,
+    ) -> list[int]:
         """Return the token ids of a conversation, optionally with the generation prompt of the next answer. The
-        template describes `tools` in the prompt.
+        template describes `tools` in the prompt. `template` replaces the run's variables of the template.
 
         Raises FatalError if no engine responds in time or the template rejects the messages.
         """
         question: dict[str, Any] = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         if tools:
             question["tools"] = list(tools)
-        if self._template:
-            question["chat_template_kwargs"] = self._template
+        if variables := self._template if template is None else dict(template):
+            question["chat_template_kwargs"] = variables
         body = json.dumps(question).encode()
         deadline = time.monotonic() + self._deadline
         problem = self._pool.problem()

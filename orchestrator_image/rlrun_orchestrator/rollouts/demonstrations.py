@@ -10,9 +10,10 @@ the environment between them stay masked.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from rlrun.constants import ExitCode, Reason
@@ -57,12 +58,15 @@ class DemonstrationLoader:
         *,
         batch_size: int,
         seq_len: int,
+        templates: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
     ) -> None:
+        """`templates` has the variables of the chat template for the environments that override the run's."""
         self._sampler = sampler
         self._environments = environments
         self._tokenizer = tokenizer
         self._batch_size = batch_size
         self._seq_len = seq_len
+        self._templates = templates
         self._semaphore = asyncio.Semaphore(PARALLEL)
         self._outstanding: list[SampledExample] = []
 
@@ -109,7 +113,8 @@ class DemonstrationLoader:
 
     async def _load_sample(self, sampled: SampledExample) -> DemonstrationSample:
         async with self._semaphore:
-            sequence = await self._sequence(await self._fetch(sampled))
+            template = self._templates.get(sampled.example.environment)
+            sequence = await self._sequence(await self._fetch(sampled), template)
         sequence.truncate(self._seq_len)
         return DemonstrationSample(sampled, sequence if any(sequence.loss_mask) else TokenSequence())
 
@@ -135,7 +140,7 @@ class DemonstrationLoader:
                     raise FatalError(problem, ExitCode.CONFIGURATION) from error
             await asyncio.sleep(WAIT_SECONDS)
 
-    async def _sequence(self, shown: Demonstration) -> TokenSequence:
+    async def _sequence(self, shown: Demonstration, template: Mapping[str, object] | None) -> TokenSequence:
         messages = [*shown.prompt, *shown.completion]
         first = len(shown.prompt)
         answers = [i for i in range(first, len(messages)) if messages[i].get("role") == "assistant"]
@@ -154,7 +159,8 @@ class DemonstrationLoader:
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
         last = answers[-1] + 1
         # Pass its tools as the gateway does, so that the prompts equal those of rollouts.
-        encode = partial(self._tokenizer.encode, tools=[without_strict(tool) for tool in shown.tools])
+        tools = [without_strict(tool) for tool in shown.tools]
+        encode = partial(self._tokenizer.encode, tools=tools, template=template)
         token_ids = await encode(messages[:last], add_generation_prompt=False)
         sequence = TokenSequence(token_ids, [False] * len(token_ids), [0.0] * len(token_ids))
         for answer in answers:

@@ -8,9 +8,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from rlrun.api.run_sections.rollouts import TrainSampling
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.environment import GroupRequest
 from rlrun.protocol.policy import PolicyRef
@@ -24,6 +25,7 @@ from rlrun_orchestrator.data.groups import Group, GroupState, UntrainedGroups
 from rlrun_orchestrator.data.scoring import ScoringSettings, judge_group, score_group
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
+from rlrun_orchestrator.inference.gateway.sampling_rules import SamplingRules
 from rlrun_orchestrator.inference.replica_pool import ReplicaPool
 from rlrun_orchestrator.rollouts.distillation import DistillationTeacher
 from rlrun_orchestrator.rollouts.empty_batches import EmptyBatchMonitor
@@ -45,7 +47,10 @@ class DispatchSettings:
 
     gateway_url: str
     rollouts_per_example: int
-    sampling: dict[str, object]
+    rules: SamplingRules
+    """Sampling rules of the run."""
+    overrides: Mapping[str, TrainSampling]
+    """Sampling parameters that override those of the run, by environment."""
     inference_deadline: float
     empty_batch_backoff: float
     most_filtered_groups: int
@@ -275,8 +280,11 @@ class Dispatcher:
         return False
 
     def _start(self, sampled: SampledExample, policy: PolicyRef, now: float) -> None:
-        live_group = self._groups.open(policy, ordinal=sampled.ordinal)
+        own = self._settings.overrides.get(sampled.example.environment)
+        rules = self._settings.rules.with_overrides(own)
+        live_group = self._groups.open(policy, ordinal=sampled.ordinal, rules=rules)
         group = self.tracker.start(live_group.id, sampled, live_group.versions)
+        group.sampling = own
         task = asyncio.create_task(self._run_group(group, live_group, now), name=f"group {group.id}")
         self._tasks[group.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(group.id))
@@ -290,7 +298,7 @@ class Dispatcher:
             rollouts=self._settings.rollouts_per_example,
             base_url=f"{self._settings.gateway_url.rstrip('/')}/groups/{group.id}/v1",
             model=live_group.model,
-            sampling=self._settings.sampling,
+            sampling=self._settings.rules.with_overrides(group.sampling).client_fields,
             deadline_seconds=member.group_deadline,
             rollout_seconds=member.rollout_seconds,
             score=self._scoring.verify,

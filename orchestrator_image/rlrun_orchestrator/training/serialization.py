@@ -20,6 +20,7 @@ def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
             "advantage": rollout.advantage,
             "policyVersion": min(sequence.sampled_versions),
             **({"policyVersions": sequence.versions} if len(sequence.sampled_versions) > 1 else {}),
+            **({"sampling": group.sampling.to_json_dict()} if group.sampling is not None else {}),
             **({"teacherLogprobs": rollout.teacher_logprobs[index]} if rollout.teacher_logprobs is not None else {}),
         }
         for group in groups

@@ -44,8 +44,6 @@ SORTED_SHARE = 4
 class Objective:
     """Parameters shared by all micro-batches of a step."""
 
-    distribution: SamplingDistribution
-    """Distribution of the policy's tokens. Cross-entropy uses the model's unmodified probabilities."""
     loss: Loss
     beta: float | None
     """Weight of the divergence. With None, the reference's forward pass is skipped."""
@@ -68,7 +66,7 @@ def backward(
         with base.reference(slot):
             hidden = _hidden_states(base, batch)
             with base.guard.attempt():
-                reference, _ = _policy_logprobs(base, hidden, batch, objective.distribution)
+                reference, _ = _policy_logprobs(base, hidden, batch)
     hidden = _hidden_states(base, batch)
     # Compute in two halves: the first has no collective operations, so a failure there does not block other processes.
     leaf = hidden.detach().requires_grad_()
@@ -88,10 +86,10 @@ def _backward_to(
     maxima = dict.fromkeys(MAXIMA, sums["kl"])
     loss = torch.zeros((), device=base.device)
     if n:
-        logprobs, entropy = _policy_logprobs(base, hidden, batch, objective.distribution)
+        logprobs, entropy = _policy_logprobs(base, hidden, batch)
         scored, advantages = logprobs, batch.advantages[:n]
         if batch.teacher_logprobs is not None:
-            scored, advantages, taught = _score_taught_tokens(base, hidden, batch, objective.distribution, logprobs)
+            scored, advantages, taught = _score_taught_tokens(base, hidden, batch, logprobs)
             sums |= {"taught": taught.sum(), "teacher_kl": -advantages[taught].sum()}
         result = policy_loss(
             scored,
@@ -136,11 +134,7 @@ def _sums_by_age(kl: torch.Tensor, ages: torch.Tensor) -> dict[str, torch.Tensor
 
 
 def _score_taught_tokens(
-    base: BaseModel,
-    hidden: torch.Tensor,
-    batch: MicroBatch,
-    distribution: SamplingDistribution,
-    logprobs: torch.Tensor,
+    base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, logprobs: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return log-probabilities and advantages of the policy's tokens, and which have a teacher: [N] each."""
     n = batch.policy_tokens
@@ -148,7 +142,7 @@ def _score_taught_tokens(
     teacher = batch.teacher_logprobs[:n]
     taught = ~teacher.isnan()
     plain = logprobs
-    if distribution.sampling.temperature != 1 or distribution.needs_token_history:
+    if batch.distribution.sampling.temperature != 1 or batch.distribution.needs_token_history:
         plain, _ = token_logprobs(hidden[:n], batch.targets[:n], base.head, PLAIN, _chunk(base, PLAIN))
     scored, advantages = distillation_targets(logprobs, plain, teacher)
     return torch.where(taught, scored, logprobs), torch.where(taught, advantages, batch.advantages[:n]), taught
@@ -158,13 +152,11 @@ def _hidden_states(base: BaseModel, batch: MicroBatch) -> torch.Tensor:
     return base.hidden_states(batch.input_ids, batch.position_ids).flatten(0, 1)[batch.predicting]
 
 
-def _policy_logprobs(
-    base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, distribution: SamplingDistribution
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _policy_logprobs(base: BaseModel, hidden: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
     n = batch.policy_tokens
     history = batch.history.rows(0, n) if batch.history is not None else None
-    chunk = _chunk(base, distribution)
-    return token_logprobs(hidden[:n], batch.targets[:n], base.head, distribution, chunk, history)
+    chunk = _chunk(base, batch.distribution)
+    return token_logprobs(hidden[:n], batch.targets[:n], base.head, batch.distribution, chunk, history)
 
 
 def _chunk(base: BaseModel, distribution: SamplingDistribution) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from rlrun.protocol.trainer import Sample, SampleLoss
 
-from rlrun_trainer.optimization.sampling_distribution import History, HistoryBuilder
+from rlrun_trainer.optimization.sampling_distribution import PLAIN, History, HistoryBuilder, SamplingDistribution
 
 
 @dataclass
@@ -48,6 +48,10 @@ class MicroBatch:
     samples: int
     tokens: int
     """Number of tokens, excluding padding."""
+    distribution: SamplingDistribution = PLAIN
+    """Distribution from which the policy's tokens were sampled. Cross-entropy uses the model's unmodified
+    probabilities.
+    """
     history: History | None = None
     """History of the N tokens, or None if the distribution does not depend on it."""
 
@@ -77,7 +81,7 @@ def pack(
     budget: int,
     single_row: bool = False,
     at_least: int = 1,
-    history: bool = False,
+    distribution: SamplingDistribution = PLAIN,
     share_rows: bool = True,
 ) -> list[MicroBatch]:
     """Return micro-batches of at most `budget` tokens (rows * width). Only a sample that is longer than the budget
@@ -85,21 +89,48 @@ def pack(
 
     Uses first fit, longest samples first, so that the samples of a micro-batch have similar lengths and need little
     padding. Samples without trainable tokens are dropped. Returns at least `at_least` micro-batches unless there are
-    fewer samples. If `history` is True, micro-batches contain the history of their tokens. Without `share_rows` every
-    sample has its own row, and `single_row` is ignored. The result depends only on the arguments.
+    fewer samples. `distribution` is that of samples without own sampling parameters; samples with different parameters
+    never share a micro-batch. Without `share_rows` every sample has its own row, and `single_row` is ignored. The
+    result depends only on the arguments.
     """
+    by_sampling: dict[str, list[Sample]] = {}
+    for sample in samples:
+        key = "" if sample.sampling is None else sample.sampling.model_dump_json()
+        by_sampling.setdefault(key, []).append(sample)
+    return [
+        batch
+        for own in by_sampling.values()
+        for batch in _pack_equal(
+            own, budget, single_row, at_least, distribution.with_overrides(own[0].sampling), share_rows
+        )
+    ]
+
+
+def _pack_equal(
+    samples: Sequence[Sample],
+    budget: int,
+    single_row: bool,
+    at_least: int,
+    distribution: SamplingDistribution,
+    share_rows: bool,
+) -> list[MicroBatch]:
+    """Return micro-batches of samples from one distribution, as `pack` does."""
     arrays = [_arrays(s) for s in samples]
     waiting = sorted((a for a in arrays if len(a.columns)), key=lambda a: -len(a.token_ids))
-    batches = _pack(waiting, budget, single_row, history, share_rows)
+    batches = _pack(waiting, budget, single_row, distribution, share_rows)
     if len(batches) < at_least:
         parts = min(at_least, len(waiting))
         batches = [
-            batch for i in range(parts) for batch in _pack(waiting[i::parts], budget, single_row, history, share_rows)
+            batch
+            for i in range(parts)
+            for batch in _pack(waiting[i::parts], budget, single_row, distribution, share_rows)
         ]
     return batches
 
 
-def _pack(waiting: list[_Arrays], budget: int, single_row: bool, history: bool, share_rows: bool) -> list[MicroBatch]:
+def _pack(
+    waiting: list[_Arrays], budget: int, single_row: bool, distribution: SamplingDistribution, share_rows: bool
+) -> list[MicroBatch]:
     batches = []
     while waiting:
         longest = len(waiting[0].token_ids)
@@ -110,7 +141,7 @@ def _pack(waiting: list[_Arrays], budget: int, single_row: bool, history: bool, 
             rows, waiting = _fill(waiting, max(budget, longest), 1)
         else:
             rows, waiting = _fill(waiting, longest, most)
-        batches.append(_rectangle(rows, max(sum(len(a.token_ids) for a in row) for row in rows), history))
+        batches.append(_rectangle(rows, max(sum(len(a.token_ids) for a in row) for row in rows), distribution))
     return batches
 
 
@@ -133,7 +164,7 @@ def _fill(waiting: list[_Arrays], width: int, most: int) -> tuple[list[list[_Arr
     return rows, left
 
 
-def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBatch:
+def _rectangle(rows: list[list[_Arrays]], width: int, distribution: SamplingDistribution) -> MicroBatch:
     ids = np.zeros((len(rows), width), dtype=np.int64)
     positions = np.zeros((len(rows), width), dtype=np.int64)
     placed: list[tuple[int, _Arrays]] = []
@@ -151,7 +182,7 @@ def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBat
     counts = np.array([len(sample.columns) for sample in order])
     teacher = _concatenate([sample.teacher for sample in order])
     past = HistoryBuilder()
-    for sample in order if history else ():
+    for sample in order if distribution.needs_token_history else ():
         past.add(sample.token_ids, sample.columns, sample.turn_starts)
     return MicroBatch(
         input_ids=torch.from_numpy(ids),
@@ -166,7 +197,8 @@ def _rectangle(rows: list[list[_Arrays]], width: int, history: bool) -> MicroBat
         policy_tokens=int(sum(count for count, sample in zip(counts, order, strict=True) if sample.policy)),
         samples=len(order),
         tokens=sum(len(sample.token_ids) for sample in order),
-        history=past.history() if history else None,
+        distribution=distribution,
+        history=past.history() if distribution.needs_token_history else None,
     )
 
 

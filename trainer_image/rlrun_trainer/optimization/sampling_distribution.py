@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from rlrun.api.run_sections.rollouts import Sampling
+from rlrun.api.run_sections.rollouts import Sampling, SamplingOverrides
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoTokenizer
 
@@ -33,6 +33,10 @@ class SamplingDistribution:
     sampling: Sampling = field(default_factory=Sampling)
     stop_tokens: tuple[int, ...] = ()
     """Tokens masked before min_tokens: those of `stop_tokens()`, as in the engine."""
+
+    def with_overrides(self, sampling: SamplingOverrides | None) -> "SamplingDistribution":
+        """Return the distribution in which the parameters of `sampling` replace those of this one."""
+        return self if sampling is None else replace(self, sampling=sampling.apply_to(self.sampling))
 
     @property
     def needs_token_history(self) -> bool:

@@ -44,7 +44,7 @@ class StepPlan:
     version: int = 0
     """Version of the policy before the step."""
     distribution: SamplingDistribution = PLAIN
-    """Distribution from which the policy's tokens were sampled."""
+    """Distribution from which the tokens of samples without own sampling parameters were sampled."""
     loss: Loss = field(default_factory=Loss)
     kl_penalty: KlPenalty | None = None
     micro_batches: int = 1
@@ -64,16 +64,15 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
     """
     started = time.perf_counter()
     base.activate(slot)
-    distribution, penalty = plan.distribution, plan.penalty
+    penalty = plan.penalty
     world = base.world
     # Use at least one micro-batch per process, if there are enough samples.
     at_least = max(plan.micro_batches, world.size)
-    history = distribution.needs_token_history
-    batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, history, base.shares_rows)
+    batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, plan.distribution, base.shares_rows)
     trainable = sum(len(batch.targets) for batch in batches)
     parameters = list(slot.parameters.values())
     beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
-    objective = Objective(distribution, plan.loss, beta, plan.version, trainable)
+    objective = Objective(plan.loss, beta, plan.version, trainable)
     with _memory_limits(plan), _random_state(slot), _clean_gradients(slot):
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(base.device)

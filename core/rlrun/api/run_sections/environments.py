@@ -18,7 +18,7 @@ from rlrun.api.base.names import (
     split_version,
 )
 from rlrun.api.base.rules import LIST_TYPE, Rule, Spec
-from rlrun.api.run_sections.rollouts import SamplingOverrides
+from rlrun.api.run_sections.rollouts import SamplingOverrides, TrainSampling
 
 EFFECTIVE_NAME = (
     "(has({e}.name) ? {e}.name : {e}.id.substring({e}.id.indexOf('/') + 1).replace('==', '@').split('@')[0])"
@@ -104,6 +104,8 @@ class TrainEnvironment(Environment):
 
     weight: float | None = Field(default=None, gt=0, le=1000)
     """Relative share of the groups from this environment. Set it for all environments or for none."""
+    sampling: TrainSampling | None = None
+    """Sampling parameters of this environment's rollouts, demonstrations and validation. Unset parameters are those of the run's sampling section. The trainer computes probabilities under the same parameters."""  # noqa: E501
 
 
 class EvalEnvironment(Environment):

@@ -66,7 +66,7 @@ class Sampling(Spec):
 
 
 class SamplingOverrides(Spec):
-    """Sampling parameters of evaluations. Unset parameters have the values used in training."""
+    """Sampling parameters of evaluations. Unset parameters have the values of the run's sampling section."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
     """Maximum number of completion tokens per turn."""
@@ -84,6 +84,13 @@ class SamplingOverrides(Spec):
     def apply_to(self, sampling: Sampling) -> Sampling:
         """Return a copy of `sampling` in which the parameters set in this object replace those of `sampling`."""
         return sampling.model_copy(update={name: value for name, value in self if value is not None})
+
+
+class TrainSampling(SamplingOverrides):
+    """Sampling parameters of a training environment. Unset parameters have the values of the run's sampling section."""
+
+    temperature: float | None = Field(default=None, gt=0, le=10)
+    """Sampling temperature, applied in the inference engine and in the trainer."""
 
 
 class TrajectoryStrategy(StrEnum):

@@ -143,7 +143,6 @@ HOSTED = (
     ),
     DialectKey("env.pool", None, _WORKERS),
     DialectKey("env.multiplex", None, _WORKERS),
-    DialectKey("env.sampling", None, "has no equivalent: all environments share the sampling section"),
     *(
         DialectKey(
             f"env.{key}", None, "has no equivalent: failed rollouts are not trained on; retry in the environment's code"
@@ -165,10 +164,7 @@ HOSTED = (
 FOR_EVALUATION = tuple(
     replace(row, key=f"eval.{row.key}")
     for row in HOSTED
-    if row.key.startswith("env.")
-    and row.key != "env.sampling"
-    and row.equivalent is None
-    and f"eval.{row.key}" not in {r.key for r in HOSTED}
+    if row.key.startswith("env.") and row.equivalent is None and f"eval.{row.key}" not in {r.key for r in HOSTED}
 )
 """Keys of evaluation environments, with the same reasons as for training environments."""
 

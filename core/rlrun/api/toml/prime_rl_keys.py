@@ -22,7 +22,6 @@ STORED = "files of a run are stored in the platform's S3"
 NO_SETTING = "has no equivalent in a run"
 WORKERS = "infrastructure.compute_size sets the workers of an environment"
 RETRIES = "has no equivalent: failed rollouts are not trained on; retry in the environment's code"
-SHARED_SAMPLING = "has no equivalent: all environments share the sampling section"
 SAME_TOKENIZER = "has no equivalent: tokenizer and chat template come from the model's files"
 OTHER_OPTIMIZER = "AdamW in rlrun uses betas of 0.9 and 0.95; prime-rl defaults to 0.9 and 0.999"
 """Note about settings of the optimizer that a run cannot change."""
@@ -114,7 +113,7 @@ def _environment(source: str, target: str) -> Iterator[DialectKey]:
 def _trained_on(source: str) -> Iterator[DialectKey]:
     yield from _environment(source, "env[]")
     yield DialectKey(f"{source}.ratio", "env[].weight")
-    yield from _repeated_sampling(f"{source}.sampling", SHARED_SAMPLING)
+    yield from _sampling_overrides(f"{source}.sampling", "env[].sampling")
     for key in ("group_size", "rollouts_per_example"):
         yield DialectKey(
             f"{source}.{key}",
@@ -142,7 +141,7 @@ def _evaluated_on(source: str) -> Iterator[DialectKey]:
     yield from _environment(source, "eval.env[]")
     yield from below(source, "eval.env[]", "num_examples", "rollouts_per_example")
     yield from ignore("an evaluation always uses all its environments", f"{source}.ratio")
-    yield from _sampling_of_evaluations(f"{source}.sampling", "eval.env[].sampling")
+    yield from _sampling_overrides(f"{source}.sampling", "eval.env[].sampling")
     yield DialectKey(f"{source}.group_size", "eval.env[].rollouts_per_example")
     yield DialectKey(
         f"{source}.interval",
@@ -159,17 +158,17 @@ def _sampling(section: str) -> Iterator[DialectKey]:
     yield DialectKey(f"{section}.max_completion_tokens", "sampling.max_tokens")
     yield from refuse("has no equivalent: the temperature is constant during a run", f"{section}.temp_scheduler")
     yield from refuse(NO_SETTING, f"{section}.*")
-    yield from _extra_body(section)
+    yield from _extra_body(section, "sampling")
 
 
-def _extra_body(section: str) -> Iterator[DialectKey]:
+def _extra_body(section: str, target: str) -> Iterator[DialectKey]:
     """Yield rows for a table of fields that are added to requests to the engine."""
-    body, remark = f"{section}.extra_body", "has no equivalent: the trainer supports no other sampling settings"
+    body, remark = f"{section}.extra_body", "has no equivalent: a run supports no other sampling settings"
     for key in ("enable_thinking", "reasoning_effort"):
-        yield DialectKey(f"{body}.chat_template_kwargs.{key}", f"sampling.{key}")
-    yield DialectKey(f"{body}.reasoning_effort", "sampling.reasoning_effort")
+        yield DialectKey(f"{body}.chat_template_kwargs.{key}", f"{target}.{key}")
+    yield DialectKey(f"{body}.reasoning_effort", f"{target}.reasoning_effort")
     yield DialectKey(f"{body}.top_k", None, remark, accepted=(-1, 0))
-    yield DialectKey(f"{body}.min_p", "sampling.min_p")
+    yield DialectKey(f"{body}.min_p", f"{target}.min_p")
     yield DialectKey(f"{body}.return_token_ids", None, remark, accepted=(True,))
     yield from refuse(
         "has no equivalent: a run can set enable_thinking and reasoning_effort; environments send other chat template "
@@ -179,29 +178,13 @@ def _extra_body(section: str) -> Iterator[DialectKey]:
     yield from refuse(remark, body)
 
 
-def _sampling_of_evaluations(section: str, target: str) -> Iterator[DialectKey]:
+def _sampling_overrides(section: str, target: str) -> Iterator[DialectKey]:
     yield DialectKey(section, target)
     yield from below(section, target, "max_tokens", "temperature", "top_p", "min_p", "reasoning_effort")
     yield DialectKey(f"{section}.max_completion_tokens", f"{target}.max_tokens")
-    yield DialectKey(f"{section}.extra_body.chat_template_kwargs.enable_thinking", f"{target}.enable_thinking")
     yield DialectKey(f"{section}.top_k", None, NO_SETTING, accepted=(-1, 0))
-    yield from refuse(NO_SETTING, f"{section}.extra_body", f"{section}.*")
-
-
-def _repeated_sampling(section: str, remark: str) -> Iterator[DialectKey]:
-    """Yield rows for a sampling section whose values must equal the run's."""
-    for key, training in (
-        ("max_completion_tokens", "max_tokens"),
-        ("max_tokens", "max_tokens"),
-        ("temperature", "temperature"),
-        ("top_p", "top_p"),
-        ("reasoning_effort", "reasoning_effort"),
-        ("extra_body.chat_template_kwargs.enable_thinking", "enable_thinking"),
-    ):
-        yield DialectKey(f"{section}.{key}", None, remark, same_as=f"sampling.{training}")
-    yield DialectKey(f"{section}.top_k", None, remark, accepted=(-1, 0))
-    yield DialectKey(f"{section}.min_p", None, remark, accepted=(0, 0.0))
-    yield from refuse(remark, section)
+    yield from refuse(NO_SETTING, f"{section}.*")
+    yield from _extra_body(section, target)
 
 
 def _wandb(section: str) -> Iterator[DialectKey]:
@@ -469,7 +452,7 @@ PRIME_RL = (
     DialectKey("orchestrator.eval.skip_first_step", "eval.eval_base_model", "The value is inverted.", is_inverted=True),
     *ignore("an interrupted evaluation is repeated", "orchestrator.eval.retrigger_on_resume"),
     *refuse(NO_SETTING, "orchestrator.eval.*"),
-    *_sampling_of_evaluations("orchestrator.eval.sampling", "eval.sampling"),
+    *_sampling_overrides("orchestrator.eval.sampling", "eval.sampling"),
     *(row for source in _names("orchestrator.train.source") for row in _trained_on(source)),
     *(row for source in _names("orchestrator.eval.source") for row in _evaluated_on(source)),
     *(row for section in _names("orchestrator.train.sampling") for row in _sampling(section)),

@@ -66,7 +66,7 @@ class LiveGroup:
     record: bool = True
     """False for evaluations, whose turns are not trained on."""
     rules: SamplingRules | None = None
-    """Sampling rules of an evaluation. None means the rules of training."""
+    """Sampling rules of an evaluation, or of an environment that overrides the run's. None means the run's."""
     rollouts: dict[str, RolloutSession] = field(default_factory=dict)
     arrivals: int = 0
     in_flight: int = 0

@@ -10,11 +10,11 @@ log-probabilities. docs/design/010 lists them all, with the decision on each.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from rlrun.api.run_sections.rollouts import Sampling
+from rlrun.api.run_sections.rollouts import Sampling, SamplingOverrides
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
@@ -115,6 +115,13 @@ class SamplingRules:
     """Section of the run, with the defaults of the model: max_tokens is set."""
     seq_len: int | None = None
     """Maximum number of tokens of prompt and answer. None means no limit besides the engine's."""
+
+    def with_overrides(self, *given: SamplingOverrides | None) -> "SamplingRules":
+        """Return rules in which the given overrides replace parameters, later ones those of earlier ones."""
+        sampling = self.sampling
+        for overrides in given:
+            sampling = overrides.apply_to(sampling) if overrides is not None else sampling
+        return replace(self, sampling=sampling)
 
     @property
     def max_tokens(self) -> int:

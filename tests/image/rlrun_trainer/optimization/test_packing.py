@@ -3,9 +3,11 @@ from typing import Any
 
 import pytest
 import torch
+from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.protocol.trainer import Sample
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.packing import pack
+from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
 
 from tests.support import tiny_model
 
@@ -118,9 +120,18 @@ def test_there_are_as_many_micro_batches_as_are_asked_for() -> None:
 
 
 def test_history_is_made_only_if_it_is_asked_for() -> None:
-    [without], [with_history] = pack([sample(5)], 100), pack([sample(5)], 100, history=True)
+    bent = SamplingDistribution(Sampling(top_p=0.5))
+    [without], [with_history] = pack([sample(5)], 100), pack([sample(5)], 100, distribution=bent)
     assert without.history is None
     assert with_history.history is not None
+
+
+def test_samples_with_other_sampling_parameters_share_no_micro_batch() -> None:
+    warm = {"temperature": 1.5}
+    made = [sample(5), sample(6, sampling=warm), sample(4, sampling={"top_p": 0.5}), sample(3, sampling=warm)]
+    batches = pack(made, 1000)
+    found = [(batch.distribution.sampling.temperature, batch.tokens, batch.history is None) for batch in batches]
+    assert found == [(1.0, 5, True), (1.5, 9, True), (1.0, 4, False)]
 
 
 def test_tokens_of_demonstrations_come_last() -> None:

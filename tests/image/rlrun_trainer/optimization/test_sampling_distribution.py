@@ -2,12 +2,13 @@
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from rlrun.api.run_sections.rollouts import Sampling
+from rlrun.api.run_sections.rollouts import Sampling, TrainSampling
 from rlrun.protocol.trainer import Sample
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization import sampling_distribution as distribution_module
@@ -130,6 +131,22 @@ def test_tokens_drawn_with_the_runs_sampling_settings_have_no_mismatch(
     assert metrics["entropy/all/mean"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-4)
 
 
+@pytest.mark.parametrize("single_row", [False, True])
+def test_a_step_has_samples_of_environments_with_their_own_sampling(base: BaseModel, single_row: bool) -> None:
+    run = WAYS["repetition_penalty"]
+    slot, base.single_row = opened(base), single_row
+    batch = [rollout(base, run, seed)[0] for seed in range(3)]
+    for own in (TrainSampling(temperature=1.5), TrainSampling(top_p=0.6), TrainSampling(min_p=0.3)):
+        drawn = [rollout(base, own.apply_to(run), seed)[0] for seed in range(3, 6)]
+        batch += [sample.model_copy(update={"sampling": own}) for sample in drawn]
+    random.Random(1).shuffle(batch)
+    forgotten = [sample.model_copy(update={"sampling": None}) for sample in batch]
+    assert train_step(base, slot, forgotten, replace(plan(run), learning_rate=0.0))["mismatch_kl/all/max"] > 1e-4
+    metrics = train_step(base, slot, batch, plan(run))
+    assert metrics["mismatch_kl/all/max"] < 1e-9
+    assert metrics["batch/samples"] == 12
+
+
 @pytest.mark.parametrize("changed", ["top_p", "min_p", "repetition_penalty", "min_tokens"])
 def test_omitting_a_sampling_setting_causes_a_mismatch(base: BaseModel, changed: str) -> None:
     """The test above would notice if one of them were forgotten."""
@@ -165,10 +182,10 @@ def test_gradient_is_that_of_the_bent_distribution(base: BaseModel, single_row: 
                 wanted = wanted + (scores[token] - possible.logsumexp(0)) * sample.advantage
     gradients = torch.autograd.grad(wanted, parameters)
     got = torch.zeros(())
-    for packed in pack(batch, 60, single_row, history=True):
+    for packed in pack(batch, 60, single_row, distribution=SamplingDistribution(how, STOPS)):
         micro = packed.to(base.device)
         hidden = base.hidden_states(micro.input_ids, micro.position_ids).flatten(0, 1)[micro.predicting]
-        logp, _ = token_logprobs(hidden, micro.targets, base.head, SamplingDistribution(how, STOPS), 7, micro.history)
+        logp, _ = token_logprobs(hidden, micro.targets, base.head, micro.distribution, 7, micro.history)
         got = got + (logp * micro.advantages).sum()
     assert float(got.detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
     for ours, theirs in zip(torch.autograd.grad(got, parameters), gradients, strict=True):

@@ -76,6 +76,12 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
     ("no models at all", {}, {"models": ()}, "ModelNotFound"),
     ("another model", {"model": "x/y"}, {}, "ModelNotFound"),
     ("too many tokens", {"sampling": {"maxTokens": 256}}, {}, "MaxTokensTooLarge"),
+    (
+        "too many tokens in an environment",
+        {"env": [{"id": "acme/reverse-text", "sampling": {"maxTokens": 256}}]},
+        {},
+        "MaxTokensTooLarge",
+    ),
     ("just enough tokens", {"sampling": {"maxTokens": 255}}, {}, None),
     ("tokens of the model, half of its sequences", {"sampling": {"minTokens": 128}}, {}, None),
     ("more than those at least", {"sampling": {"minTokens": 129}}, {}, "InvalidSpec"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from rlrun.protocol.environment import GroupRequest
+from rlrun.protocol.environment import GroupRequest, Split
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import StepResult
@@ -73,6 +73,42 @@ async def test_engines_get_the_runs_distribution_and_both_serve(world: World) ->
     assert all(engine.requests for engine in world.engines)
     assert {(r["temperature"], r["max_tokens"], r["top_k"], r["logprobs"]) for r in requests} == {(0.7, 16, 0, True)}
     assert len({r["seed"] for r in requests}) == len(requests)
+
+
+@pytest.mark.proves(
+    "env.sampling.maxTokens",
+    "env.sampling.temperature",
+    "env.sampling.topP",
+    "env.sampling.minP",
+    "env.sampling.enableThinking",
+    "env.sampling.reasoningEffort",
+)
+async def test_an_environment_is_sampled_and_trained_with_its_own_parameters(world: World) -> None:
+    own = {"maxTokens": 8, "temperature": 0.5, "topP": 0.9, "minP": 0.1}
+    world.environments["sums"] = FakeEnvironment("sums")
+    entry = {"id": "owner/sums", "sampling": own | {"enableThinking": False, "reasoningEffort": "low"}}
+    world.spec |= {
+        "sampling": {"maxTokens": 16, "minTokens": 1},
+        "env": [{"id": "owner/words"}, entry],
+        "val": {"interval": 2, "numExamples": 4},
+    }
+    await world.start()
+    assert await world.run() == 0
+    sent = {
+        (r["max_tokens"], r["temperature"], r["top_p"], r["min_p"], str(r.get("chat_template_kwargs")))
+        for engine in world.engines
+        for r in engine.requests
+    }
+    variables = "{'enable_thinking': False, 'reasoning_effort': 'low'}"
+    assert sent == {(16, 1.0, 1.0, 0.0, "None"), (8, 0.5, 0.9, 0.1, variables)}
+    for name, expected in (("words", (1.0, 16)), ("sums", (0.5, 8))):
+        asked = world.environments[name].requests
+        assert {request.split for request in asked} == {Split.train, Split.eval}, name
+        assert {(r.sampling["temperature"], r.sampling["max_tokens"]) for r in asked} == {expected}
+    samples = [sample for _, batch in world.trainer.batches for sample in batch.samples]
+    told = [sample.sampling for sample in samples if sample.sampling is not None]
+    assert 0 < len(told) < len(samples)
+    assert {(s.temperature, s.top_p, s.min_p) for s in told} == {(0.5, 0.9, 0.1)}
 
 
 async def test_level_zero_trains_only_on_the_current_policy(world: World) -> None:

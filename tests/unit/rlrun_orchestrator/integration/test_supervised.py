@@ -8,6 +8,7 @@ from rlrun.protocol.environment import Demonstration
 from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.trainer import SampleLoss
 
+from tests.support.fake_environment import FakeEnvironment
 from tests.support.run_processes import World
 
 
@@ -70,6 +71,24 @@ async def test_demonstrations_and_rollouts_are_rendered_with_the_same_variables_
     assert any("add_generation_prompt" in body for body in rendered), "demonstrations"
     assert any("max_tokens" in body for body in rendered), "rollouts"
     assert {json.dumps(body.get("chat_template_kwargs")) for body in rendered} == {'{"enable_thinking": false}'}
+
+
+@pytest.mark.proves("env.sampling.enableThinking", "env.sampling.reasoningEffort")
+async def test_demonstrations_of_an_environment_are_rendered_with_its_own_variables(world: World) -> None:
+    world.spec |= {"maxSteps": 1, "algorithm": {"name": "sft"}}
+    world.spec["sampling"] = {"maxTokens": 16, "reasoningEffort": "high"}
+    world.environments["sums"] = FakeEnvironment("sums")
+    own = {"id": "owner/sums", "sampling": {"enableThinking": False, "reasoningEffort": "low"}}
+    world.spec["env"] = [{"id": "owner/words"}, own]
+    await world.start()
+    assert await world.run() == 0
+    assert world.environments["words"].demonstrated
+    assert world.environments["sums"].demonstrated
+    rendered = [body["chat_template_kwargs"] for engine in world.engines for body in engine.tokenizations]
+    assert {json.dumps(variables) for variables in rendered} == {
+        '{"reasoning_effort": "high"}',
+        '{"enable_thinking": false, "reasoning_effort": "low"}',
+    }
 
 
 @pytest.mark.proves("algorithm.name", "batchSize")

@@ -45,7 +45,9 @@ class Environment:
 class Tokenizer:
     """A token is a character."""
 
-    async def encode(self, messages: Any, *, tools: Any = (), add_generation_prompt: bool) -> list[int]:
+    async def encode(
+        self, messages: Any, *, tools: Any = (), template: Any = None, add_generation_prompt: bool
+    ) -> list[int]:
         text = "".join(f"{message['role']}:{message['content']}" for message in messages)
         return [ord(c) for c in text + ("assistant:" if add_generation_prompt else "")]
 

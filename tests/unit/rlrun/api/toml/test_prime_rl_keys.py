@@ -560,7 +560,6 @@ def test_what_decides_what_is_learned_is_not_dropped_with_its_section(section: s
     [
         ("[inference.vllm]", '[inference.vllm]\nmodel = "org/model"\ngeneration_config = "vllm"'),
         ('type = "grpo"', 'type = "grpo"\nsampling = { source = "policy" }'),
-        ("ratio = 0.3", "ratio = 0.3\nsampling = { max_completion_tokens = 128, temperature = 1.0 }"),
         ("source]]\ngroup_size = 4", "source]]\nratio = 2.0\ngroup_size = 4"),
         ("[trainer.optim]", "[monitors]\n[trainer.optim]"),
     ],
@@ -569,10 +568,17 @@ def test_what_repeats_the_settings_of_the_run_is_accepted(there: str, instead: s
     assert values(loads(changed(there, instead))) == values(loads(NEWEST))
 
 
-def test_a_source_with_its_own_sampling_is_refused() -> None:
-    text = changed("ratio = 0.3", "ratio = 0.3\nsampling = { temperature = 0.5 }")
-    (message,) = problems_in(text).values()
-    assert "all environments share the sampling section" in message
+def test_sources_of_prime_rl_have_their_own_sampling() -> None:
+    body = "extra_body = { top_k = -1, min_p = 0.1, chat_template_kwargs = { enable_thinking = false } }"
+    own = f"sampling = {{ temperature = 0.5, max_completion_tokens = 9, {body} }}"
+    found = loads(changed("ratio = 0.3", f"ratio = 0.3\n{own}")).spec.env[0].sampling
+    assert found is not None
+    assert found.model_dump(exclude_none=True) == {
+        "max_tokens": 9, "temperature": 0.5, "min_p": 0.1, "enable_thinking": False
+    }  # fmt: skip
+    for key in ("top_k = 4", "seed = 3", "extra_body = { bad_words = [] }"):
+        (message,) = problems_in(changed("ratio = 0.3", f"ratio = 0.3\nsampling = {{ {key} }}")).values()
+        assert "has no equivalent" in message
 
 
 def test_the_settings_of_the_optimizer_are_said() -> None:
