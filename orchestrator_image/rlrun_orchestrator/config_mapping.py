@@ -141,6 +141,7 @@ def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) 
     return GroupTracker(
         SchedulingLimits.from_rollouts(
             batch_size=spec.batch_size,
+            token_batch_size=spec.token_batch_size,
             rollouts_per_example=spec.rollouts_per_example,
             oversampling_factor=spec.oversampling_factor,
             max_async_level=spec.max_async_level,

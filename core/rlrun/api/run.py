@@ -35,6 +35,8 @@ class RLRunSpec(Spec):
     """Number of optimizer steps. Can be raised until the run has finished, but not lowered."""
     batch_size: int = Field(default=128, ge=1, le=65_536)
     """Number of valid rollouts per step. Must be a multiple of rolloutsPerExample. Additional groups replace failed rollouts, so a step may have up to rolloutsPerExample - 1 more rollouts."""  # noqa: E501
+    token_batch_size: int | None = Field(default=None, ge=1, le=1_073_741_824)
+    """Number of tokens per step, in place of a number of rollouts, as in prime-rl: a step takes groups until their valid rollouts have so many tokens, with those of prompts. batchSize then is the number of demonstrations of a supervised step, and the number of rollouts that a step is expected to need until the first groups have ended. Requires a maxAsyncLevel of at least 1."""  # noqa: E501
     rollouts_per_example: int = Field(default=8, ge=1, le=1024)
     """Number of rollouts per example. They form a group, whose mean reward is the baseline of the advantages. Must be at least 2 with the algorithm grpo, unless algorithm.advantage is none."""  # noqa: E501
     trajectory_strategy: TrajectoryStrategy = Field(default=TrajectoryStrategy.interleaved, strict=False)
@@ -66,7 +68,7 @@ class RLRunSpec(Spec):
     kl_penalty: KlPenalty | None = None
     """KL penalty against the model that reinforcement learning starts from. By default, there is none."""
     oversampling_factor: float = Field(default=2.0, ge=1, le=16)
-    """Number of rollouts in flight, as a multiple of batchSize."""
+    """Number of rollouts in flight, as a multiple of batchSize. With tokenBatchSize, the multiple of the rollouts that a step is expected to need."""  # noqa: E501
     max_async_level: int = Field(default=2, ge=0, le=32)
     """Maximum number of steps by which the generation of rollouts may run ahead of the trainer. Must be at least oversamplingFactor, or 0 with oversamplingFactor 1 for strictly on-policy training."""  # noqa: E501
     max_off_policy_steps: int = Field(default=8, ge=0, le=64)
@@ -147,6 +149,13 @@ class RLRunSpec(Spec):
             "int(self.batchSize) % int(self.rolloutsPerExample) == 0",
             "batchSize must be a multiple of rolloutsPerExample: every batch consists of complete groups",
             lambda s: s.batch_size % s.rollouts_per_example == 0,
+        ),
+        Rule(
+            "tokenBatchSize",
+            "!has(self.tokenBatchSize) || self.maxAsyncLevel > 0",
+            "tokenBatchSize requires a maxAsyncLevel of at least 1: how many groups reach it is not known when they "
+            "start, and with 0 no later step could train on the surplus",
+            lambda s: s.token_batch_size is None or s.max_async_level > 0,
         ),
         Rule(
             "rolloutsPerExample",

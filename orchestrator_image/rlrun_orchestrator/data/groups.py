@@ -127,8 +127,8 @@ class Group:
     state: GroupState = GroupState.in_flight
     rollouts: list[Rollout] = field(default_factory=list)
     """Scored rollouts. Empty if the environment returned no results."""
-    ready_rollouts: int = 0
-    """Number of valid rollouts, which count for a batch. Set when the group becomes ready."""
+    size: int = 0
+    """Number of valid rollouts or of their tokens, which counts for a batch. Set when the group becomes ready."""
     seconds: float = 0.0
     """Duration that the environment reported."""
     filter_reason: FilterReason | None = None
@@ -170,6 +170,11 @@ class Group:
     def valid_rollouts(self) -> list[Rollout]:
         """Rollouts that did not fail."""
         return [rollout for rollout in self.rollouts if rollout.error is None]
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of the valid rollouts, with those that the policy did not sample."""
+        return sum(len(s.token_ids) for rollout in self.valid_rollouts for s in rollout.trajectory.sequences)
 
     @property
     def trained_rollouts(self) -> list[Rollout]:

@@ -17,7 +17,7 @@ that the order of arrival has no influence.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlrun_orchestrator.data.schedule import RunSchedule
 
@@ -30,6 +30,8 @@ class SchedulingLimits:
     max_groups_in_flight: int
     max_async_level: int
     max_off_policy_steps: int
+    tokens_per_batch: int | None = None
+    """Number of tokens with which a batch is complete. If None, `groups_per_batch` groups complete it."""
 
     @classmethod
     def from_rollouts(
@@ -40,6 +42,7 @@ class SchedulingLimits:
         oversampling_factor: float,
         max_async_level: int,
         max_off_policy_steps: int,
+        token_batch_size: int | None = None,
     ) -> "SchedulingLimits":
         """Convert the spec's numbers, in which `batch_size` counts rollouts."""
         return cls(
@@ -47,6 +50,18 @@ class SchedulingLimits:
             max_groups_in_flight=max(1, math.ceil(oversampling_factor * batch_size / rollouts_per_example)),
             max_async_level=max_async_level,
             max_off_policy_steps=max_off_policy_steps,
+            tokens_per_batch=token_batch_size,
+        )
+
+    def for_groups_of(self, tokens: float) -> "SchedulingLimits":
+        """Return the limits for batches of `tokens_per_batch`, if a group has so many tokens on average."""
+        assert self.tokens_per_batch is not None
+        groups = self.tokens_per_batch / tokens
+        oversampling = self.max_groups_in_flight / self.groups_per_batch
+        return replace(
+            self,
+            groups_per_batch=math.ceil(groups),
+            max_groups_in_flight=max(1, math.ceil(oversampling * groups)),
         )
 
 

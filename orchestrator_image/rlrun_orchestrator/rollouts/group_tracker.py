@@ -36,9 +36,10 @@ class GroupTracker:
     ) -> None:
         """`counts` has the counts of the run's earlier processes, whose groups in flight count as stale. A batch has at
         least `rollouts_per_group` valid rollouts for each of its `limits.groups_per_batch` groups. If rollouts fail, it
-        contains more groups.
+        contains more groups. With `limits.tokens_per_batch`, a batch has at least so many tokens, and `limits` holds
+        until the first group has ended.
         """
-        self.limits = limits
+        self._limits = limits
         self._rollouts_per_group = rollouts_per_group
         self.schedule = schedule
         self.step = 0
@@ -50,9 +51,14 @@ class GroupTracker:
         self._ended[GroupState.stale] += before.in_flight
         self._groups: dict[str, Group] = {}
         self._sizes: dict[str, deque[int]] = {}
-        """Numbers of rollouts in the newest finished groups of each environment."""
+        """Numbers of rollouts, or of tokens, in the newest finished groups of each environment."""
 
     # --- queries ------------------------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> SchedulingLimits:
+        """Limits in groups. With batches of tokens they follow from the mean size of the newest groups."""
+        return self._limits if self._limits.tokens_per_batch is None else self._limits.for_groups_of(self._usual_size)
 
     def available_slots(self) -> int:
         """Return how many groups may start now."""
@@ -63,22 +69,24 @@ class GroupTracker:
             self.schedule,
             step=self.step,
             version=self.policy.version,
-            in_flight=math.ceil(self._expected_rollouts() / self._rollouts_per_group),
-            ready=self._ready_rollouts() // self._rollouts_per_group,
+            in_flight=math.ceil(self._expected_size() / self._usual_size),
+            ready=math.floor(self._ready_size() / self._usual_size),
         )
 
     @property
     def waits_for_policy(self) -> bool:
         """True if the next batch cannot be completed before a newer policy is published."""
-        missing = self._rollouts_per_batch - self._ready_rollouts()
-        return missing > self._expected_rollouts() and self.available_slots() == 0
+        missing = self._batch_size - self._ready_size()
+        return missing > self._expected_size() and self.available_slots() == 0
 
     def slots_of(self, environment: str) -> float:
         """Return the number of slots that a group of the environment takes. It is more than one if the newest groups
-        had more rollouts than requested, as episodes with several agents do.
+        had more rollouts than requested, as episodes with several agents do. With batches of tokens it is the ratio of
+        their mean size to that of all environments.
         """
         sizes = self._sizes.get(environment)
-        return max(1.0, sum(sizes) / len(sizes) / self._rollouts_per_group) if sizes else 1.0
+        slots = sum(sizes) / len(sizes) / self._usual_size if sizes else 1.0
+        return slots if self._limits.tokens_per_batch is not None else max(1.0, slots)
 
     def count(self, state: GroupState) -> int:
         """Return how many groups are in `state`."""
@@ -115,14 +123,15 @@ class GroupTracker:
         if group.state is not GroupState.in_flight:
             return False
         if group.rollouts and state is not GroupState.errored:
-            self._sizes.setdefault(group.example.environment, deque(maxlen=SIZES_KEPT)).append(len(group.rollouts))
+            size = len(group.rollouts) if self._limits.tokens_per_batch is None else max(1, group.tokens)
+            self._sizes.setdefault(group.example.environment, deque(maxlen=SIZES_KEPT)).append(size)
         if state is not GroupState.ready:
             self._end(group, state)
         elif self._is_stale(group):
             self._end(group, GroupState.stale)
         else:
             group.enter(state)
-            group.ready_rollouts = len(group.valid_rollouts)
+            group.size = len(group.valid_rollouts) if self._limits.tokens_per_batch is None else group.tokens
         return True
 
     def _end(self, group: Group, state: GroupState) -> None:
@@ -134,7 +143,7 @@ class GroupTracker:
 
     def take_batch(self) -> list[Group] | None:
         """Return the groups of the next batch, ordered by ordinal, or None while the groups have too few valid
-        rollouts.
+        rollouts or tokens.
 
         Advances the step. The caller removes the groups that become stale with `drop_stale`.
         """
@@ -213,16 +222,16 @@ class GroupTracker:
 
     def _next_batch(self) -> list[Group]:
         """Return the groups of the next batch, or none while it is incomplete or the trainer has a batch."""
-        if self._ready_rollouts() < self._rollouts_per_batch or self.count(GroupState.in_batch):
+        if self._ready_size() < self._batch_size or self.count(GroupState.in_batch):
             return []
         if self.schedule.is_last(self.step):
             return []
         batch: list[Group] = []
-        rollouts = 0
+        size = 0
         for group in self._ready_groups():
             batch.append(group)
-            rollouts += group.ready_rollouts
-            if rollouts >= self._rollouts_per_batch:
+            size += group.size
+            if size >= self._batch_size:
                 break
         return batch
 
@@ -239,19 +248,28 @@ class GroupTracker:
                 repeated.add(group.id)
         return sorted(ready, key=lambda group: (group.version, group.id in repeated, group.ordinal))
 
-    def _ready_rollouts(self) -> int:
-        return sum(group.ready_rollouts for group in self._groups.values() if group.state is GroupState.ready)
+    def _ready_size(self) -> int:
+        return sum(group.size for group in self._groups.values() if group.state is GroupState.ready)
 
-    def _expected_rollouts(self) -> float:
-        """Return the expected number of rollouts from the groups in flight."""
+    def _expected_size(self) -> float:
+        """Return the expected number of rollouts or tokens from the groups in flight."""
         running = Counter(
             group.example.environment for group in self._groups.values() if group.state is GroupState.in_flight
         )
-        return sum(count * self.slots_of(name) for name, count in running.items()) * self._rollouts_per_group
+        return sum(count * self.slots_of(name) for name, count in running.items()) * self._usual_size
 
     @property
-    def _rollouts_per_batch(self) -> int:
-        return self.limits.groups_per_batch * self._rollouts_per_group
+    def _batch_size(self) -> int:
+        """Number of rollouts or tokens with which a batch is complete."""
+        return self._limits.tokens_per_batch or self._limits.groups_per_batch * self._rollouts_per_group
+
+    @property
+    def _usual_size(self) -> float:
+        """Number of rollouts or tokens that a group has on average."""
+        if self._limits.tokens_per_batch is None:
+            return self._rollouts_per_group
+        sizes = [size for newest in self._sizes.values() for size in newest]
+        return sum(sizes) / len(sizes) if sizes else self._limits.tokens_per_batch / self._limits.groups_per_batch
 
     def _open(self) -> list[Group]:
         return [group for group in self._groups.values() if group.state is not GroupState.in_batch]

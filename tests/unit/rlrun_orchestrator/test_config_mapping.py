@@ -202,6 +202,14 @@ def test_the_scheduler_counts_groups(world: World) -> None:
     assert (schedule.max_steps, schedule.supervised_steps) == (5, 2)
 
 
+@pytest.mark.proves("tokenBatchSize")
+def test_the_scheduler_counts_tokens(world: World) -> None:
+    run = resolved(world, tokenBatchSize=1000, batchSize=16, rolloutsPerExample=4)
+    schedule = config_mapping.run_schedule(run, OrchestratorSettings())
+    limits = config_mapping.group_tracker(run, schedule, GroupCounts()).limits
+    assert (limits.tokens_per_batch, limits.groups_per_batch, limits.max_groups_in_flight) == (1000, 4, 8)
+
+
 @pytest.mark.proves("maxAsyncLevel")
 def test_without_asynchrony_every_token_is_of_the_newest_policy(world: World) -> None:
     run = resolved(world, maxAsyncLevel=0, oversamplingFactor=1.0, maxOffPolicySteps=8)

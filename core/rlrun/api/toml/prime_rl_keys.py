@@ -334,7 +334,15 @@ PRIME_RL = (
     # The orchestrator.
     *(
         DialectKey(_orchestrator(key), key)
-        for key in ("batch_size", "max_steps", "rollouts_per_example", "oversampling_factor", "max_async_level", "seed")
+        for key in (
+            "batch_size",
+            "token_batch_size",
+            "max_steps",
+            "rollouts_per_example",
+            "oversampling_factor",
+            "max_async_level",
+            "seed",
+        )
     ),
     DialectKey(
         "orchestrator.group_size", "rollouts_per_example", "With prime-rl's default of 1, a group has no baseline."
@@ -344,7 +352,6 @@ PRIME_RL = (
         "trajectory_strategy",
         "prime-rl has ignored it since January 2026 and behaves like interleaved.",
     ),
-    *refuse("has no equivalent: batch_size counts rollouts", "orchestrator.token_batch_size"),
     DialectKey("orchestrator.max_off_policy_steps", "max_off_policy_steps"),
     DialectKey("max_off_policy_steps", "max_off_policy_steps"),
     *ignore("max_async_level is a limit", "orchestrator.strict_async_level", "strict_async_level"),

@@ -111,6 +111,22 @@ async def test_an_environment_is_sampled_and_trained_with_its_own_parameters(wor
     assert {(s.temperature, s.top_p, s.min_p) for s in told} == {(0.5, 0.9, 0.1)}
 
 
+@pytest.mark.proves("tokenBatchSize")
+async def test_a_step_takes_groups_until_they_have_enough_tokens(world: World) -> None:
+    world.spec |= {"tokenBatchSize": 400, "batchSize": 4, "maxSteps": 6}
+    world.environments["long"] = FakeEnvironment("long", turns=8)
+    await world.start()
+    assert await world.run() == 0
+    assert len(world.trainer.batches) == 6
+    counts = set()
+    for _, batch in world.trainer.batches:
+        lengths = [len(sample.token_ids) for sample in batch.samples]
+        groups = [sum(lengths[i : i + 4]) for i in range(0, len(lengths), 4)]
+        assert sum(groups) - max(groups) < 400 <= sum(groups)
+        counts.add(len(groups))
+    assert len(counts) > 1, "groups of the two environments differ in length"
+
+
 async def test_level_zero_trains_only_on_the_current_policy(world: World) -> None:
     world.spec |= {"maxAsyncLevel": 0, "oversamplingFactor": 1}
     await world.start()

@@ -52,11 +52,13 @@ class Run(RuleBasedStateMachine):
         groups=st.integers(1, 3),
         factor=st.sampled_from([1, 2, 3]),
         first=st.integers(0, 2),
+        tokens=st.sampled_from([None, None, 7, 31]),
     )
-    def begin(self, level: int, longer: int, groups: int, factor: int, first: int) -> None:
+    def begin(self, level: int, longer: int, groups: int, factor: int, first: int, tokens: int | None) -> None:
         # The schema's rules: without asynchrony there is no oversampling, and every token is of the newest policy.
         factor, longer = (1, 0) if level == 0 else (factor, longer)
-        self.limits = SchedulingLimits(groups, groups * factor, level, level + longer)
+        tokens = tokens if level > 0 else None
+        self.limits = SchedulingLimits(groups, groups * factor, level, level + longer, tokens)
         self.schedule = RunSchedule(MAX_STEPS, supervised_steps=first)
         self.tracker = GroupTracker(self.limits, self.schedule, rollouts_per_group=ROLLOUTS)
         self.started: list[Group] = []
@@ -67,8 +69,8 @@ class Run(RuleBasedStateMachine):
         self.lost: list[Group] = []
         """Groups that an earlier process had in flight. Some may have been in a batch that was trained all the same."""
         self.age_when_ready: dict[str, int] = {}
-        self.undisturbed = True
-        """Neither the trainer nor a process was replaced so far."""
+        self.undisturbed = tokens is None
+        """Neither the trainer nor a process was replaced so far, and each group has its expected size."""
         self.tracker.publish(policy(0))
 
     def end(self, groups: list[Group], fate: str) -> None:
@@ -132,10 +134,12 @@ class Run(RuleBasedStateMachine):
         batch = self.tracker.take_batch()
         if batch is None:
             return
-        rollouts = sorted(len(group.valid_rollouts) for group in batch)
-        missing = self.limits.groups_per_batch * ROLLOUTS - sum(rollouts)
-        assert -ROLLOUTS < missing <= 0, (
-            "a batch has as many valid rollouts as the run says, and less than a group more"
+        if self.limits.tokens_per_batch is None:
+            sizes, wanted = [len(group.valid_rollouts) for group in batch], self.limits.groups_per_batch * ROLLOUTS
+        else:
+            sizes, wanted = [group.tokens for group in batch], self.limits.tokens_per_batch
+        assert sum(sizes) - max(sizes) < wanted <= sum(sizes), (
+            "a batch has as many valid rollouts or tokens as the run says, and less than a group more"
         )
         assert any(group.trained_rollouts for group in batch), "no batch is empty"
         for group in batch:
@@ -259,7 +263,8 @@ class Run(RuleBasedStateMachine):
         unused = open_groups(self.tracker, GroupState.in_flight, GroupState.ready)
         lags = [self.tracker.step - group.version for group in unused]
         assert all(0 <= lag <= self.limits.max_off_policy_steps for lag in lags), "what is too old is gone"
-        assert self.tracker.count(GroupState.in_flight) <= self.limits.max_groups_in_flight
+        if self.limits.tokens_per_batch is None:
+            assert self.tracker.count(GroupState.in_flight) <= self.limits.max_groups_in_flight
         assert self.tracker.count(GroupState.in_batch) == len(self.batch)
         assert self.tracker.available_slots() >= 0
 
@@ -289,7 +294,7 @@ class Run(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.proves("maxAsyncLevel", "oversamplingFactor")
+@pytest.mark.proves("maxAsyncLevel", "oversamplingFactor", "tokenBatchSize")
 def test_staleness_accounting_and_progress_hold_for_any_order_of_events() -> None:
     run_state_machine_as_test(Run, settings=settings(max_examples=80, stateful_step_count=50, deadline=None))
 

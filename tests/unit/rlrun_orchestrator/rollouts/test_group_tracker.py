@@ -357,3 +357,46 @@ def test_a_group_takes_the_slots_of_the_rollouts_that_it_will_bring() -> None:
     assert tracker.slots_of("words") == 2.0, "a group whose episodes failed says nothing"
     finish(tracker, "g9", GroupState.filtered, 2)
     assert 1.0 < tracker.slots_of("words") < 2.0
+
+
+def token_tracker(tokens: int) -> GroupTracker:
+    """A tracker of batches of tokens, which expects four groups a batch at first. A rollout has five tokens."""
+    tracker = GroupTracker(SchedulingLimits(4, 8, 2, 2, tokens), RunSchedule(100), rollouts_per_group=2)
+    tracker.publish(policy(0))
+    return tracker
+
+
+def test_a_batch_of_tokens_is_whole_groups_until_they_have_enough_tokens() -> None:
+    tracker = token_tracker(40)
+    groups = start_all(tracker)
+    assert len(groups) == 8, "as many as with four groups a batch, of which none has ended yet"
+    finish(tracker, groups[0], valid=6)
+    assert tracker.take_batch() is None
+    finish(tracker, groups[1], valid=1, size=2)
+    assert tracker.take_batch() is None, "35 tokens: those of a failed rollout do not count"
+    finish(tracker, groups[2], valid=2)
+    finish(tracker, groups[3], valid=2)
+    assert names(tracker.take_batch()) == groups[:3]
+    assert tracker.count(GroupState.ready) == 1
+
+
+def test_as_many_groups_start_as_batches_of_tokens_are_expected_to_need() -> None:
+    tracker = token_tracker(40)
+    [first, second, *others] = start_all(tracker)
+    finish(tracker, first, valid=4)
+    finish(tracker, second, valid=4)
+    assert (tracker.limits.groups_per_batch, tracker.limits.max_groups_in_flight) == (2, 4)
+    assert tracker.available_slots() == 0
+    assert not tracker.waits_for_policy, "the batch is complete"
+    for name in others:
+        finish(tracker, name, GroupState.errored)
+    assert tracker.available_slots() == 4, "six for three batches, of which two are ready"
+
+
+def test_a_group_of_an_environment_with_short_rollouts_takes_part_of_a_slot() -> None:
+    tracker = token_tracker(40)
+    for ordinal, (environment, valid) in enumerate([("long", 6), ("short", 2)]):
+        tracker.start(f"g{ordinal}", SampledExample(ordinal, Example(environment, 0)))
+        finish(tracker, f"g{ordinal}", valid=valid)
+    assert [tracker.slots_of(name) for name in ("long", "short", "unknown")] == [1.5, 0.5, 1.0]
+    assert tracker.limits.groups_per_batch == 2

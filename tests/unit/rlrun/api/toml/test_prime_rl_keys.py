@@ -275,7 +275,6 @@ def test_distillation_names_its_teacher() -> None:
     ("there", "instead", "path", "reason"),
     [
         ('type = "grpo"', 'type = "echo"', "orchestrator.algo.type", "grpo and max_rl learn from rewards"),
-        ("batch_size = 128", "token_batch_size = 9", "orchestrator.token_batch_size", "batch_size counts rollouts"),
         (
             "batch_size = 128",
             "batch_size = 100",
@@ -334,6 +333,11 @@ def test_evaluations_of_prime_rl_have_their_own_sampling() -> None:
     for key in ("top_k = 4", "seed = 3", "extra_body = { bad_words = [] }"):
         (message,) = problems_in(changed("eval.sampling]\n", f"eval.sampling]\n{key}\n")).values()
         assert "has no equivalent" in message
+
+
+def test_a_step_of_prime_rl_may_count_tokens() -> None:
+    found = loads(changed("batch_size = 128", "token_batch_size = 65536")).spec
+    assert (found.token_batch_size, found.batch_size) == (65536, 128)
 
 
 def test_a_file_for_one_process_is_refused() -> None:
