@@ -90,7 +90,8 @@ async def test_an_environment_is_sampled_and_trained_with_its_own_parameters(wor
     world.spec |= {
         "sampling": {"maxTokens": 16, "minTokens": 1},
         "env": [{"id": "owner/words"}, entry],
-        "val": {"interval": 2, "numExamples": 4},
+        "val": {"interval": 1, "numExamples": 2},
+        "maxSteps": 2,
     }
     await world.start()
     assert await world.run() == 0
