@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 from transformers import AutoModelForCausalLM
 
 from bench.padded_batches import in_order, padding, sorted_by_length
@@ -60,10 +60,10 @@ class PlainLoop:
         def pad(rows: list[list[Any]], kind: torch.dtype) -> torch.Tensor:
             return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=kind, device=self.device)
 
-        ids = pad([s.token_ids for s in samples], torch.long)
+        ids = pad([list(s.token_ids) for s in samples], torch.long)
         attention = pad([[1] * len(s.token_ids) for s in samples], torch.long)
         mask = pad([[float(m) for m in s.loss_mask] for s in samples], torch.float32)[:, 1:]
-        sampled = pad([s.logprobs for s in samples], torch.float32)[:, 1:]
+        sampled = pad([list(s.logprobs) for s in samples], torch.float32)[:, 1:]
         advantages = torch.tensor([s.advantage for s in samples], device=self.device)[:, None]
         logits = self.model(input_ids=ids, attention_mask=attention, use_cache=False).logits[:, :-1]
         logprobs = torch.log_softmax(logits.float(), dim=-1).gather(-1, ids[:, 1:, None]).squeeze(-1)

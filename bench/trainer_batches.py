@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 MIN_LENGTH, MAX_LENGTH = 4, 48

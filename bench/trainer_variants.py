@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 from rlrun_trainer.model.base_model import load_base
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.optimization.step import StepPlan, train_step

@@ -209,6 +209,7 @@ class RunLoop:
         await self._extend_trainer()
         await self._recorder.wait_until_saved(self._timeouts.state_saved)
         sent, self._batch_sent = self._clock(), True
+        assert batch.body is not None
         result = await self._session.step(self.step, batch.body)
         made_of = trained_batch(result, self._sent)
         ours = self._acknowledge(result, made_of)
@@ -407,7 +408,7 @@ class RunLoop:
             ),
             reward=batch.reward,
             trained_tokens=batch.tokens,
-            tokens=sum(len(sample["tokenIds"]) for sample in batch.samples),
+            tokens=sum(len(sample.token_ids) for sample in batch.samples),
             samples=len(batch.samples),
             problems=len(batch.examples),
             untrained=untrained,

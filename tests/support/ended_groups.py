@@ -1,5 +1,6 @@
 """Groups of rollouts in any state, for tests of what becomes of them."""
 
+from array import array
 from typing import Any
 
 from rlrun.protocol.environment import ExampleContent, RolloutResult
@@ -8,7 +9,7 @@ from rlrun.storage.samples.record import SampleSplit
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.groups import Group, GroupState, Rollout, VersionSpan
-from rlrun_orchestrator.data.trajectories import TokenSequence, Trajectory
+from rlrun_orchestrator.data.trajectories import SampledSpan, TokenSequence, Trajectory
 from rlrun_orchestrator.rollouts.group_tracker import GroupTracker
 from rlrun_orchestrator.storage.sample_records import StepRollouts
 
@@ -23,7 +24,7 @@ def rollout(number: int = 0, **values: Any) -> Rollout:
             **values,
         }
     )
-    sequence = TokenSequence([1, 2, 3, 4, 5], [False, False, True, True, True], [0.0, 0.0, -0.5, -1.0, -6.0])
+    sequence = TokenSequence(array("i", range(1, 6)), array("f", [0.0, 0.0, -0.5, -1.0, -6.0]), [SampledSpan(2, 5, 2)])
     return Rollout(result, Trajectory([sequence], 0), turns=1, truncated=False, advantage=number - 0.5)
 
 

@@ -5,15 +5,16 @@ from typing import Any
 
 from aiohttp import web
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.train_batch import TrainBatch
 from rlrun.protocol.trainer import (
     ORCHESTRATOR_HEADER,
     CheckpointRequest,
     SessionSpec,
     SessionState,
     StepResult,
-    TrainBatch,
 )
 from rlrun.service.errors import ProblemError
+from rlrun.service.server import read_batch
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun_trainer.sessions.session_owners import SessionOwners
@@ -191,7 +192,7 @@ class FakeTrainer:
             return web.json_response(Problem(reason="RunComplete", message=str(step)).to_json_dict(), status=422)
         if step != self.step:
             return web.json_response(Problem(reason="StepConflict", message=str(step)).to_json_dict(), status=409)
-        batch = TrainBatch.model_validate_json(await request.read())
+        batch = await read_batch(request)
         await asyncio.sleep(0.02)
         if step in self.computing:
             self.asked.set()

@@ -6,7 +6,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import torch
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 from rlrun_trainer.model.base_model import BaseModel, load_base
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.runtime.settings import TrainerSettings
@@ -82,6 +82,6 @@ def load(folder: Path, slots: int = 2, **settings: Any) -> BaseModel:
 
 def plain_logprobs(base: BaseModel, sample: Sample, temperature: float = 1.0) -> torch.Tensor:
     """log p of every token but the first, by the model's ordinary forward pass on this sample alone: [T - 1]."""
-    ids = torch.tensor([sample.token_ids], device=base.device)
+    ids = torch.tensor([list(sample.token_ids)], device=base.device)
     logits = base.model(input_ids=ids, use_cache=False).logits[0, :-1].float() / temperature
     return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None]).squeeze(-1).cpu()

@@ -1,6 +1,5 @@
 """The trainer's routes as calls."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.session_registry import Sessions
 
 from tests.support import trainer_requests
+from tests.support.train_bodies import body_of
 
 
 class Client:
@@ -24,7 +24,7 @@ class Client:
         self.http = http
         self.sessions = sessions
 
-    async def call(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+    async def call(self, method: str, path: str, body: str | bytes | None = None) -> tuple[int, str]:
         async with self.http.request(method, path, data=body) as response:
             return response.status, await response.text()
 
@@ -39,8 +39,7 @@ class Client:
         return SessionState.model_validate_json(text)
 
     async def raw_step(self, step: int, seed: int, name: str = "run", batch_id: str = "") -> tuple[int, str]:
-        batch = [s.model_dump(by_alias=True) for s in trainer_requests.samples(10, seed)]
-        body = json.dumps({"samples": batch, "batchId": batch_id})
+        body = body_of(trainer_requests.samples(10, seed), batch_id)
         return await self.call("POST", f"/sessions/{name}/steps/{step}", body)
 
     async def step(self, step: int, name: str = "run") -> StepResult:

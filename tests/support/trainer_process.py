@@ -33,9 +33,10 @@ def start(
     )
 
 
-def call(port: int, method: str, path: str, body: str = "", token: str = "") -> tuple[int, str]:
+def call(port: int, method: str, path: str, body: str | bytes = b"", token: str = "") -> tuple[int, str]:
     """Make a request; return status and body."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body.encode() or None, method=method)
+    data = (body.encode() if isinstance(body, str) else body) or None
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=data, method=method)
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:

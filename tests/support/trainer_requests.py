@@ -3,7 +3,8 @@
 import random
 from typing import Any
 
-from rlrun.protocol.trainer import Sample, SessionSpec
+from rlrun.protocol.train_batch import Sample
+from rlrun.protocol.trainer import SessionSpec
 
 VOCABULARY = 40
 MODEL = "test/tiny-qwen3"

@@ -1,11 +1,13 @@
 """Messages between the orchestrator and the trainer: sessions, batches, results, checkpoint requests.
 
-GET    /healthz /readyz /metrics PUT    /sessions/{session}                      SessionSpec         -> SessionState GET
-/sessions/{session}                                          -> SessionState POST   /sessions/{session}/steps/{step}
-TrainBatch          -> StepResult (idempotent) POST   /sessions/{session}/checkpoints/{step}   CheckpointRequest   ->
-SessionState (202) POST   /sessions/{session}/adapters/{step}                          -> SessionState (202) GET
-/sessions/{session}/policies/{policy}/{file}                 -> a file of a new policy, while S3 is unreachable DELETE
-/sessions/{session}
+    GET    /healthz /readyz /metrics
+    PUT    /sessions/{session}                      SessionSpec       -> SessionState
+    GET    /sessions/{session}                                        -> SessionState
+    POST   /sessions/{session}/steps/{step}         `train_batch`     -> StepResult (idempotent)
+    POST   /sessions/{session}/checkpoints/{step}   CheckpointRequest -> SessionState (202)
+    POST   /sessions/{session}/adapters/{step}      CheckpointRequest -> SessionState (202)
+    GET    /sessions/{session}/policies/{policy}/{file}               -> a file of a new policy, while S3 is unreachable
+    DELETE /sessions/{session}
 
 ORCHESTRATOR_HEADER names the orchestrator's process. A session belongs to the process that opened it last: changes by
 other processes are refused with 410, even if a replaced process opens the session again.
@@ -13,7 +15,6 @@ other processes are refused with 410, even if a replaced process opens the sessi
 
 import math
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Any
 
 from pydantic import Field
@@ -22,7 +23,7 @@ from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 from rlrun.api.model import Lora
-from rlrun.api.run_sections.rollouts import Sampling, TrainSampling
+from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import KlPenalty, Loss, Schedule
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
@@ -31,8 +32,6 @@ ORCHESTRATOR_HEADER = "X-Orchestrator-Id"
 
 MAX_ENTRIES = 4096
 MAX_STEPS = 1_000_000
-MAX_TOKENS = 2**24
-MAX_SAMPLES = 2**16
 LARGEST_LOGPROB = 1e-3
 """Maximum logarithm of a probability, with a tolerance for rounding."""
 
@@ -127,56 +126,6 @@ class SessionState(Schema):
     last: "StepResult | None" = None
     """Result of the newest step, if this trainer process computed it. An orchestrator that restarted before it received
     the response reads it here.
-    """
-
-
-class SampleLoss(StrEnum):
-    """Kind of loss for a sample's tokens."""
-
-    policy = "policy"
-    """Policy gradient with importance ratio times advantage."""
-    cross_entropy = "cross_entropy"
-    """Maximum likelihood, as in supervised fine-tuning. Log-probabilities and advantages are ignored."""
-
-
-class Sample(Schema):
-    """One training sequence, token by token as in the engine. All lists but `turn_starts` have the same length."""
-
-    token_ids: list[int] = Field(max_length=MAX_TOKENS)
-    loss_mask: list[bool] = Field(max_length=MAX_TOKENS)
-    """True for tokens that the policy sampled, False for tokens of prompt and environment."""
-    logprobs: list[float] = Field(max_length=MAX_TOKENS)
-    """Log-probability of each sampled token in the engine's sampling distribution. 0.0 where the mask is False."""
-    turn_starts: list[int] = Field(default_factory=list, max_length=MAX_TOKENS)
-    """Positions of the first sampled token of each turn, ascending. The engine counts `sampling.minTokens` from these
-    positions. If empty, each series of sampled tokens is one turn.
-    """
-    advantage: float
-    """Advantage of the sequence: its reward minus the mean reward of its group."""
-    teacher_logprobs: list[float] | None = Field(default=None, max_length=MAX_TOKENS)
-    """Log-probability of each token in the unmodified distribution of a teacher, in place of `advantage`: the trainer
-    compares it with the policy's. 0.0 where the mask is False.
-    """
-    loss: SampleLoss = SampleLoss.policy
-    sampling: TrainSampling | None = None
-    """Sampling parameters of the sequence that override those of the session."""
-    policy_version: int
-    """Version of the oldest policy that sampled tokens of the sequence."""
-    policy_versions: list[int] | None = Field(default=None, max_length=MAX_TOKENS)
-    """Version of the policy for each token, if several policies sampled the tokens. Meaningless where the mask is
-    False.
-    """
-
-
-class TrainBatch(Schema):
-    """Batch of one optimizer step."""
-
-    wire_limits = InputLimits(size=2 * 1024**3, values=2**28)
-
-    samples: list[Sample] = Field(max_length=MAX_SAMPLES)
-    batch_id: Text = ""
-    """Id of the batch, chosen by the orchestrator and returned in the result. After a restart it identifies the batch
-    that the step was trained on, which may differ from the batch in the current request.
     """
 
 

@@ -6,7 +6,7 @@ succeed), and with `RequestRejected` if the server rejected it.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -83,7 +83,7 @@ async def request(
     method: str,
     url: str,
     *,
-    body: bytes | None = None,
+    body: bytes | AsyncIterable[bytes | memoryview] | None = None,
     timeout: float,
     max_bytes: int,
     quote_text: bool = True,
@@ -94,7 +94,7 @@ async def request(
 
     Waits at most `timeout` seconds and reads little more than `max_bytes`. `quote_text` includes the text of a response
     that is not a `Problem` in the error. `headers` are added to the session's headers; the default content type of a
-    body is JSON.
+    body is JSON. A body in pieces is sent in chunks unless `headers` have its Content-Length.
 
     Raises ServiceUnavailable, RequestRejected.
     """

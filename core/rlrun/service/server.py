@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
-from rlrun.constants import Reason
+from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.train_batch import SAME_VERSION, BatchReader, TrainBatch
 from rlrun.service.errors import ProblemError
 from rlrun.service.listening import BACKLOG, MAX_CONNECTIONS, OpenConnections, allow_connections, listen
 
@@ -129,6 +130,35 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
+async def read_batch(request: web.Request) -> TrainBatch:
+    """Read the body of a request as a batch in columns, in pieces. Raises ProblemError (TrainBatchInvalid)."""
+    reader = BatchReader(request.content_length)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while reader.wanted:
+                data = await request.content.readexactly(reader.wanted)
+                # A long header, or the bits of a long sample.
+                if len(data) > PARSE_ASIDE:
+                    await asyncio.to_thread(reader.feed, data)
+                else:
+                    reader.feed(data)
+            if not await request.content.readany():
+                return reader.batch
+        message = "The batch has more bytes than its header announces."
+    except TimeoutError:
+        raise _too_slow() from None
+    except asyncio.IncompleteReadError:
+        message = f"The batch ends before the bytes that it announces. {SAME_VERSION}"
+    except InputInvalid as error:
+        message = str(error)
+    raise ProblemError.of(UNPROCESSABLE, Reason.TRAIN_BATCH_INVALID, message)
+
+
+def _too_slow() -> ProblemError:
+    message = f"The body did not arrive within {BODY_SECONDS:g} s. Send it again."
+    return ProblemError.of(408, Reason.BODY_TOO_SLOW, message)
+
+
 async def read_model(
     request: web.Request, model: type[M], *, context: Any = None, reason: str = Reason.INVALID_REQUEST
 ) -> M:
@@ -141,8 +171,7 @@ async def read_model(
         async with asyncio.timeout(BODY_SECONDS):
             data = await request.read() or b"{}"
     except TimeoutError:
-        message = f"The body did not arrive within {BODY_SECONDS:g} s. Send it again."
-        raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
+        raise _too_slow() from None
     try:
         if len(data) > PARSE_ASIDE:
             return await asyncio.to_thread(parse, model, data, context=context)

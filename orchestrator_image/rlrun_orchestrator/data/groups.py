@@ -1,6 +1,7 @@
 """Groups of rollouts and their states. Pure."""
 
 import math
+from array import array
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -95,19 +96,19 @@ class Rollout:
     """True for a valid rollout that no step trains on, because its advantage is 0."""
     masked: bool = False
     """True for a truncated rollout that no step trains on, because of `algorithm.maskTruncated`."""
-    teacher_logprobs: list[list[float]] | None = None
+    teacher_logprobs: "list[array[float]] | None" = None
     """Teacher's log-probabilities: one per token of each sequence, and 0.0 for tokens that the policy did not sample.
     """
 
     @property
     def prompt_tokens(self) -> int:
         """Number of tokens that the policy did not sample."""
-        return sum(len(s.loss_mask) - sum(s.loss_mask) for s in self.trajectory.sequences)
+        return sum(len(s.token_ids) - s.sampled_tokens for s in self.trajectory.sequences)
 
     @property
     def completion_tokens(self) -> int:
         """Number of tokens that the policy sampled."""
-        return sum(sum(s.loss_mask) for s in self.trajectory.sequences)
+        return sum(s.sampled_tokens for s in self.trajectory.sequences)
 
     @property
     def versions(self) -> set[int]:

@@ -7,21 +7,34 @@ counted. No token is trained on in a context that the engine did not see, and ea
 With the branching strategy every turn is a sequence.
 """
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from typing import NamedTuple
 
 from rlrun.api.run_sections.rollouts import TrajectoryStrategy
+
+
+def token_array(ids: Iterable[int]) -> "array[int]":
+    """Return token ids as an array, which two of them can be compared as. Raises TypeError and OverflowError for values
+    that are not 32-bit integers.
+    """
+    return ids if isinstance(ids, array) else array("i", ids)
+
+
+def logprob_array(values: Iterable[float]) -> "array[float]":
+    """Return log-probabilities as an array of 32-bit numbers."""
+    return values if isinstance(values, array) else array("f", values)
 
 
 @dataclass(slots=True)
 class Turn:
     """One completion of the engine, and its prompt. `logprobs` has one entry per completion token."""
 
-    added_ids: list[int]
+    added_ids: "array[int]"
     """Tokens of the prompt, without those that `share` found in an earlier turn."""
-    completion_ids: list[int]
-    logprobs: list[float]
+    completion_ids: "array[int]"
+    logprobs: "array[float]"
     finish_reason: str | None = None
     bridged: bool = False
     """True if the prompt was built from the exact tokens of an earlier turn, because the template's would differ."""
@@ -31,20 +44,38 @@ class Turn:
     shared: int = 0
     """Number of tokens of `before` (its prompt and completion) with which the prompt starts."""
 
+    @classmethod
+    def of(
+        cls,
+        prompt_ids: Iterable[int],
+        completion_ids: Iterable[int],
+        logprobs: Iterable[float],
+        finish_reason: str | None = None,
+        version: int = 0,
+    ) -> "Turn":
+        """Return a turn from any sequences. Raises TypeError and OverflowError as `token_array` does."""
+        ids = token_array(prompt_ids), token_array(completion_ids)
+        return cls(*ids, logprob_array(logprobs), finish_reason, version=version)
+
     @property
-    def prompt_ids(self) -> list[int]:
+    def new_tokens(self) -> int:
+        """Number of tokens that the turn does not share with an earlier one."""
+        return len(self.added_ids) + len(self.completion_ids)
+
+    @property
+    def prompt_ids(self) -> "array[int]":
         """All tokens of the prompt."""
         if self.before is None:
             return self.added_ids
         parts, turn, missing = [self.added_ids], self.before, self.shared
         while missing:
             if missing > turn.shared:
-                parts.append([*turn.added_ids, *turn.completion_ids][: missing - turn.shared])
+                parts.append((turn.added_ids + turn.completion_ids)[: missing - turn.shared])
                 missing = turn.shared
             turn = turn.before or turn
-        ids: list[int] = []
+        ids = array("i")
         for part in reversed(parts):
-            ids += part
+            ids.extend(part)
         return ids
 
     def share(self, earlier: Sequence["Turn"]) -> None:
@@ -64,43 +95,64 @@ class Turn:
                 return
 
 
+class SampledSpan(NamedTuple):
+    """Tokens of one turn that the policy sampled."""
+
+    start: int
+    end: int
+    version: int
+    """Version of the policy."""
+
+
 @dataclass(slots=True)
 class TokenSequence:
-    """Token sequence with a mask, logprobs and policy versions of equal length. The mask marks the tokens that the
-    policy sampled. Elsewhere, logprobs are 0.0 and the version is that of the next sampled token.
-    """
+    """Token sequence, with the log-probability of each sampled token and 0.0 for the others."""
 
-    token_ids: list[int] = field(default_factory=list)
-    loss_mask: list[bool] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    turn_starts: list[int] = field(default_factory=list)
-    """Positions of the first sampled token of each turn. A turn may directly follow another one."""
+    token_ids: "array[int]" = field(default_factory=lambda: array("i"))
+    logprobs: "array[float]" = field(default_factory=lambda: array("f"))
+    sampled: list[SampledSpan] = field(default_factory=list)
+    """Sampled tokens of each turn, in order. A turn may directly follow another one."""
 
-    def extend(self, turn: Turn, prompt_ids: list[int]) -> None:
+    def extend(self, turn: Turn, prompt_ids: "array[int]") -> None:
         """Append a turn whose `prompt_ids` start with all tokens so far: first the new tokens of the prompt, then the
         completion.
         """
         said = prompt_ids[len(self.token_ids) :]
-        self.token_ids += said
-        self.loss_mask += [False] * len(said)
-        self.logprobs += [0.0] * len(said)
+        self.token_ids.extend(said)
+        self.logprobs.frombytes(bytes(self.logprobs.itemsize * len(said)))
+        start = len(self.token_ids)
+        self.token_ids.extend(turn.completion_ids)
+        self.logprobs.extend(turn.logprobs)
         if turn.completion_ids:
-            self.turn_starts.append(len(self.token_ids))
-        self.token_ids += turn.completion_ids
-        self.loss_mask += [True] * len(turn.completion_ids)
-        self.logprobs += turn.logprobs
-        self.versions += [turn.version] * (len(self.token_ids) - len(self.versions))
+            self.sampled.append(SampledSpan(start, len(self.token_ids), turn.version))
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens."""
-        del self.token_ids[length:], self.loss_mask[length:], self.logprobs[length:], self.versions[length:]
-        self.turn_starts = [start for start in self.turn_starts if start < length]
+        del self.token_ids[length:], self.logprobs[length:]
+        self.sampled = [span._replace(end=min(span.end, length)) for span in self.sampled if span.start < length]
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Number of tokens that the policy sampled."""
+        return sum(span.end - span.start for span in self.sampled)
+
+    @property
+    def loss_mask(self) -> bytearray:
+        """1 for each token that the policy sampled, and 0 for the others."""
+        mask = bytearray(len(self.token_ids))
+        for span in self.sampled:
+            mask[span.start : span.end] = b"\1" * (span.end - span.start)
+        return mask
+
+    @property
+    def turn_starts(self) -> list[int]:
+        """Positions of the first sampled token of each turn."""
+        return [span.start for span in self.sampled]
 
     @property
     def sampled_versions(self) -> set[int]:
         """Versions of the policies that sampled tokens of the sequence."""
-        return set(compress(self.versions, self.loss_mask))
+        return {span.version for span in self.sampled}
 
 
 @dataclass(slots=True)
@@ -129,23 +181,23 @@ def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_le
     for sequence in sequences:
         sequence.truncate(seq_len)
     bridged = sum(turn.bridged for turn in turns)
-    return Trajectory([sequence for sequence in sequences if any(sequence.loss_mask)], breaks, bridged)
+    return Trajectory([sequence for sequence in sequences if sequence.sampled], breaks, bridged)
 
 
-def _longest_prefix(sequences: Sequence[TokenSequence], prompt_ids: list[int]) -> TokenSequence | None:
+def _longest_prefix(sequences: Sequence[TokenSequence], prompt_ids: "array[int]") -> TokenSequence | None:
     """Return the longest sequence with which the prompt starts, or the newest of equally long ones."""
     fitting = [one for one in reversed(sequences) if _begins_with(prompt_ids, one.token_ids)]
     return max(fitting, key=lambda one: len(one.token_ids), default=None)
 
 
-def _begins_with(prompt_ids: list[int], ids: list[int]) -> bool:
+def _begins_with(prompt_ids: "array[int]", ids: "array[int]") -> bool:
     size = len(ids)
     # Compare the last token first: copying the prompt for each sequence of a long rollout would block the gateway.
     last_fits = not size or (size <= len(prompt_ids) and prompt_ids[size - 1] == ids[-1])
     return last_fits and prompt_ids[:size] == ids
 
 
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+def common_length(one: "array[int]", other: "array[int]") -> int:
     """Return the length of the common prefix."""
     shorter = min(len(one), len(other))
     # Usually all tokens are equal, which needs no loop in Python.

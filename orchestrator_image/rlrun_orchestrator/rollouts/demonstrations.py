@@ -10,21 +10,20 @@ the environment between them stay masked.
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.environment import Demonstration, DemonstrationRequest
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import SampleLoss
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 from rlrun.service.message_content import refused_content
 
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
-from rlrun_orchestrator.data.trajectories import TokenSequence
+from rlrun_orchestrator.data.trajectories import SampledSpan, TokenSequence, token_array
 from rlrun_orchestrator.inference.chat_tokenizer import ChatTokenizer
 from rlrun_orchestrator.inference.gateway.sampling_rules import without_strict
 from rlrun_orchestrator.rollouts.environments import EnvironmentPool
@@ -116,7 +115,7 @@ class DemonstrationLoader:
             template = self._templates.get(sampled.example.environment)
             sequence = await self._sequence(await self._fetch(sampled), template)
         sequence.truncate(self._seq_len)
-        return DemonstrationSample(sampled, sequence if any(sequence.loss_mask) else TokenSequence())
+        return DemonstrationSample(sampled, sequence if sequence.sampled else TokenSequence())
 
     async def _fetch(self, sampled: SampledExample) -> Demonstration:
         environment = self._environments.environments[sampled.example.environment]
@@ -162,7 +161,8 @@ class DemonstrationLoader:
         tools = [without_strict(tool) for tool in shown.tools]
         encode = partial(self._tokenizer.encode, tools=tools, template=template)
         token_ids = await encode(messages[:last], add_generation_prompt=False)
-        sequence = TokenSequence(token_ids, [False] * len(token_ids), [0.0] * len(token_ids))
+        ids = token_array(token_ids)
+        sequence = TokenSequence(ids, array("f", bytes(4 * len(ids))))
         for answer in answers:
             begin = await encode(messages[:answer], add_generation_prompt=True)
             end = token_ids
@@ -170,7 +170,7 @@ class DemonstrationLoader:
                 end = await encode(messages[: answer + 1], add_generation_prompt=False)
             if token_ids[: len(begin)] != begin or token_ids[: len(end)] != end or len(end) <= len(begin):
                 raise FatalError(_mismatch(), ExitCode.CONFIGURATION)
-            sequence.loss_mask[len(begin) : len(end)] = [True] * (len(end) - len(begin))
+            sequence.sampled.append(SampledSpan(len(begin), len(end), 0))
         return sequence
 
 
@@ -181,21 +181,6 @@ def _mismatch() -> Problem:
         "prefix of the whole conversation"
     )
     return Problem(reason=Reason.CHAT_TEMPLATE_MISMATCH, message=message)
-
-
-def demonstration_samples(samples: Sequence[DemonstrationSample], step: int) -> list[dict[str, Any]]:
-    """Return one `Sample` (under its JSON names) per demonstration, with the policy version `step`."""
-    return [
-        {
-            "tokenIds": sample.sequence.token_ids,
-            "lossMask": sample.sequence.loss_mask,
-            "logprobs": sample.sequence.logprobs,
-            "advantage": 0.0,
-            "loss": SampleLoss.cross_entropy.value,
-            "policyVersion": step,
-        }
-        for sample in samples
-    ]
 
 
 def demonstration_metrics(samples: Sequence[DemonstrationSample]) -> dict[str, float]:

@@ -10,10 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from rlrun.api.run_sections.rollouts import TrainSampling
 from rlrun.constants import ExitCode, Reason
-from rlrun.protocol.environment import GroupRequest
+from rlrun.protocol.environment import GroupRequest, GroupResult
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import FatalError, RequestError, ServiceUnavailable
@@ -37,6 +38,8 @@ from rlrun_orchestrator.status.status_conditions import StatusConditions
 
 log = logging.getLogger(__name__)
 
+SCORED_ASIDE = 16_384
+"""Number of tokens of a group above which it is scored in a thread."""
 TICK_SECONDS = 0.5
 """Maximum sleep of the dispatch loop in seconds, because pauses of environments end without an event."""
 
@@ -309,9 +312,7 @@ class Dispatcher:
             result = await member.client.roll_out(request)
             counted = member.pods_pause and is_failed(result)
             self._groups.close(group.id)
-            state = score_group(
-                group, result, live_group.turns_by_rollout(), live_group.final_refusals(), self._scoring
-            )
+            state = await self._score(group, live_group, result)
             if self._teacher is not None and state is GroupState.ready:
                 await self._teacher.score(group)
                 state = judge_group(group, self._scoring)
@@ -346,6 +347,13 @@ class Dispatcher:
             self.failure = self._empty_batches.failure or self.failure
         self._wake.set()
         self._done.set()
+
+    async def _score(self, group: Group, live_group: LiveGroup, result: GroupResult) -> GroupState:
+        """Score a group, in a thread if its rollouts are long, because the gateway shares the event loop."""
+        turns = live_group.turns_by_rollout()
+        score = partial(score_group, group, result, turns, live_group.final_refusals(), self._scoring)
+        tokens = sum(turn.new_tokens for own in turns.values() for turn in own)
+        return await asyncio.to_thread(score) if tokens > SCORED_ASIDE else score()
 
     def _environment_failed(self, member: PooledEnvironment, problem: Problem, started: float, counted: bool) -> None:
         """Record a failed group. `counted` is True if the failure belongs to one pod, which pauses by itself."""

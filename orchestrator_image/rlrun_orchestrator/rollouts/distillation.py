@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,7 +90,7 @@ class DistillationTeacher:
         except SequenceRefused as error:
             rollout.error = error.problem
 
-    async def _logprobs(self, sequence: TokenSequence) -> list[float]:
+    async def _logprobs(self, sequence: TokenSequence) -> "array[float]":
         async with self._semaphore:
             try:
                 answer = await self._request_with_retries(sequence.token_ids)
@@ -102,6 +103,10 @@ class DistillationTeacher:
                     "the teacher's context must be at least one token longer than seqLen of the RLModel"
                 )
                 raise SequenceRefused(_problem(Reason.TEACHER_REFUSED, message)) from error
+        # Tens of bytes for each token.
+        return await asyncio.to_thread(self._sampled_logprobs, answer, sequence)
+
+    def _sampled_logprobs(self, answer: bytes, sequence: TokenSequence) -> "array[float]":
         return sampled_logprobs(sequence, self._parse(answer, sequence.token_ids))
 
     async def _check_configuration(self, token_ids: Sequence[int]) -> None:
@@ -114,7 +119,7 @@ class DistillationTeacher:
     async def _request_with_retries(self, token_ids: Sequence[int]) -> bytes:
         """Return the teacher's response to a prompt. Raises RequestRejected, FatalError."""
         fields = {
-            "model": self._model, "prompt": token_ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0
+            "model": self._model, "prompt": list(token_ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0
         }  # fmt: skip
         body = json.dumps(fields, separators=(",", ":")).encode()
         first_failure: float | None = None
@@ -172,12 +177,13 @@ class DistillationTeacher:
         return logprobs
 
 
-def sampled_logprobs(sequence: TokenSequence, teacher: Sequence[float]) -> list[float]:
+def sampled_logprobs(sequence: TokenSequence, teacher: Sequence[float]) -> "array[float]":
     """Return the teacher's log probabilities for sampled tokens, at least LOWEST, and 0.0 elsewhere.
 
     `teacher` has one entry per token, none of which is NaN.
     """
-    return [max(LOWEST, logprob) if mask else 0.0 for logprob, mask in zip(teacher, sequence.loss_mask, strict=True)]
+    masked = zip(teacher, sequence.loss_mask, strict=True)
+    return array("f", [max(LOWEST, logprob) if mask else 0.0 for logprob, mask in masked])
 
 
 def _rejection_problem(error: RequestRejected) -> Problem:

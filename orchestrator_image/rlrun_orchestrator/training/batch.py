@@ -4,18 +4,17 @@ The id of a batch follows from its samples. The trainer returns it with the step
 batch was used, even if two processes have each sent one for the step.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from rlrun.protocol.train_batch import BatchBody, Sample, SampleLoss, TrainBatch, samples_digest
 
 from rlrun_orchestrator.data.batch_metrics import batch_metrics, mean
 from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.groups import Group
 from rlrun_orchestrator.data.sent_batch import SentBatch
-from rlrun_orchestrator.rollouts.demonstrations import DemonstrationSample, demonstration_metrics, demonstration_samples
-from rlrun_orchestrator.training.serialization import trained_tokens, training_samples
+from rlrun_orchestrator.rollouts.demonstrations import DemonstrationSample, demonstration_metrics
+from rlrun_orchestrator.training.serialization import sample_of, trained_tokens, training_samples
 
 
 @dataclass
@@ -24,8 +23,7 @@ class Batch:
 
     step: int
     """Optimizer step for which the batch is used: it trains version `step` into `step + 1`."""
-    samples: list[dict[str, Any]]
-    """Samples (`Sample`) under their JSON names."""
+    samples: list[Sample]
     examples: list[SampledExample]
     tokens: int
     """Number of tokens that receive a gradient."""
@@ -41,14 +39,13 @@ class Batch:
     """Part of `seconds` in which only a newer policy could complete the batch."""
     id: str = ""
     """Digest of the samples. Set by `finalize`."""
-    body: bytes = b""
-    """The batch as a `TrainBatch` in JSON. Set by `finalize`."""
+    body: BatchBody | None = None
+    """The batch as the trainer receives it. Set by `finalize`."""
 
     def finalize(self) -> "Batch":
-        """Set id and body. Blocks for a while, because megabytes of numbers are converted to text."""
-        samples = json.dumps(self.samples, separators=(",", ":"))
-        self.id = hashlib.blake2b(samples.encode(), digest_size=8).hexdigest()
-        self.body = f'{{"batchId":"{self.id}","samples":{samples}}}'.encode()
+        """Set id and body. Blocks for a while, because all columns are hashed."""
+        self.id = samples_digest(self.samples)
+        self.body = BatchBody(TrainBatch(self.samples, self.id))
         return self
 
     @classmethod
@@ -69,9 +66,9 @@ class Batch:
         """Create a batch of demonstrations."""
         return cls(
             step,
-            demonstration_samples(samples, step),
+            [sample_of(sample.sequence, step, loss=SampleLoss.cross_entropy) for sample in samples],
             [sample.sampled for sample in samples],
-            sum(sum(sample.sequence.loss_mask) for sample in samples),
+            sum(sample.sequence.sampled_tokens for sample in samples),
             metrics=demonstration_metrics(samples),
         )
 

@@ -1,32 +1,53 @@
-"""Conversion of a batch's groups to the body of a training step."""
+"""Conversion of a batch's groups to the samples of a training step."""
 
-from typing import Any
+from array import array
+
+from rlrun.api.run_sections.rollouts import TrainSampling
+from rlrun.protocol.train_batch import Sample, SampleLoss
 
 from rlrun_orchestrator.data.groups import Group
+from rlrun_orchestrator.data.trajectories import TokenSequence
 
 
-def training_samples(groups: list[Group]) -> list[dict[str, Any]]:
-    """Return one `Sample` (under its JSON names) per sequence of every rollout that the step trains on.
-
-    Returns plain dictionaries instead of validated models, because a batch is large and the trainer validates it
-    anyway.
-    """
+def training_samples(groups: list[Group]) -> list[Sample]:
+    """Return one sample per sequence of every rollout that the step trains on, with the sequence's own columns."""
     return [
-        {
-            "tokenIds": sequence.token_ids,
-            "lossMask": sequence.loss_mask,
-            "logprobs": sequence.logprobs,
-            "turnStarts": sequence.turn_starts,
-            "advantage": rollout.advantage,
-            "policyVersion": min(sequence.sampled_versions),
-            **({"policyVersions": sequence.versions} if len(sequence.sampled_versions) > 1 else {}),
-            **({"sampling": group.sampling.to_json_dict()} if group.sampling is not None else {}),
-            **({"teacherLogprobs": rollout.teacher_logprobs[index]} if rollout.teacher_logprobs is not None else {}),
-        }
+        sample_of(
+            sequence,
+            min(sequence.sampled_versions),
+            advantage=rollout.advantage,
+            teacher_logprobs=None if rollout.teacher_logprobs is None else rollout.teacher_logprobs[index],
+            sampling=group.sampling,
+        )
         for group in groups
         for rollout in group.trained_rollouts
         for index, sequence in enumerate(rollout.trajectory.sequences)
     ]
+
+
+def sample_of(
+    sequence: TokenSequence,
+    version: int,
+    *,
+    advantage: float = 0.0,
+    teacher_logprobs: "array[float] | None" = None,
+    loss: SampleLoss = SampleLoss.policy,
+    sampling: TrainSampling | None = None,
+) -> Sample:
+    """Return a sequence as a sample of the policy `version`."""
+    several = len(sequence.sampled_versions) > 1
+    return Sample(
+        token_ids=sequence.token_ids,
+        loss_mask=sequence.loss_mask,
+        logprobs=sequence.logprobs,
+        advantage=advantage,
+        policy_version=version,
+        turn_starts=sequence.turn_starts,
+        teacher_logprobs=teacher_logprobs,
+        loss=loss,
+        turn_versions=[span.version for span in sequence.sampled] if several else None,
+        sampling=sampling,
+    )
 
 
 def trained_tokens(groups: list[Group]) -> int:

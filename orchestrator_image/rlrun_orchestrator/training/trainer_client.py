@@ -1,11 +1,13 @@
 """Client for the trainer, with one session per run and steps that can be requested repeatedly."""
 
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any, TypeVar
 
 import aiohttp
 from pydantic import BaseModel
 from rlrun.api.base.received import DEFAULT_LIMITS, limits_of
 from rlrun.constants import GONE, ExitCode, Reason
+from rlrun.protocol.train_batch import CONTENT_TYPE, BatchBody
 from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, CheckpointRequest, SessionSpec, SessionState, StepResult
 from rlrun.service.client import parse, request
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
@@ -52,13 +54,13 @@ class TrainerClient:
         body = spec.model_dump_json(by_alias=True, exclude_none=True).encode()
         return await self._call(SessionState, "PUT", "", body, timeout)
 
-    async def step(self, step: int, batch: bytes, timeout: float) -> StepResult:
-        """Make optimizer step `step` with this batch (a `TrainBatch` as JSON), or return the existing result of the
-        step.
+    async def step(self, step: int, batch: BatchBody, timeout: float) -> StepResult:
+        """Make optimizer step `step` with this batch, or return the existing result of the step.
 
         If the step was made with a different batch, `batch_id` in the result names that batch.
         """
-        return await self._call(StepResult, "POST", f"/steps/{step}", batch, timeout)
+        headers = {"Content-Type": CONTENT_TYPE, "Content-Length": str(batch.size)}
+        return await self._call(StepResult, "POST", f"/steps/{step}", _pieces(batch), timeout, headers)
 
     async def checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
         """Start a checkpoint of the state after `step` steps in the background."""
@@ -76,10 +78,26 @@ class TrainerClient:
         """Close the session. Its unsaved state is lost."""
         await self._send("DELETE", "", None, SHORT_SECONDS, DEFAULT_LIMITS.size)
 
-    async def _call(self, model: type[M], method: str, path: str, body: bytes | None, timeout: float) -> M:
-        return parse(model, await self._send(method, path, body, timeout, limits_of(model).size), self._url)
+    async def _call(
+        self,
+        model: type[M],
+        method: str,
+        path: str,
+        body: bytes | AsyncIterable[bytes | memoryview] | None,
+        timeout: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> M:
+        return parse(model, await self._send(method, path, body, timeout, limits_of(model).size, headers), self._url)
 
-    async def _send(self, method: str, path: str, body: bytes | None, timeout: float, max_bytes: int) -> bytes:
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | AsyncIterable[bytes | memoryview] | None,
+        timeout: float,
+        max_bytes: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
         try:
             return await request(
                 self._http,
@@ -88,7 +106,7 @@ class TrainerClient:
                 body=body,
                 timeout=timeout,
                 max_bytes=max_bytes,
-                headers=self._headers,
+                headers={**self._headers, **(headers or {})},
             )
         except RequestRejected as error:
             if error.status == GONE:
@@ -100,3 +118,8 @@ class TrainerClient:
             if error.problem.reason == UPLOADS_BEHIND:
                 raise UploadsBehind(error.problem.message) from error
             raise
+
+
+async def _pieces(batch: BatchBody) -> AsyncIterator[bytes | memoryview]:
+    for piece in batch.pieces():
+        yield piece

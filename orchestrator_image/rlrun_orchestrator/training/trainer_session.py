@@ -18,6 +18,7 @@ from rlrun.constants import OUT_OF_MEMORY, ExitCode, Reason
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.train_batch import BatchBody, TrainBatch
 from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult
 from rlrun.service.backoff import STARTING_SECONDS, Backoff
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 SERVER_ERRORS = 3
 """Number of responses with status 500 to the same request that end the attempt."""
-NO_BATCH = b'{"samples":[]}'
+NO_BATCH = BatchBody(TrainBatch([]))
 """Batch for repeating the request of a completed step."""
 FINAL_REPEAT_SECONDS = 30.0
 """Pause in seconds after a failed upload of the last artifacts before they are requested again."""
@@ -211,7 +212,7 @@ class TrainerSession:
         """Return the trainer's state of the session."""
         return await self._with_retries(self._client.state, self._timeouts.unreachable)
 
-    async def step(self, step: int, batch: bytes) -> StepResult:
+    async def step(self, step: int, batch: BatchBody) -> StepResult:
         """Make optimizer step `step`. A repeated request does not repeat the step.
 
         Raises FatalError if the result belongs to a different step, because continuing would repeat or skip steps
@@ -219,7 +220,7 @@ class TrainerSession:
         """
         return await self._step(step, batch, self._timeouts.step, self._timeouts.unreachable)
 
-    async def _step(self, step: int, batch: bytes, limit: float, deadline: float) -> StepResult:
+    async def _step(self, step: int, batch: BatchBody, limit: float, deadline: float) -> StepResult:
         result = await self._with_retries(lambda: self._client.step(step, batch, limit), deadline)
         if result.step != step + 1:
             message = (

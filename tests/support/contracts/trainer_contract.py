@@ -7,14 +7,17 @@ of metrics, files in S3 with the names and shapes of their tensors.
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlrun.protocol.trainer import Sample, SampleLoss, SessionState, StepResult
+from rlrun.protocol.train_batch import Sample, SampleLoss
+from rlrun.protocol.trainer import SessionState, StepResult
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 
 from tests.support.images.stub_trainer.safetensors_file import read_shapes
+from tests.support.train_bodies import body_of
 from tests.support.trainer_client import Client
 from tests.support.trainer_requests import VOCABULARY, samples, spec
 
@@ -59,7 +62,7 @@ class Conversation:
         return str(RunLayout(S3Uri.parse(self.uri(name))).checkpoint(step))
 
     async def ask(
-        self, what: str, method: str, path: str, body: str | None = None, status: int = 200, reason: str = ""
+        self, what: str, method: str, path: str, body: str | bytes | None = None, status: int = 200, reason: str = ""
     ) -> str:
         """Make a request, which must have this status and, if it fails, this reason."""
         got, text = await self._client.call(method, path, body)
@@ -82,7 +85,7 @@ class Conversation:
         self, name: str, step: int, batch: Iterable[Sample], what: str, status: int = 200, reason: str = ""
     ) -> str:
         """Ask for a step."""
-        body = json.dumps({"samples": [json.loads(s.model_dump_json(by_alias=True)) for s in batch], "batchId": what})
+        body = body_of(list(batch), what)
         return await self.ask(what, "POST", f"/sessions/{name}/steps/{step}", body, status, reason)
 
     async def save(self, kind: str, name: str, step: int, what: str, status: int = 202, reason: str = "") -> None:
@@ -120,7 +123,7 @@ class Conversation:
 
 def changed(batch: list[Sample], **changes: Any) -> list[Sample]:
     """Return the batch with a changed first sample."""
-    return [batch[0].model_copy(update=changes), *batch[1:]]
+    return [replace(batch[0], **changes), *batch[1:]]
 
 
 async def observe(client: Client, store: Store, run_uri: str) -> dict[str, Any]:
@@ -172,19 +175,18 @@ async def _batches(c: Conversation) -> None:
         "no samples": [],
         "token outside of the vocabulary": changed(batch, token_ids=[VOCABULARY] * length),
         "negative token": changed(batch, token_ids=[-1] * length),
-        "lists of different lengths": changed(batch, logprobs=[-1.0]),
         "trainable first token": changed(batch, loss_mask=[True] * length),
         "more tokens than seqLen": changed(batch, token_ids=[1] * 65, loss_mask=[False] * 65, logprobs=[0.0] * 65),
         "probability above 1": changed(batch, logprobs=[2.0 if m else 0.0 for m in mask]),
-        "nothing trainable": [s.model_copy(update={"loss_mask": [False] * len(s.token_ids)}) for s in batch],
+        "nothing trainable": [replace(s, loss_mask=[False] * len(s.token_ids)) for s in batch],
     }
     for what, rejected in bad.items():
         await c.step("a", 1, rejected, what, 422, "BatchInvalid")
     await c.ask("no batch", "POST", "/sessions/a/steps/1", "not json", 422, "TrainBatchInvalid")
-    demonstrations = [s.model_copy(update={"loss": SampleLoss.cross_entropy}) for s in samples(3, seed=2)]
-    taught = [s.model_copy(update={"teacher_logprobs": s.logprobs}) for s in samples(3, seed=3)]
+    demonstrations = [replace(s, loss=SampleLoss.cross_entropy) for s in samples(3, seed=2)]
+    taught = [replace(s, teacher_logprobs=s.logprobs) for s in samples(3, seed=3)]
     await c.step("a", 1, demonstrations, "demonstrations alone")
-    newest = [s.model_copy(update={"policy_version": 2}) for s in taught]
+    newest = [replace(s, policy_version=2) for s in taught]
     await c.step("a", 2, [*newest, *demonstrations], "teacher and demonstrations")
     await c.step("a", 3, samples(4), "step beyond the last", 422, "RunComplete")
 

@@ -46,7 +46,8 @@ from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.serving import DesiredAdapters, ServedAdapter, ServingReport, served_name
-from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, SessionState, StepResult, TrainBatch
+from rlrun.protocol.train_batch import BatchHeader
+from rlrun.protocol.trainer import CheckpointRequest, SessionSpec, SessionState, StepResult
 from rlrun.storage.layout import RunLayout, environment_package
 from rlrun.storage.manifest import Manifest
 from rlrun.storage.samples.index import SampleGroup, SampleIndex, SampleRow
@@ -76,7 +77,7 @@ from . import source
 MESSAGES: dict[str, type[BaseModel]] = {
     "trainer PUT /sessions/{session}": SessionSpec,
     "trainer -> session": SessionState,
-    "trainer POST /sessions/{session}/steps/{step}": TrainBatch,
+    "trainer POST /sessions/{session}/steps/{step}": BatchHeader,
     "trainer -> step": StepResult,
     "trainer POST /sessions/{session}/checkpoints/{step}": CheckpointRequest,
     "environment -> info": EnvironmentInfo,

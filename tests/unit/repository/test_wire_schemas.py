@@ -95,4 +95,4 @@ def test_a_schema_without_a_maximum_is_found() -> None:
 
 def test_schemas_of_all_programs_are_found() -> None:
     names = {model.__name__ for model in SCHEMAS}
-    assert {"RunStatus", "ServingReport", "TrainBatch", "GroupResult", "Manifest", "StorageGrant"} <= names
+    assert {"RunStatus", "ServingReport", "BatchHeader", "GroupResult", "Manifest", "StorageGrant"} <= names

@@ -5,6 +5,9 @@ restart at 0 with every sample, and attention separates samples at these restart
 block-diagonal causal mask, or the variable lengths of flash attention, from them. Attention with a mask costs width
 squared, so rows are as wide as the longest sample; flash attention needs a single long row. A model with layers that
 ignore positions gets one sample per row (`row_layout`).
+
+`pack` only decides which samples form a micro-batch, from their lengths. `MicroBatch.of` builds one when it is used, so
+that a step holds the tensors of one micro-batch, and a process needs no column of the others' samples.
 """
 
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from rlrun.protocol.trainer import Sample, SampleLoss
+from rlrun.protocol.train_batch import Sample, SampleLoss
 
 from rlrun_trainer.optimization.sampling_distribution import PLAIN, History, HistoryBuilder, SamplingDistribution
 
@@ -55,6 +58,14 @@ class MicroBatch:
     history: History | None = None
     """History of the N tokens, or None if the distribution does not depend on it."""
 
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Sample]], distribution: SamplingDistribution = PLAIN) -> "MicroBatch":
+        """Return the micro-batch of the samples in each row, which all have the same sampling parameters.
+        `distribution` is that of samples without own ones.
+        """
+        own = distribution.with_overrides(rows[0][0].sampling)
+        return _rectangle([[_arrays(sample) for sample in row] for row in rows], own)
+
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy on the device."""
         tensors = {k: v for k, v in vars(self).items() if isinstance(v, torch.Tensor | History)}
@@ -76,95 +87,114 @@ class _Arrays:
     turn_starts: np.ndarray
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Places of samples in a micro-batch, and its size."""
+
+    rows: list[list[int]]
+    """Indexes of the samples in each row."""
+    width: int
+    """Width of the rows in tokens."""
+    tokens: int
+    """Number of tokens, excluding padding."""
+    trainable: int
+    """Number of trainable tokens."""
+    policy_tokens: int
+    """Number of tokens trained with the policy gradient."""
+
+    @property
+    def samples(self) -> list[int]:
+        """Indexes of all samples, row by row."""
+        return [index for row in self.rows for index in row]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Sample as `pack` sees it."""
+
+    index: int
+    length: int
+    trainable: int
+    policy: bool
+
+
 def pack(
-    samples: Sequence[Sample],
-    budget: int,
-    single_row: bool = False,
-    at_least: int = 1,
-    distribution: SamplingDistribution = PLAIN,
-    share_rows: bool = True,
-) -> list[MicroBatch]:
-    """Return micro-batches of at most `budget` tokens (rows * width). Only a sample that is longer than the budget
-    exceeds it, in a micro-batch of its own.
+    samples: Sequence[Sample], budget: int, single_row: bool = False, at_least: int = 1, share_rows: bool = True
+) -> list[Layout]:
+    """Return the layouts of micro-batches of at most `budget` tokens (rows * width). Only a sample that is longer than
+    the budget exceeds it, in a micro-batch of its own.
 
     Uses first fit, longest samples first, so that the samples of a micro-batch have similar lengths and need little
     padding. Samples without trainable tokens are dropped. Returns at least `at_least` micro-batches unless there are
-    fewer samples. `distribution` is that of samples without own sampling parameters; samples with different parameters
-    never share a micro-batch. Without `share_rows` every sample has its own row, and `single_row` is ignored. The
-    result depends only on the arguments.
+    fewer samples. Samples with different sampling parameters never share a micro-batch. Without `share_rows` every
+    sample has its own row, and `single_row` is ignored. The result depends only on the arguments.
     """
-    by_sampling: dict[str, list[Sample]] = {}
-    for sample in samples:
+    by_sampling: dict[str, list[_Item]] = {}
+    for index, sample in enumerate(samples):
         key = "" if sample.sampling is None else sample.sampling.model_dump_json()
-        by_sampling.setdefault(key, []).append(sample)
+        item = _Item(index, len(sample.token_ids), sample.trainable, sample.loss is SampleLoss.policy)
+        by_sampling.setdefault(key, []).append(item)
     return [
-        batch
-        for own in by_sampling.values()
-        for batch in _pack_equal(
-            own, budget, single_row, at_least, distribution.with_overrides(own[0].sampling), share_rows
-        )
+        layout
+        for items in by_sampling.values()
+        for layout in _pack_equal(items, budget, single_row, at_least, share_rows)
     ]
 
 
-def _pack_equal(
-    samples: Sequence[Sample],
-    budget: int,
-    single_row: bool,
-    at_least: int,
-    distribution: SamplingDistribution,
-    share_rows: bool,
-) -> list[MicroBatch]:
-    """Return micro-batches of samples from one distribution, as `pack` does."""
-    arrays = [_arrays(s) for s in samples]
-    waiting = sorted((a for a in arrays if len(a.columns)), key=lambda a: -len(a.token_ids))
-    batches = _pack(waiting, budget, single_row, distribution, share_rows)
-    if len(batches) < at_least:
+def _pack_equal(items: Sequence[_Item], budget: int, single_row: bool, at_least: int, share_rows: bool) -> list[Layout]:
+    """Return layouts of samples with the same sampling parameters, as `pack` does."""
+    waiting = sorted((item for item in items if item.trainable), key=lambda item: -item.length)
+    layouts = _pack(waiting, budget, single_row, share_rows)
+    if len(layouts) < at_least:
         parts = min(at_least, len(waiting))
-        batches = [
-            batch
-            for i in range(parts)
-            for batch in _pack(waiting[i::parts], budget, single_row, distribution, share_rows)
-        ]
-    return batches
+        layouts = [layout for i in range(parts) for layout in _pack(waiting[i::parts], budget, single_row, share_rows)]
+    return layouts
 
 
-def _pack(
-    waiting: list[_Arrays], budget: int, single_row: bool, distribution: SamplingDistribution, share_rows: bool
-) -> list[MicroBatch]:
-    batches = []
+def _pack(waiting: list[_Item], budget: int, single_row: bool, share_rows: bool) -> list[Layout]:
+    layouts = []
     while waiting:
-        longest = len(waiting[0].token_ids)
+        longest = waiting[0].length
         most = max(1, budget // longest)
         if not share_rows:
-            rows, waiting = [[sample] for sample in waiting[:most]], waiting[most:]
+            rows, waiting = [[item] for item in waiting[:most]], waiting[most:]
         elif single_row:
             rows, waiting = _fill(waiting, max(budget, longest), 1)
         else:
             rows, waiting = _fill(waiting, longest, most)
-        batches.append(_rectangle(rows, max(sum(len(a.token_ids) for a in row) for row in rows), distribution))
-    return batches
+        items = [item for row in rows for item in row]
+        layouts.append(
+            Layout(
+                rows=[[item.index for item in row] for row in rows],
+                width=max(sum(item.length for item in row) for row in rows),
+                tokens=sum(item.length for item in items),
+                trainable=sum(item.trainable for item in items),
+                policy_tokens=sum(item.trainable for item in items if item.policy),
+            )
+        )
+    return layouts
 
 
-def _fill(waiting: list[_Arrays], width: int, most: int) -> tuple[list[list[_Arrays]], list[_Arrays]]:
-    rows: list[list[_Arrays]] = []
+def _fill(waiting: list[_Item], width: int, most: int) -> tuple[list[list[_Item]], list[_Item]]:
+    rows: list[list[_Item]] = []
     room: list[int] = []
     left = []
-    for sample in waiting:
-        length = len(sample.token_ids)
-        row = next((r for r, free in enumerate(room) if free >= length), None)
+    for item in waiting:
+        row = next((r for r, free in enumerate(room) if free >= item.length), None)
         if row is None and len(rows) < most:
             row = len(rows)
             rows.append([])
             room.append(width)
         if row is None:
-            left.append(sample)
+            left.append(item)
             continue
-        rows[row].append(sample)
-        room[row] -= length
+        rows[row].append(item)
+        room[row] -= item.length
     return rows, left
 
 
-def _rectangle(rows: list[list[_Arrays]], width: int, distribution: SamplingDistribution) -> MicroBatch:
+def _rectangle(rows: list[list[_Arrays]], distribution: SamplingDistribution) -> MicroBatch:
+    width = max(sum(len(sample.token_ids) for sample in row) for row in rows)
     ids = np.zeros((len(rows), width), dtype=np.int64)
     positions = np.zeros((len(rows), width), dtype=np.int64)
     placed: list[tuple[int, _Arrays]] = []
@@ -213,8 +243,8 @@ def _arrays(sample: Sample) -> _Arrays:
     policy = sample.loss is SampleLoss.policy
     untaught = np.full(len(columns), np.nan, dtype=np.float32)
     versions = np.full(len(columns), sample.policy_version, dtype=np.int64)
-    if sample.policy_versions is not None:
-        versions = np.asarray(sample.policy_versions, dtype=np.int64)[columns]
+    if sample.turn_versions is not None:
+        versions = np.asarray(sample.turn_versions, dtype=np.int64)[np.searchsorted(turns, columns, side="right") - 1]
     if not policy:
         nothing = np.zeros(len(columns), dtype=np.float32)
         return _Arrays(tokens, columns, nothing, nothing, untaught, versions, policy, turns)

@@ -15,15 +15,16 @@ import torch
 from rlrun.api.run_sections.training import KlPenalty, Loss
 from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.peft_format import NAME_PREFIX
+from rlrun_trainer.optimization.batch_share import BatchShare, BatchTotals, share_batch
 from rlrun_trainer.optimization.kl_penalty import first_beta, next_beta
 from rlrun_trainer.optimization.mfu import model_step_flops, peak_flops
 from rlrun_trainer.optimization.objective import AGE_MISMATCHES, AGE_TOKENS, MAXIMA, SUMS, Objective, backward
-from rlrun_trainer.optimization.packing import MicroBatch, pack
+from rlrun_trainer.optimization.packing import Layout, MicroBatch, pack
 from rlrun_trainer.optimization.sampling_distribution import PLAIN, SamplingDistribution
 from rlrun_trainer.runtime.process_group import StepAborted, full_tensor
 
@@ -59,25 +60,29 @@ class StepPlan:
 def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
     """Make one AdamW update on the slot's weights and return the step's metrics.
 
-    The update uses the gradient of the step's objective (see `objective`). Raises ProblemError (StepNotFinite,
-    TrainerOutOfMemory) with the slot unchanged, or StepAborted if the update fails.
+    The update uses the gradient of the step's objective (see `objective`). `samples` are the whole batch on the first
+    process, and ignored on the others. Raises ProblemError (StepNotFinite, TrainerOutOfMemory) with the slot unchanged,
+    or StepAborted if the update fails.
     """
     started = time.perf_counter()
     base.activate(slot)
     penalty = plan.penalty
     world = base.world
-    # Use at least one micro-batch per process, if there are enough samples.
-    at_least = max(plan.micro_batches, world.size)
-    batches = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, plan.distribution, base.shares_rows)
-    trainable = sum(len(batch.targets) for batch in batches)
+    layouts: list[Layout] = []
+    if world.is_leader:
+        # Use at least one micro-batch per process, if there are enough samples.
+        at_least = max(plan.micro_batches, world.size)
+        layouts = pack(samples, plan.micro_batch_tokens, base.single_row, at_least, base.shares_rows)
+    share = share_batch(world, samples, layouts)
+    totals = share.totals
     parameters = list(slot.parameters.values())
     beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
-    objective = Objective(plan.loss, beta, plan.version, trainable)
+    objective = Objective(plan.loss, beta, plan.version, totals.trainable)
     with _memory_limits(plan), _random_state(slot), _clean_gradients(slot):
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(base.device)
         with world.all_or_none():
-            parts = _backward_share(base, slot, batches, objective)
+            parts = _backward_share(base, slot, share, plan.distribution, objective)
             _check_memory(slot)
         world.all_reduce_gradients(parameters)
         _check_gradients(slot)
@@ -87,7 +92,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         largest = world.all_reduce_max(torch.stack([maxima for _, maxima in parts]).amax(0))
         figures = torch.cat([added, largest, norm.double()[None]]).tolist()
         forward_backward = time.perf_counter() - started
-        metrics = _learning_metrics(batches, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
+        metrics = _learning_metrics(totals, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
         if not all(map(_finite, (metrics["loss/mean"], metrics.get("mismatch_kl/all/mean", 0.0), figures[-1]))):
             raise ProblemError.of(
                 UNPROCESSABLE,
@@ -107,18 +112,17 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         if penalty is not None and beta is not None and "kl_penalty/kl" in metrics:
             slot.kl_beta = next_beta(penalty, beta, metrics["kl_penalty/kl"])
     seconds = time.perf_counter() - started
-    tokens = sum(batch.tokens for batch in batches)
     metrics |= {
         "optim/lr": plan.learning_rate,
         "optim/grad_norm": figures[-1],
-        "perf/throughput": tokens / seconds,
+        "perf/throughput": totals.tokens / seconds,
         "time/forward_backward": forward_backward,
-        "batch/samples": float(len(samples)),
-        "batch/tokens": float(tokens),
-        "batch/trainable_tokens": float(trainable),
-        "batch/micro_batches": float(len(batches)),
-        "batch/samples_per_row": sum(b.samples for b in batches) / sum(len(b.input_ids) for b in batches),
-        "batch/padding": 1 - tokens / sum(batch.input_ids.numel() for batch in batches),
+        "batch/samples": float(totals.samples),
+        "batch/tokens": float(totals.tokens),
+        "batch/trainable_tokens": float(totals.trainable),
+        "batch/micro_batches": float(totals.micro_batches),
+        "batch/samples_per_row": totals.packed / totals.rows,
+        "batch/padding": 1 - totals.tokens / totals.cells,
     }
     if base.device.type == "cuda":
         used = torch.tensor(torch.cuda.max_memory_allocated(base.device), device=base.device)
@@ -132,7 +136,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
 
 
 def _backward_share(
-    base: BaseModel, slot: AdapterSlot, batches: Sequence[MicroBatch], objective: Objective
+    base: BaseModel, slot: AdapterSlot, share: BatchShare, distribution: SamplingDistribution, objective: Objective
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Add the gradients of this process's micro-batches. Returns SUMS and MAXIMA of each, and zeros for padding passes.
 
@@ -141,14 +145,16 @@ def _backward_share(
     parts = []
     base.guard.failure = None
     try:
-        if objective.beta is not None and any(batch.policy_tokens for batch in batches):
+        if objective.beta is not None and share.totals.policy_tokens:
             base.fix_reference(slot)
-        for batch in base.world.partition(batches):
-            if batch is not None:
+        for number in range(share.passes):
+            if number < share.own:
+                batch = MicroBatch.of(share.micro_batches[number], distribution)
                 parts.append(backward(base, slot, batch, objective))
                 continue
-            # Sharded weights need all processes in every pass, so repeat the smallest micro-batch with weight 0.
-            sums, maxima = backward(base, slot, batches[-1], replace(objective, trainable=math.inf))
+            # Sharded weights need all processes in every pass, so repeat the last micro-batch with weight 0.
+            batch = MicroBatch.of(share.micro_batches[-1], distribution)
+            sums, maxima = backward(base, slot, batch, replace(objective, trainable=math.inf))
             parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
     except Exception as error:
         if base.world.size > 1:
@@ -195,13 +201,12 @@ def _check_memory(slot: AdapterSlot) -> None:
 
 
 def _learning_metrics(
-    batches: Sequence[MicroBatch], sums: Sequence[float], maxima: Sequence[float], beta: float | None
+    totals: BatchTotals, sums: Sequence[float], maxima: Sequence[float], beta: float | None
 ) -> dict[str, float]:
     """Return the metrics of the whole batch from its SUMS and MAXIMA. The policy's metrics require policy tokens."""
     total: Mapping[str, float] = dict(zip(SUMS, sums, strict=True))
     largest: Mapping[str, float] = dict(zip(MAXIMA, maxima, strict=True))
-    trainable = sum(len(batch.targets) for batch in batches)
-    policy = sum(batch.policy_tokens for batch in batches)
+    trainable, policy = totals.trainable, totals.policy_tokens
     policy_loss = total["policy_loss"] if beta is None else total["policy_loss"] + beta * total["kl"]
     metrics = {
         "loss/mean": (policy_loss + total["cross_entropy"]) / trainable,

@@ -39,8 +39,9 @@ class MessageFormat(Generic[T]):
         self._adapters: dict[str, TypeAdapter[Any]] = {each.__name__: TypeAdapter(each) for each in classes}
 
     def encode(self, value: T) -> bytes:
-        """Encode a value as a message."""
-        return type(value).__name__.encode() + b"\n" + to_json(value, by_alias=True)
+        """Encode a value as a message, without the fields that its class names in `local_fields`."""
+        local: frozenset[str] = getattr(value, "local_fields", frozenset())
+        return type(value).__name__.encode() + b"\n" + to_json(value, by_alias=True, exclude=set(local))
 
     def decode(self, message: bytes) -> T:
         """Decode a message. Raises RuntimeError if it does not have this format."""

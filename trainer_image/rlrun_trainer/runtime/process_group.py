@@ -8,7 +8,7 @@ safetensors or plain tensors. The `*_object` operations of torch would unpickle 
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from rlrun.constants import OUT_OF_MEMORY, Reason
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import STATE_LIMITS
 from rlrun.service.errors import ProblemError
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -28,8 +29,10 @@ T = TypeVar("T")
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Timeout of collective operations, which is longer than a step and limits how long a hanging process blocks others."""
 CPU = torch.device("cpu")
-LARGEST_MESSAGE = 4 * 1024**3
-"""Maximum size of a message in bytes: twice the largest batch that the server accepts."""
+LARGEST_MESSAGE = 2 * STATE_LIMITS.size
+"""Maximum size of a message in bytes: twice that of the orchestrator's state. Columns are no messages."""
+PIECE_BYTES = 8 * 1024**2
+"""Size of a piece of columns in bytes."""
 
 SUCCEEDED, FAILED = b"succeeded", b"failed"
 
@@ -120,10 +123,40 @@ class ProcessGroup:
         """Return the element-wise maximum over all processes."""
         return self._all_reduce(tensor, dist.ReduceOp.MAX)
 
-    def partition(self, things: Sequence[T]) -> list[T | None]:
-        """Return this process's part of the sequence. All parts have the same length, padded with None."""
-        rounds = range(0, len(things), self.size)
-        return [things[i + self.rank] if i + self.rank < len(things) else None for i in rounds]
+    def send_message(self, value: T, message_format: MessageFormat[T], rank: int) -> None:
+        """Send a value to one other process, which calls `receive_message`. Only the first process may call it."""
+        data = message_format.encode(value)
+        dist.send(torch.tensor([len(data)]), rank)
+        self.send_columns([data], rank)
+
+    def receive_message(self, message_format: MessageFormat[T]) -> T:
+        """Return the value that the first process sends to this one."""
+        length = torch.zeros(1, dtype=torch.int64)
+        dist.recv(length, 0)
+        return message_format.decode(bytes(self.receive_columns(_checked_length(int(length)))))
+
+    def send_columns(self, columns: Iterable[memoryview | bytes], rank: int) -> None:
+        """Send bytes to one other process, which knows their number, in pieces of PIECE_BYTES."""
+        piece = torch.empty(PIECE_BYTES, dtype=torch.uint8)
+        room, filled = memoryview(piece.numpy()), 0
+        for column in columns:
+            rest = memoryview(column)
+            while len(rest):
+                taken = rest[: PIECE_BYTES - filled]
+                room[filled : filled + len(taken)] = taken
+                filled, rest = filled + len(taken), rest[len(taken) :]
+                if filled == PIECE_BYTES:
+                    dist.send(piece, rank)
+                    filled = 0
+        if filled:
+            dist.send(piece[:filled], rank)
+
+    def receive_columns(self, size: int) -> memoryview:
+        """Return `size` bytes that the first process sends to this one."""
+        buffer = torch.empty(size, dtype=torch.uint8)
+        for start in range(0, size, PIECE_BYTES):
+            dist.recv(buffer[start : start + PIECE_BYTES], 0)
+        return memoryview(buffer.numpy())
 
     def all_reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Replace the gradients of replicated parameters by their sums over all processes. FSDP sums the gradients of
@@ -191,9 +224,13 @@ def group_of_one(device: str) -> None:
 
 def message_buffer(length: int) -> torch.Tensor:
     """Return a buffer for a message. Raises RuntimeError if another process announced an invalid length."""
+    return torch.zeros(_checked_length(length), dtype=torch.uint8)
+
+
+def _checked_length(length: int) -> int:
     if not 0 < length <= LARGEST_MESSAGE:
         raise RuntimeError(f"A message between processes has {length} bytes; 1 to {LARGEST_MESSAGE} are allowed.")
-    return torch.zeros(length, dtype=torch.uint8)
+    return length
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,18 +10,16 @@ from pydantic import BaseModel
 from rlrun.api.base.rules import ADMITTED
 from rlrun.constants import LATER, Reason
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, CheckpointRequest, SessionSpec, TrainBatch
+from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, STATE_LIMITS, CheckpointRequest, SessionSpec
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
-from rlrun.service.server import read_model
+from rlrun.service.server import read_batch, read_model
 
 from rlrun_trainer.server.prometheus import TrainerMetrics
 from rlrun_trainer.sessions.session_owners import SessionOwners
 from rlrun_trainer.sessions.session_registry import Sessions
 
 log = logging.getLogger(__name__)
-
-LARGEST_BODY = 2 * 1024**3
 
 M = TypeVar("M", bound=BaseModel)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -41,8 +39,9 @@ class Server:
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
+        # Bodies other than batches, which are read in pieces.
         app = web.Application(
-            client_max_size=LARGEST_BODY, middlewares=[answer_problems, token_middleware(self._token)]
+            client_max_size=STATE_LIMITS.size, middlewares=[answer_problems, token_middleware(self._token)]
         )
         app.add_routes(
             [
@@ -90,7 +89,7 @@ class Server:
 
     async def _step(self, request: web.Request) -> web.Response:
         session = self._ready().get(request.match_info["session"])
-        batch = await _body(request, TrainBatch)
+        batch = await read_batch(request)
         self._owners.check(session.name, _orchestrator(request))
         result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
         self.metrics.on_step(session.name, result)

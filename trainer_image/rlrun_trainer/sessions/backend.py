@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import Sample, SessionSpec
+from rlrun.protocol.train_batch import Sample
+from rlrun.protocol.trainer import SessionSpec
 
 from rlrun_trainer.artifacts.artifact_files import Files
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
@@ -17,10 +18,6 @@ class Backend(Protocol):
     Methods block: sessions call them on the compute thread, one at a time. Properties may be read from any thread. If a
     method raises ProblemError, the slot is unchanged.
     """
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens in the model's vocabulary. Token ids must be smaller."""
 
     @property
     def warnings(self) -> Sequence[Problem]:
@@ -41,7 +38,9 @@ class Backend(Protocol):
         """
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> dict[str, float]:
-        """Make the step that follows `version` and return its metrics."""
+        """Make the step that follows `version` and return its metrics. Raises ProblemError (BatchInvalid) for a token
+        outside of the vocabulary and for a log-probability that is none.
+        """
 
     def policy_files(self, name: str) -> Files:
         """Return the policy as the files that inference engines load."""

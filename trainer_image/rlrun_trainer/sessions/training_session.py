@@ -11,7 +11,8 @@ from typing import Any
 from rlrun.constants import CONFLICT, LATER, SESSION_MISSING, UNPROCESSABLE, Reason
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import Sample, SampleLoss, SessionSpec, SessionState, StepResult
+from rlrun.protocol.train_batch import Sample, SampleLoss
+from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
@@ -238,7 +239,7 @@ class TrainingSession:
             self.uploads.close()
 
     def _train(self, samples: list[Sample]) -> dict[str, float]:
-        check_batch(samples, self.spec.seq_len, self._backend.vocab_size)
+        check_batch(samples, self.spec.seq_len)
         return self._backend.train(self.name, self.spec, samples, self._step)
 
     async def _finish(self) -> StepResult:

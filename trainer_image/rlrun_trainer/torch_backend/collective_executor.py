@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from pydantic import SkipValidation
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import Sample, SessionSpec
+from rlrun.protocol.train_batch import Sample
+from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.service.exit import termination_log, write_termination_message
 from typing_extensions import override
@@ -26,6 +28,7 @@ from rlrun_trainer.artifacts.artifact_files import Files
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.peft_format import AdapterShape
+from rlrun_trainer.optimization.column_checks import check_columns
 from rlrun_trainer.optimization.learning_rate import learning_rate
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution, stop_tokens
 from rlrun_trainer.optimization.step import StepPlan, train_step
@@ -106,11 +109,13 @@ class Restore(Command[CheckpointProgress]):
 
 @dataclass(frozen=True)
 class Train(Command[dict[str, float]]):
-    """Command to make an optimizer step."""
+    """Command to make an optimizer step. The step itself sends each process its samples."""
 
+    local_fields: ClassVar[frozenset[str]] = frozenset({"samples"})
     name: str
-    samples: Sequence[Sample]
     plan: StepPlan
+    samples: SkipValidation[Sequence[Any]] = ()
+    """Batch of `Sample`, which only the first process has."""
 
     @override
     def run(self, base: BaseModel) -> dict[str, float]:
@@ -207,11 +212,6 @@ class CollectiveExecutor:
         return self._run_together(command)
 
     @property
-    def vocab_size(self) -> int:
-        """Number of tokens of the model."""
-        return self.base.vocab_size
-
-    @property
     def warnings(self) -> Sequence[Problem]:
         """Warnings about the model."""
         return self.base.warnings
@@ -230,6 +230,7 @@ class CollectiveExecutor:
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> dict[str, float]:
         """Make an optimizer step with the run's settings. Raises ProblemError."""
+        check_columns(samples, self.base.vocab_size)
         ends = stop_tokens(self.base.model) if spec.sampling.min_tokens else ()
         plan = StepPlan(
             learning_rate=learning_rate(spec, version, self.base.slots[name].updates),
@@ -242,7 +243,7 @@ class CollectiveExecutor:
             kl_penalty=spec.kl_penalty,
             micro_batches=spec.gradient_accumulation_steps,
         )
-        return self.run_on_all(Train(name, samples, plan))
+        return self.run_on_all(Train(name, plan, samples))
 
     def snapshot(self, name: str, progress: CheckpointProgress) -> Files:
         """Return the files of a checkpoint of the current state. Raises ProblemError."""

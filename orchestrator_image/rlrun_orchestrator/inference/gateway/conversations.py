@@ -6,9 +6,10 @@ what the previous chat does not have.
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any
 
@@ -20,8 +21,8 @@ Messages = Sequence[Any]
 
 MAX_CHAT_BYTES = 32 * 1024**2
 """Maximum memory in bytes of one rollout's chats that later ones may continue, excluding their recorded turns."""
-TOKEN_BYTES = 40
-"""Memory of a token id in a list, in bytes."""
+TOKEN_BYTES = 4
+"""Memory of a token id in bytes."""
 CHAT_BYTES = 1024
 """Memory of a chat in bytes, excluding its tokens and texts."""
 REASONING = ("reasoning", "reasoning_content")
@@ -47,7 +48,7 @@ class Conversation:
     """Chat with whose exact tokens the prompt starts, because the gateway put them there."""
     prefix_length: int = 0
     """Length of the common prefix of the template's renderings of this chat and `before`."""
-    suffix: Sequence[int] = ()
+    suffix: "array[int]" = field(default_factory=lambda: array("i"))
     """Remaining tokens of the template's rendering, if there is a `before`."""
     arrival: int = 0
     """Arrival number of the request."""
@@ -61,14 +62,14 @@ class Conversation:
         return CHAT_BYTES + TOKEN_BYTES * len(self.suffix) + texts
 
     @property
-    def tokens(self) -> list[int]:
+    def tokens(self) -> "array[int]":
         """Exact tokens of prompt and completion."""
         return self.turn.prompt_ids + self.turn.completion_ids
 
     @property
-    def prompt_ids(self) -> list[int]:
+    def prompt_ids(self) -> "array[int]":
         """Tokens of the chat as the template renders it. The turn's own prompt may contain sampled tokens instead."""
-        parts, missing, one = list[Sequence[int]](), self.prefix_length + len(self.suffix), self
+        parts, missing, one = list["array[int]"](), self.prefix_length + len(self.suffix), self
         while one.before is not None:
             if missing > one.prefix_length:
                 parts.append(one.suffix[: missing - one.prefix_length])
@@ -78,7 +79,7 @@ class Conversation:
             return self.turn.prompt_ids
         ids = one.turn.prompt_ids[:missing]
         for part in reversed(parts):
-            ids += part
+            ids.extend(part)
         return ids
 
 

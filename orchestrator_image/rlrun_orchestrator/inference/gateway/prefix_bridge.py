@@ -1,7 +1,8 @@
 """Prompts that keep the exact tokens of a conversation, built from the engine's own rendering."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun_orchestrator.data.trajectories import Turn, common_length
@@ -24,9 +25,9 @@ class Continuation:
     """Prompt of a chat that continues a conversation."""
 
     last: Conversation
-    prompt: list[int] | None = None
+    prompt: "array[int] | None" = None
     """Tokens to send with the messages. With None, the engine renders the messages."""
-    rendered: Sequence[int] = ()
+    rendered: "array[int]" = field(default_factory=lambda: array("i"))
     """Tokens of the messages as rendered by the template, including reasoning that the client omitted."""
 
 

@@ -6,6 +6,7 @@ them, followed by what the template puts after the answer, if the engine's own r
 that the template keeps the whole answer. Otherwise the chat is sent unchanged, and a new training sequence starts.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ ENDS = ("stop", "tool_calls")
 class RenderedChat:
     """Tokens of messages, rendered by the engine."""
 
-    ids: Sequence[int]
+    ids: "array[int]"
     names: Sequence[str]
     """Names of the tokens in the vocabulary."""
 
@@ -57,18 +58,19 @@ def is_open_ended(requested: Mapping[str, Any]) -> bool:
     return not requested.get("continue_final_message") and requested.get("add_generation_prompt") is not False
 
 
-def continue_exactly(last: Conversation, whole: Sequence[int]) -> list[int] | None:
+def continue_exactly(last: Conversation, whole: "array[int]") -> "array[int] | None":
     """Return the prompt that starts with the exact tokens of `last`, or None if the template changes earlier tokens or
     renders the answer differently than sampled. `whole` has the tokens of all messages.
     """
     completion = last.turn.completion_ids
-    start, end = len(last.prompt_ids), len(last.prompt_ids) + len(completion)
-    if not has_prefix(whole, last.prompt_ids) or list(whole[start:end]) != completion or len(whole) == end:
+    prompt_ids = last.prompt_ids
+    start, end = len(prompt_ids), len(prompt_ids) + len(completion)
+    if not has_prefix(whole, prompt_ids) or whole[start:end] != completion or len(whole) == end:
         return None
-    return [*last.tokens, *whole[end:]]
+    return last.tokens + whole[end:]
 
 
-def bridge(last: Conversation, until: RenderedChat, whole: Sequence[int]) -> list[int] | None:
+def bridge(last: Conversation, until: RenderedChat, whole: "array[int]") -> "array[int] | None":
     """Return the prompt that starts with the exact tokens of `last` and continues like the template, or None if such a
     prompt is not certain to be correct.
 
@@ -82,27 +84,27 @@ def bridge(last: Conversation, until: RenderedChat, whole: Sequence[int]) -> lis
     common = common_length(before, whole)
     if "".join(token_text(until.names[common : len(before)]).split()) not in ("", EMPTY_REASONING):
         return None
-    answer, names = list(until.ids[len(before) :]), until.names[len(before) :]
+    answer, names = until.ids[len(before) :], until.names[len(before) :]
     if not has_prefix(whole[common:], answer):
         return None
-    following = list(whole[common + len(answer) :])
+    following = whole[common + len(answer) :]
     end = last.turn.completion_ids[-1]
     if end in answer:
         place = answer.index(end)
         behind = answer[place + 1 :]
-    elif following[:1] == [end]:
+    elif following and following[0] == end:
         # The token also starts the next message, as in GLM's templates.
-        place, behind, following = len(answer), [], following[1:]
+        place, behind, following = len(answer), array("i"), following[1:]
     else:
         return None
     is_whole = _has_all_parts(token_text(names[:place]), last.answer) and not token_text(names[place + 1 :]).strip()
     is_whole = is_whole and _has_all_sampled(names[:place], last.sampled_text)
-    return [*last.tokens, *behind, *following] if is_whole and following else None
+    return last.tokens + behind + following if is_whole and following else None
 
 
-def has_prefix(ids: Sequence[int], prefix: Sequence[int]) -> bool:
+def has_prefix(ids: "array[int]", prefix: "array[int]") -> bool:
     """Return True if `ids` start with exactly these tokens."""
-    return len(ids) >= len(prefix) and list(ids[: len(prefix)]) == list(prefix)
+    return len(ids) >= len(prefix) and ids[: len(prefix)] == prefix
 
 
 def sampled_text(texts: Iterable[str]) -> str:

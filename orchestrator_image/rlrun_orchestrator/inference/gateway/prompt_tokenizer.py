@@ -1,12 +1,15 @@
 """Token ids of prompts, from the tokenizer and the chat template of the engine that serves the group."""
 
 import json
+from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from rlrun.api.base.received import ENGINE_LIMITS, read_fast
 from rlrun.service.errors import ProblemError
 
+from rlrun_orchestrator.data.trajectories import token_array
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, ServedPolicy
 from rlrun_orchestrator.inference.gateway.prefixes import RenderedChat
 from rlrun_orchestrator.inference.gateway.request_router import NoReplicaAvailable, RequestRouter
@@ -22,7 +25,7 @@ class PromptTokenizer:
     def __init__(self, router: RequestRouter) -> None:
         self._router = router
 
-    async def chat(self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any]) -> list[int] | None:
+    async def chat(self, group: LiveGroup, served: ServedPolicy, requested: Mapping[str, Any]) -> "array[int] | None":
         """Return the token ids of a chat's prompt, or None if the engine does not return them."""
         return _tokens(await self._ask(group, served, _chat_body(requested)))
 
@@ -78,6 +81,10 @@ def _chat_body(requested: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _tokens(answer: Mapping[str, Any]) -> list[int] | None:
+def _tokens(answer: Mapping[str, Any]) -> "array[int] | None":
     tokens = answer.get("tokens")
-    return tokens if isinstance(tokens, list) else None
+    if not isinstance(tokens, list):
+        return None
+    with suppress(TypeError, OverflowError):
+        return token_array(tokens)
+    return None

@@ -11,6 +11,8 @@ from rlrun.protocol.trainer import are_logprobs
 from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.sampling_rules import CompletionKind
 
+LARGEST_TOKEN = 2**31 - 1
+
 
 class InvalidEngineResponse(ValueError):
     """Error for a response of the engine that lacks valid tokens or logprobs, which training needs."""
@@ -48,7 +50,7 @@ def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
             "whether it has a logprobs limit or another API server in front of it"
         )
     _check_tokens(prompt_ids, completion_ids, logprobs)
-    return Turn(prompt_ids, completion_ids, logprobs, choice.get("finish_reason"))
+    return Turn.of(prompt_ids, completion_ids, logprobs, choice.get("finish_reason"))
 
 
 def _check_tokens(prompt_ids: list[Any], completion_ids: list[Any], logprobs: list[Any]) -> None:
@@ -66,7 +68,7 @@ def _check_tokens(prompt_ids: list[Any], completion_ids: list[Any], logprobs: li
 
 def _are_token_ids(values: list[Any]) -> bool:
     # Avoid a loop in Python, because a prompt has all tokens of the previous turns.
-    return set(map(type, values)) <= {int} and min(values, default=0) >= 0
+    return set(map(type, values)) <= {int} and min(values, default=0) >= 0 and max(values, default=0) <= LARGEST_TOKEN
 
 
 def refusal_problem(status: int, data: bytes) -> Problem:

@@ -12,6 +12,7 @@ turns in one rollout must send an id.
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -272,7 +273,7 @@ class Gateway:
         requested: dict[str, Any],
         *,
         prompt_tokens: int | None = None,
-        prompt_ids: list[int] | None = None,
+        prompt_ids: Sequence[int] | None = None,
     ) -> tuple[int, bytes]:
         seed_key = SamplingSeedKey(group.ordinal, exchange.session.rollout_order, exchange.turn, group.record)
         outgoing = (group.rules or self._rules).to_engine_request(

@@ -1,7 +1,6 @@
 """S3 fails at every call of a session's life in turn: the run goes on, and in the end everything is there and whole."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from rlrun_trainer.artifacts import policy_publisher
 
 from tests.support import tiny_model
 from tests.support.s3_faults import Faults
+from tests.support.train_bodies import body_of
 from tests.support.trainer_client import Client
 
 LAST = 2
@@ -47,7 +47,7 @@ async def test_an_s3_failure_at_any_call_delays_uploads_and_loses_none(
         uploads = client.sessions.get("run").uploads
         uploads.wait = lambda failures: 0.01
         for step in range(LAST):
-            batch = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny_model.samples(2, step)]})
+            batch = body_of(tiny_model.samples(2, step))
             await patiently(client, "POST", f"/sessions/run/steps/{step}", batch)
             await patiently(client, "POST", f"/sessions/run/checkpoints/{step + 1}", "{}")
         await patiently(client, "POST", f"/sessions/run/adapters/{LAST}", "{}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts.checkpoint_names import stored_weights
 from rlrun_trainer.model.adapter_targets import linear_layers
@@ -75,7 +75,7 @@ def sampled(base: BaseModel, lengths: Sequence[int] = LENGTHS) -> list[Sample]:
         with as_served(base):
             found = [0.0, *tiny_model.plain_logprobs(base, bare).tolist()]
         logprobs = [min(value, 0.0) if trained else 0.0 for value, trained in zip(found, mask, strict=True)]
-        made.append(bare.model_copy(update={"logprobs": logprobs}))
+        made.append(replace(bare, logprobs=logprobs))
     return made
 
 
@@ -130,7 +130,7 @@ def test_layers_without_a_gradient_are_named_once(tmp_path: Path, monkeypatch: p
     base = load(tmp_path, "deepseek_v32")
     indexer = [name for name in linear_layers(base.model).served if ".indexer." in name]
     slot = opened(base)
-    equal_rewards = [s.model_copy(update={"advantage": 0.0}) for s in sampled(base)]
+    equal_rewards = [replace(s, advantage=0.0) for s in sampled(base)]
     train_step(base, slot, equal_rewards, PLAN)
     assert slot.warnings == [], "a step without a gradient shows nothing"
     for _ in range(2):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from rlrun.api.run_sections.training import KlPenalty, Loss, RatioLimit, RatioType
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.step import StepPlan, train_step
 

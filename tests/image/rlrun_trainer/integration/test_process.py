@@ -17,6 +17,7 @@ from rlrun.storage.store import Store
 from tests.support import tiny_model
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
+from tests.support.train_bodies import body_of
 from tests.support.trainer_process import START_SECONDS, call, ready, start
 
 DEVICE = ("--device", tiny_model.DEVICE)
@@ -38,7 +39,7 @@ def trainer(model_dir: Path, s3_server: S3Server, port: int) -> Iterator[subproc
 def test_sigterm_finishes_uploads(trainer: subprocess.Popen[str], port: int, s3_server: S3Server, store: Store) -> None:
     run_uri = f"s3://{s3_server.bucket}/t/team/{uuid.uuid4().hex}"
     assert call(port, "PUT", "/sessions/run", tiny_model.spec(run_uri).model_dump_json(by_alias=True))[0] == 200
-    batch = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny_model.samples(8)]})
+    batch = body_of(tiny_model.samples(8))
     assert call(port, "POST", "/sessions/run/steps/0", batch)[0] == 200
     assert call(port, "POST", "/sessions/run/checkpoints/1", "{}")[0] == 202
     assert call(port, "POST", "/sessions/run/adapters/1")[0] == 202
@@ -57,14 +58,14 @@ def test_sigterm_saves_what_no_checkpoint_holds(
     assert (
         call(port, "PUT", "/sessions/idle", tiny_model.spec(run_uri + "-idle").model_dump_json(by_alias=True))[0] == 200
     )
-    batch = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny_model.samples(8)]})
+    batch = body_of(tiny_model.samples(8))
     assert call(port, "POST", "/sessions/run/steps/0", batch)[0] == 200
     state = json.dumps({"orchestratorState": {"step": 1, "deal": [1, 2]}})
     assert call(port, "POST", "/sessions/run/checkpoints/1", state)[0] == 202
     assert call(port, "POST", "/sessions/run/steps/1", batch)[0] == 200
     with ThreadPoolExecutor() as pool:
         # Just before a step or in the middle of it, and more than once: neither loses anything.
-        large = json.dumps({"samples": [s.model_dump(by_alias=True) for s in tiny_model.samples(2000)]})
+        large = body_of(tiny_model.samples(2000))
         step = pool.submit(call, port, "POST", "/sessions/run/steps/2", large)
         trainer.send_signal(signal.SIGTERM)
         trainer.send_signal(signal.SIGTERM)

@@ -1,12 +1,13 @@
 """Layers that an adapter gets: those that the trainer trains and vLLM serves, never routers and experts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
 from rlrun.api.model import Lora
-from rlrun.protocol.trainer import SampleLoss
+from rlrun.protocol.train_batch import SampleLoss
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.model.adapter_targets import LinearLayers, file_targets, missed_layers, resolve
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
@@ -70,7 +71,7 @@ def test_all_linear_is_every_layer_that_can_be_served_and_no_router(tmp_path: Pa
 def test_default_targets_train_every_architecture(tmp_path: Path, name: str) -> None:
     base = load(tmp_path, name)
     slot = opened(base, *Lora().target_modules)
-    samples = [s.model_copy(update={"loss": SampleLoss.cross_entropy}) for s in tiny_model.samples(8)]
+    samples = [replace(s, loss=SampleLoss.cross_entropy) for s in tiny_model.samples(8)]
     losses = [train_step(base, slot, samples, PLAN)["loss/mean"] for _ in range(3)]
     assert losses[-1] < losses[0]
     assert all(float(p.detach().abs().max()) > 0 for p in slot.parameters.values())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from peft import PeftModel
 from rlrun.api.run_sections.training import KlPenalty
-from rlrun.protocol.trainer import SampleLoss
+from rlrun.protocol.train_batch import SampleLoss
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS
 from rlrun_trainer.artifacts.checkpoint_facts import REFERENCE, CheckpointProgress
@@ -246,7 +246,7 @@ def compared(base: BaseModel, shape: AdapterShape = tiny_model.SHAPE) -> tuple[A
     """A slot after a demonstration and two steps with a KL penalty, and its checkpoint."""
     slot = base.open("a", tiny_model.MODEL, shape, 0)
     plan = replace(PLAN, kl_penalty=KlPenalty())
-    demonstrations = [s.model_copy(update={"loss": SampleLoss.cross_entropy}) for s in tiny_model.samples(8)]
+    demonstrations = [replace(s, loss=SampleLoss.cross_entropy) for s in tiny_model.samples(8)]
     train_step(base, slot, demonstrations, plan)
     for seed in range(2):
         train_step(base, slot, tiny_model.samples(8, seed), plan)
@@ -305,7 +305,7 @@ def test_a_mixture_of_experts_trains_and_stock_peft_loads_its_adapter(tmp_path: 
     model_dir = tiny_model.save_moe(tmp_path / "moe")
     base = tiny_model.load(model_dir)
     slot = base.open("a", tiny_model.MODEL, AdapterShape(4, 8.0, ("q_proj", "k_proj", "v_proj", "o_proj")), 0)
-    samples = [s.model_copy(update={"loss": SampleLoss.cross_entropy}) for s in tiny_model.samples(8)]
+    samples = [replace(s, loss=SampleLoss.cross_entropy) for s in tiny_model.samples(8)]
     metrics = [train_step(base, slot, samples, PLAN) for _ in range(4)]
     assert metrics[-1]["loss/mean"] < metrics[0]["loss/mean"]
     assert_stock_peft_agrees(base, slot, model_dir, tmp_path)

@@ -12,12 +12,12 @@ from rlrun_trainer.model import row_layout
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.model.row_layout import RowDifference, measure, mixing_layers
-from rlrun_trainer.optimization.packing import pack
 from rlrun_trainer.optimization.step import train_step
 
 from tests.image.rlrun_trainer.optimization.test_objective import gradients_of, mixed
 from tests.image.rlrun_trainer.optimization.test_step import ALONE, PLAN, assert_same
 from tests.support import model_families, tiny_model
+from tests.support.micro_batches import micro_batches
 
 HYBRIDS = {"qwen3_next": "linear_attention", "qwen3_5": "linear_attention", "lfm2": "conv"}
 HYBRIDS |= {"granitemoehybrid": "linear_attention"}
@@ -43,7 +43,7 @@ def test_log_probs_of_a_batch_are_those_of_each_sample_alone(tmp_path: Path, nam
     compared = 0
     with torch.no_grad():
         alone = {tuple(s.token_ids): tiny_model.plain_logprobs(base, s) for s in made}
-        for batch in pack(made, 80, base.single_row, share_rows=base.shares_rows):
+        for batch in micro_batches(made, 80, base.single_row, share_rows=base.shares_rows):
             moved = batch.to(base.device)
             hidden = base.hidden_states(moved.input_ids, moved.position_ids)
             logp = torch.log_softmax(base.head(hidden).float(), -1).cpu()
@@ -164,7 +164,7 @@ def test_tolerance_depends_on_the_precision(dtype: torch.dtype) -> None:
 def test_rows_that_are_not_shared_hold_one_sample_each() -> None:
     made = tiny_model.samples(30, seed=1)
     for single_row in (False, True):
-        batches = pack(made, 64, single_row, share_rows=False)
+        batches = micro_batches(made, 64, single_row, share_rows=False)
         assert sum(batch.samples for batch in batches) == sum(len(batch.input_ids) for batch in batches) == len(made)
         assert all(batch.input_ids.numel() <= 64 for batch in batches)
         assert sum(batch.tokens for batch in batches) / sum(batch.input_ids.numel() for batch in batches) > 0.8

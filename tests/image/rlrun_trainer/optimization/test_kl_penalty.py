@@ -1,13 +1,13 @@
 """The price of leaving the starting model: its gradient, its controller, and what it does to a run."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from rlrun.api.run_sections.training import KlPenalty
-from rlrun.protocol.trainer import SampleLoss
+from rlrun.protocol.train_batch import SampleLoss
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.model.base_model import BaseModel, Reference
 from rlrun_trainer.optimization.kl_penalty import WEIGHT_LIMIT, divergence, next_beta
@@ -153,6 +153,17 @@ def test_other_runs_do_not_move_the_reference(base: BaseModel, monkeypatch: pyte
     assert other.files() == before
 
 
+@dataclass(frozen=True)
+class TwoProcesses(ProcessGroup):
+    """The first of two processes. What it sends is lost."""
+
+    def send_message(self, value: Any, message_format: Any, rank: int) -> None:
+        pass
+
+    def send_columns(self, columns: Any, rank: int) -> None:
+        pass
+
+
 def test_a_reference_that_does_not_fit_ends_a_process_of_several(
     base: BaseModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +176,7 @@ def test_a_reference_that_does_not_fit_ends_a_process_of_several(
     with pytest.raises(ProblemError, match="TrainerOutOfMemory"):
         train_step(base, slot, tiny_model.samples(4), replace(PLAN, kl_penalty=FIXED))
     # The other processes are in the collective operations of their passes: this one must not wait for their results.
-    monkeypatch.setattr(base.loader, "world", ProcessGroup(rank=1, size=2))
+    monkeypatch.setattr(base.loader, "world", TwoProcesses(size=2))
     with pytest.raises(StepAborted, match="a planted failure"):
         train_step(base, slot, tiny_model.samples(4), replace(PLAN, kl_penalty=FIXED))
 

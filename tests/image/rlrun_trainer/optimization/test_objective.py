@@ -10,7 +10,7 @@ import pytest
 import torch
 from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import Loss, RatioLimit, RatioType
-from rlrun.protocol.trainer import Sample, SampleLoss
+from rlrun.protocol.train_batch import Sample, SampleLoss
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.objective import _chunk
 from rlrun_trainer.optimization.policy_loss import PolicyLoss, policy_loss

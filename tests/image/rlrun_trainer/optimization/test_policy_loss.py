@@ -6,7 +6,7 @@ import pytest
 import torch
 from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import Dppo, Loss
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization.policy_loss import policy_loss
@@ -323,7 +323,9 @@ def test_mismatch_by_age_follows_the_tokens_of_a_sample(base: BaseModel) -> None
     for sample in batch:
         logp = tiny_model.plain_logprobs(base, sample, TEMPERATURE).tolist()
         half = len(sample.token_ids) // 2
-        sample.policy_version, sample.policy_versions = 6, [6 if i < half else 7 for i in range(len(sample.token_ids))]
+        drawn = [i for i, m in enumerate(sample.loss_mask) if m]
+        sample.turn_starts = sorted({drawn[0], next(i for i in drawn if i >= half)})
+        sample.policy_version, sample.turn_versions = 6, [6 if i < half else 7 for i in sample.turn_starts]
         sample.logprobs = [logp[i - 1] - (i < half) if m else 0.0 for i, m in enumerate(sample.loss_mask)]
     metrics = train_step(base, slot, batch, replace(PLAN, version=7))
     assert metrics["mismatch_kl/on_policy/mean"] < 1e-8

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 from rlrun.api.run_sections.rollouts import Sampling, TrainSampling
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.optimization import sampling_distribution as distribution_module
-from rlrun_trainer.optimization.packing import pack
 from rlrun_trainer.optimization.sampling_distribution import (
     HistoryBuilder,
     SamplingDistribution,
@@ -24,6 +23,7 @@ from tokenizers import Tokenizer, models
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from tests.support import tiny_model
+from tests.support.micro_batches import micro_batches
 
 STOPS = (2, 5)
 WAYS = {
@@ -138,9 +138,9 @@ def test_a_step_has_samples_of_environments_with_their_own_sampling(base: BaseMo
     batch = [rollout(base, run, seed)[0] for seed in range(3)]
     for own in (TrainSampling(temperature=1.5), TrainSampling(top_p=0.6), TrainSampling(min_p=0.3)):
         drawn = [rollout(base, own.apply_to(run), seed)[0] for seed in range(3, 6)]
-        batch += [sample.model_copy(update={"sampling": own}) for sample in drawn]
+        batch += [replace(sample, sampling=own) for sample in drawn]
     random.Random(1).shuffle(batch)
-    forgotten = [sample.model_copy(update={"sampling": None}) for sample in batch]
+    forgotten = [replace(sample, sampling=None) for sample in batch]
     assert train_step(base, slot, forgotten, replace(plan(run), learning_rate=0.0))["mismatch_kl/all/max"] > 1e-4
     metrics = train_step(base, slot, batch, plan(run))
     assert metrics["mismatch_kl/all/max"] < 1e-9
@@ -182,7 +182,7 @@ def test_gradient_is_that_of_the_bent_distribution(base: BaseModel, single_row: 
                 wanted = wanted + (scores[token] - possible.logsumexp(0)) * sample.advantage
     gradients = torch.autograd.grad(wanted, parameters)
     got = torch.zeros(())
-    for packed in pack(batch, 60, single_row, distribution=SamplingDistribution(how, STOPS)):
+    for packed in micro_batches(batch, 60, single_row, distribution=SamplingDistribution(how, STOPS)):
         micro = packed.to(base.device)
         hidden = base.hidden_states(micro.input_ids, micro.position_ids).flatten(0, 1)[micro.predicting]
         logp, _ = token_logprobs(hidden, micro.targets, base.head, micro.distribution, 7, micro.history)
@@ -271,5 +271,5 @@ def test_minimum_of_a_turn_that_follows_another_one_directly_is_applied(base: Ba
     batch = [rollout(base, how, seed, continued=True)[0] for seed in range(6)]
     metrics = train_step(base, slot, batch, plan(how))
     assert metrics["mismatch_kl/all/max"] < 1e-9
-    merged = [sample.model_copy(update={"turn_starts": []}) for sample in batch]
+    merged = [replace(sample, turn_starts=[]) for sample in batch]
     assert train_step(base, slot, merged, plan(how))["mismatch_kl/all/max"] > 1e-4

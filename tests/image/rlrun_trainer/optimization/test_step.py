@@ -7,7 +7,7 @@ import pytest
 import torch
 from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import KlPenalty, Loss, RatioType
-from rlrun.protocol.trainer import SampleLoss
+from rlrun.protocol.train_batch import SampleLoss
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.optimization.packing import pack

@@ -18,7 +18,8 @@ import pytest
 import torch
 from rlrun.api.run_sections.training import KlPenalty
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import SampleLoss, SessionSpec, SessionState, StepResult, TrainBatch
+from rlrun.protocol.train_batch import SampleLoss, TrainBatch
+from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 from rlrun_trainer.runtime.compute_thread import Compute
@@ -32,6 +33,7 @@ from tests.support import tiny_model
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
 from tests.support.source_tree import PYTHONPATH
+from tests.support.train_bodies import body_of
 
 SETTINGS = TrainerSettings()
 START_SECONDS = 240
@@ -101,7 +103,7 @@ class Trainer:
         return SessionState.model_validate_json(text)
 
     def step(self, step: int, batch: TrainBatch) -> StepResult:
-        status, text = self.call("POST", f"/sessions/run/steps/{step}", batch.model_dump_json(by_alias=True))
+        status, text = self.call("POST", f"/sessions/run/steps/{step}", body_of(batch.samples, batch.batch_id))
         assert status == 200, text + self.log.read_text()
         return StepResult.model_validate_json(text)
 
@@ -290,7 +292,7 @@ async def test_a_loss_that_is_no_number_on_one_process_changes_nothing_on_any(
     dense.open(tiny_model.spec(run_uri, **changes))
     bad = batch(12, 0)
     bad.samples[3].advantage = 3e38
-    status, text = dense.call("POST", "/sessions/run/steps/0", bad.model_dump_json(by_alias=True))
+    status, text = dense.call("POST", "/sessions/run/steps/0", body_of(bad.samples))
     assert (status, Problem.model_validate_json(text).reason) == (422, "StepNotFinite")
     ours = [dense.step(0, batch(12, 0))]
     dense.call("DELETE", "/sessions/run")

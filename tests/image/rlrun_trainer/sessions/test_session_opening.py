@@ -2,13 +2,14 @@
 
 import uuid
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic.alias_generators import to_snake
 from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.protocol.policy import PolicyKind
-from rlrun.protocol.trainer import Sample, SampleLoss
+from rlrun.protocol.train_batch import Sample, SampleLoss
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store
 from rlrun_trainer.model.base_model import BaseModel
@@ -203,7 +204,7 @@ async def test_beta_goes_on_from_a_checkpoint(sessions: Sessions, run_uri: str) 
 
 def demonstrations(seed: int) -> list[Sample]:
     return [
-        sample.model_copy(update={"loss": SampleLoss.cross_entropy, "logprobs": [0.0] * len(sample.token_ids)})
+        replace(sample, loss=SampleLoss.cross_entropy, logprobs=[0.0] * len(sample.token_ids))
         for sample in tiny_model.samples(8, seed)
     ]
 
@@ -279,8 +280,7 @@ async def test_session_state_has_the_result_of_the_last_step(
 async def test_demonstrations_have_no_age(sessions: Sessions, run_uri: str) -> None:
     session = await sessions.open("run", tiny_model.spec(run_uri))
     batch = [
-        sample.model_copy(update={"loss": SampleLoss.cross_entropy, "policy_version": 0})
-        for sample in tiny_model.samples(6, seed=2)
+        replace(sample, loss=SampleLoss.cross_entropy, policy_version=0) for sample in tiny_model.samples(6, seed=2)
     ]
     await session.train(0, tiny_model.samples(4))
     metrics = (await session.train(1, tiny_model.samples(4, seed=1) + batch)).metrics

@@ -42,8 +42,8 @@ EXAMPLES = [
     OpenSlot("run", tiny_model.spec("s3://b/x")),
     CloseSlot("run"),
     Restore("run", Path("/checkpoint")),
-    Train("run", tiny_model.samples(2, 0), PLAN),
-    Train("run", tiny_model.samples(2, 0), replace(PLAN, distribution=BENT, kl_penalty=KlPenalty(beta=0.1))),
+    Train("run", PLAN),
+    Train("run", replace(PLAN, distribution=BENT, kl_penalty=KlPenalty(beta=0.1))),
     WriteModel("run"),
     Snapshot("run", CheckpointProgress(7, "uid", {"seen": [1, 2.5]}, 6, StepOutcome({"loss/mean": 0.1}, "b"))),
     Heartbeat(),
@@ -181,7 +181,7 @@ def test_a_process_that_ends_for_lack_of_memory_in_the_update_says_so(
 
     monkeypatch.setattr(slot.optimizer, "step", fail)
     with pytest.raises(Ended):
-        CollectiveExecutor(base, end).run_on_all(Train("run", tiny_model.samples(2, 0), PLAN))
+        CollectiveExecutor(base, end).run_on_all(Train("run", PLAN, tiny_model.samples(2, 0)))
     problem = Problem.model_validate_json(log.read_text())
     assert problem.reason == "TrainerOutOfMemory"
     assert "microBatchTokens" in problem.message

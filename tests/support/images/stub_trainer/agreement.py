@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlrun.protocol.trainer import Sample, SampleLoss
+from rlrun.protocol.train_batch import Sample, SampleLoss
 
 from tests.support.images.stub_engine.completion import LOWEST, Completion, SamplingParameters, distribution
 from tests.support.images.stub_engine.language_model import LanguageModel
@@ -36,12 +36,19 @@ class Agreement:
         for sample in samples:
             if sample.loss is not SampleLoss.policy:
                 continue
-            versions = sample.policy_versions or [sample.policy_version] * len(sample.token_ids)
-            for at, (is_sampled, version) in enumerate(zip(sample.loss_mask, versions, strict=True)):
+            for at, (is_sampled, version) in enumerate(zip(sample.loss_mask, versions_of(sample), strict=True)):
                 digest = policies.get(version)
                 if is_sampled and digest is not None:
-                    probabilities = self._model.next_token(digest, sample.token_ids[:at])
+                    probabilities = self._model.next_token(digest, list(sample.token_ids[:at]))
                     ours = distribution(probabilities, self._tokenizer, parameters, Completion())
                     ratio = ours.get(sample.token_ids[at], LOWEST) - sample.logprobs[at]
                     found.setdefault(version, []).append(math.exp(ratio) - ratio - 1)
         return found
+
+
+def versions_of(sample: Sample) -> list[int]:
+    """Return the version of the policy for each token. Meaningless for tokens that were not sampled."""
+    versions = [sample.policy_version] * len(sample.token_ids)
+    for start, version in zip(sample.turn_starts, sample.turn_versions or (), strict=False):
+        versions[start:] = [version] * (len(versions) - start)
+    return versions

@@ -5,18 +5,21 @@ Runs with equal seeds and batches have equal policies, also after a resume, and 
 
 import hashlib
 import json
+import math
 import struct
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.trainer import Sample, SampleLoss, SessionSpec
+from rlrun.protocol.train_batch import Sample, SampleLoss, samples_digest
+from rlrun.protocol.trainer import LARGEST_LOGPROB, SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
 from rlrun_trainer.artifacts import checkpoint_facts
@@ -25,6 +28,7 @@ from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, REFERENCE, RNG, 
 from rlrun_trainer.artifacts.model_folder import CONFIG, copy_companions
 from rlrun_trainer.optimization.learning_rate import learning_rate
 from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.sessions.batch_validation import invalid_sample
 
 from tests.support.images.stub_trainer.adapter import adapter_files, adapter_shapes, adapter_tensors
 from tests.support.images.stub_trainer.agreement import Agreement
@@ -79,11 +83,6 @@ class StubBackend:
         self._slots: dict[str, Slot] = {}
 
     @property
-    def vocab_size(self) -> int:
-        """Number of tokens of the model."""
-        return int(self._config["vocab_size"])
-
-    @property
     def warnings(self) -> Sequence[Problem]:
         """No findings."""
         return ()
@@ -135,6 +134,7 @@ class StubBackend:
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> dict[str, float]:
         """Add the samples to the state and return metrics with the names of the real ones."""
+        _check_columns(samples, int(self._config["vocab_size"]))
         started = time.perf_counter()
         slot, penalty = self._slots[name], spec.kl_penalty
         rate = learning_rate(spec, version, slot.updates)
@@ -219,9 +219,21 @@ def _facts(spec: SessionSpec) -> dict[str, Any]:
 
 def _next_state(state: bytes, rate: float, samples: Sequence[Sample]) -> bytes:
     digest = hashlib.sha256(state + struct.pack("<d", rate))
-    for sample in samples:
-        digest.update(sample.model_dump_json(exclude={"policy_version", "policy_versions"}).encode())
+    # Without the versions, which differ between runs with another number of steps in flight.
+    unversioned = [replace(sample, policy_version=0, turn_versions=None) for sample in samples]
+    digest.update(samples_digest(unversioned).encode())
     return digest.digest()
+
+
+def _check_columns(samples: Sequence[Sample], vocabulary: int) -> None:
+    """Refuse what the trainer refuses. Raises ProblemError."""
+    for index, sample in enumerate(samples):
+        if min(sample.token_ids) < 0 or max(sample.token_ids) >= vocabulary:
+            raise invalid_sample(index, f"tokenIds has a token outside the vocabulary of {vocabulary}")
+        for name, column in (("logprobs", sample.logprobs), ("teacherLogprobs", sample.teacher_logprobs or ())):
+            drawn = compress(column, sample.loss_mask)
+            if sample.loss is SampleLoss.policy and not all(-math.inf < value <= LARGEST_LOGPROB for value in drawn):
+                raise invalid_sample(index, f"{name} has a value that is not the logarithm of a probability")
 
 
 def _bytes(data: bytes) -> Tensor:

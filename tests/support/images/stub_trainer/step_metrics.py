@@ -5,7 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, compress
 from statistics import fmean
 
-from rlrun.protocol.trainer import Sample, SampleLoss, SessionSpec
+from rlrun.protocol.train_batch import Sample, SampleLoss
+from rlrun.protocol.trainer import SessionSpec
+
+from tests.support.images.stub_trainer.agreement import versions_of
 
 ENTROPY = 1.5
 KL_PER_UPDATE = 1e-6
@@ -63,13 +66,12 @@ def _mismatch_by_age(
 
 
 def _versions_of_trainable_tokens(sample: Sample) -> Iterable[int]:
-    versions = sample.policy_versions or [sample.policy_version] * len(sample.loss_mask)
-    return compress(versions, sample.loss_mask)
+    return compress(versions_of(sample), sample.loss_mask)
 
 
 def step_metrics(samples: Sequence[Sample], spec: SessionSpec, rate: float, seconds: float) -> dict[str, float]:
     """Return the metrics of the step itself."""
-    trained = [sample for sample in samples if any(sample.loss_mask)]
+    trained = [sample for sample in samples if sample.trainable]
     tokens = sum(len(sample.token_ids) for sample in trained)
     asked = min(spec.gradient_accumulation_steps, len(trained))
     return {
@@ -87,4 +89,4 @@ def step_metrics(samples: Sequence[Sample], spec: SessionSpec, rate: float, seco
 
 
 def _trainable_tokens(samples: Sequence[Sample]) -> int:
-    return sum(sum(sample.loss_mask) for sample in samples)
+    return sum(sample.trainable for sample in samples)

@@ -28,7 +28,7 @@ def live(*rollouts: str) -> LiveGroup:
     """A group in which these rollouts drew two tokens each, in this order."""
     group = LiveGroups("base").open(POLICY, ordinal=41)
     for rollout in rollouts:
-        group.record_turn(rollout, group.next_arrival(), Turn([1], [2, 3], [-0.5, -0.25], "stop", version=7))
+        group.record_turn(rollout, group.next_arrival(), Turn.of([1], [2, 3], [-0.5, -0.25], "stop", version=7))
     return group
 
 
@@ -36,15 +36,15 @@ def test_tokens_keep_the_policy_of_their_turn() -> None:
     group = LiveGroups("base").open(POLICY, ordinal=41)
     for version, prompt in ((7, [1]), (9, [1, 2, 3, 4])):
         group.versions.add_turn(version)
-        turn = Turn(prompt, [2, 3], [-0.5, -0.25], "stop", version=version)
+        turn = Turn.of(prompt, [2, 3], [-0.5, -0.25], "stop", version=version)
         for rollout in ("both", "older")[: 1 if version == 9 else 2]:
             group.record_turn(rollout, group.next_arrival(), turn)
     found = scored([outcome("both", 1.0), outcome("older", 0.0)], group)
     assert (found.version, [rollout.versions for rollout in found.rollouts]) == (7, [{7, 9}, {7}])
     both, older = training_samples([found])
-    assert (both["policyVersion"], both["policyVersions"]) == (7, [7, 7, 7, 9, 9, 9])
-    assert both["lossMask"] == [False, True, True, False, True, True]
-    assert (older["policyVersion"], "policyVersions" in older) == (7, False), "one version needs no list"
+    assert (both.policy_version, both.turn_versions) == (7, [7, 9])
+    assert list(both.loss_mask) == [0, 1, 1, 0, 1, 1]
+    assert (older.policy_version, older.turn_versions) == (7, None), "one version needs no list"
     values = batch_metrics([found], 10, 2)
     assert (values["batch/off_policy_level/max"], values["batch/policies_per_rollout"]) == (3.0, 1.5)
 
@@ -96,8 +96,8 @@ def test_a_group_becomes_samples_with_advantages_and_errors_stay_out() -> None:
     assert (group.version, group.ordinal) == (7, 41)
     assert reasons(group) == [None, None, "RewardFunctionError", "RolloutNotRecorded"]
     samples = training_samples([group])
-    assert [s["advantage"] for s in samples] == [0.5, -0.5]
-    assert {s["policyVersion"] for s in samples} == {7}
+    assert [s.advantage for s in samples] == [0.5, -0.5]
+    assert {s.policy_version for s in samples} == {7}
     values = batch_metrics([group], 9, 4)
     assert values["reward/mean"] == 0.5
     assert values["error/mean"] == 0.5
@@ -115,7 +115,7 @@ def test_first_error_is_that_of_the_first_rollout_that_failed() -> None:
 
 def test_a_rollout_is_truncated_if_one_of_its_turns_is_or_the_environment_says_so() -> None:
     recorded = live("r0", "r1", "r2")
-    recorded.record_turn("r0", recorded.next_arrival(), Turn([1, 2, 3, 4], [5], [-0.5], "length"))
+    recorded.record_turn("r0", recorded.next_arrival(), Turn.of([1, 2, 3, 4], [5], [-0.5], "length"))
     answer = [outcome("r0", 1.0), outcome("r1", 0.0), RolloutResult(rollout_id="r2", reward=0.0, is_truncated=True)]
     assert [rollout.truncated for rollout in scored(answer, recorded).rollouts] == [True, False, True]
 
@@ -161,7 +161,7 @@ def test_each_agent_of_an_episode_is_a_sample_compared_with_its_own_agent_only()
         "a2": -1.0,
         "b2": 1.0,
     }
-    assert [sample["advantage"] for sample in training_samples([found])] == [1.0, -1.0, -1.0, 1.0]
+    assert [sample.advantage for sample in training_samples([found])] == [1.0, -1.0, -1.0, 1.0]
     values = batch_metrics([found], 8, 2)
     assert (values["reward/env/mean"], values["batch/missing_rollouts"]) == (0.0, 0.0)
     assert (values["reward/env/asker/mean"], values["reward/env/guesser/mean"]) == (2.0, -2.0)
@@ -342,7 +342,7 @@ def test_rewards_are_the_advantages_of_single_rollouts_without_a_baseline() -> N
 
 def test_the_shorter_of_two_solutions_has_the_greater_advantage() -> None:
     recorded = live("r0", "r1")
-    recorded.record_turn("r0", recorded.next_arrival(), Turn([1, 2, 3], [5, 6], [-0.5, -0.5], "stop"))
+    recorded.record_turn("r0", recorded.next_arrival(), Turn.of([1, 2, 3], [5, 6], [-0.5, -0.5], "stop"))
     rules = scoring(2, algorithm=Algorithm(length_penalty=LengthPenalty(input_tokens_weight=0, turns_weight=0)))
     long, short = scored([outcome("r0", 1.0), outcome("r1", 1.0)], recorded, rules).rollouts
     assert long.completion_tokens > short.completion_tokens
@@ -354,7 +354,7 @@ def test_a_masked_rollout_is_not_trained_but_counts_for_the_mean() -> None:
     answer = [RolloutResult(rollout_id="r0", reward=0.0, is_truncated=True), outcome("r1", 1.0)]
     group = scored(answer, live("r0", "r1"), scoring(2, algorithm=Algorithm(mask_truncated=True)))
     assert [rollout.advantage for rollout in group.rollouts] == [-0.5, 0.5]
-    assert [sample["advantage"] for sample in training_samples([group])] == [0.5]
+    assert [sample.advantage for sample in training_samples([group])] == [0.5]
     assert group.valid_rollouts == group.rollouts, "it is not sampled again"
 
 
@@ -423,7 +423,7 @@ def test_a_conversation_that_outgrows_seq_len_is_trained_on_and_counts_as_trunca
 
 def test_turns_without_room_for_a_trained_token_are_no_missing_requests() -> None:
     recorded = live("r0", "r1", "r2")
-    recorded.record_turn("r3", recorded.next_arrival(), Turn([1] * 70, [2], [-0.5], "length"))
+    recorded.record_turn("r3", recorded.next_arrival(), Turn.of([1] * 70, [2], [-0.5], "length"))
     last = scored(four(), recorded).rollouts[3].error
     assert last
     assert (last.reason, "70 tokens" in last.message) == ("PromptTooLong", True)

@@ -6,8 +6,11 @@ import re
 from typing import Any
 
 import pytest
-from rlrun.protocol.trainer import TrainBatch
+from aiohttp import web
+from rlrun.protocol.train_batch import TrainBatch
+from rlrun.service.server import read_batch
 
+from tests.support import fake_trainer
 from tests.support.run_processes import World
 
 STEPS = 6
@@ -110,18 +113,19 @@ def lessons(batch: TrainBatch) -> list[str]:
     return ["".join(map(chr, sample.token_ids)) for sample in batch.samples]
 
 
-async def test_the_record_of_a_batch_is_in_s3_before_the_trainer_has_it(world: World) -> None:
+async def test_the_record_of_a_batch_is_in_s3_before_the_trainer_has_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that a process that is killed at any moment leaves no step that nobody can explain."""
     world.spec["maxSteps"] = 4
     known: list[bool] = []
-    train = world.trainer._train
 
-    async def checked(request: Any) -> Any:
-        batch = TrainBatch.model_validate_json(await request.read())
+    async def checked(request: web.Request) -> TrainBatch:
+        batch = await read_batch(request)
         known.append(any(one["id"] == batch.batch_id for one in sent(world)))
-        return await train(request)
+        return batch
 
-    world.trainer._train = checked  # type: ignore[method-assign]
+    monkeypatch.setattr(fake_trainer, "read_batch", checked)
     await world.start()
     assert await world.run() == 0
     assert known == [True] * 4

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 from collections import Counter
 from typing import Any
 
@@ -12,8 +13,12 @@ from rlrun.protocol.orchestrator import RunPhase
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import StepResult
 from rlrun.storage.samples.record import SampleSplit, SampleStatus
+from rlrun_orchestrator.data.groups import GroupState
+from rlrun_orchestrator.data.scoring import score_group
+from rlrun_orchestrator.rollouts import dispatcher
 
 from tests.support.fake_environment import FakeEnvironment
+from tests.support.images.stub_trainer.agreement import versions_of
 from tests.support.policy_refs import policy
 from tests.support.run_processes import RUN_URI, World
 
@@ -156,20 +161,20 @@ async def test_each_turn_of_a_long_rollout_is_sampled_by_the_newest_policy(world
         (step, sample)
         for step, batch in world.trainer.batches
         for sample in batch.samples
-        if "".join(map(chr, sample.token_ids)).startswith(f"example {example}<") and sample.policy_versions
+        if "".join(map(chr, sample.token_ids)).startswith(f"example {example}<") and sample.turn_versions
     ]
     assert len(samples) == 4, "the group took more than maxAsyncLevel steps and is trained all the same"
     for step, sample in samples:
         assert sample.policy_version == 0
-        assert sample.policy_versions is not None
-        first, second = runs_of(sample.policy_versions, sample.loss_mask)
+        assert sample.turn_versions is not None
+        first, second = runs_of(versions_of(sample), sample.loss_mask)
         assert first == {0}
         assert min(second) >= 4, "the second turn began after these publications"
         assert max(second) <= step
     asked = [request for engine in world.engines for request in engine.requests]
     second_turns = [r for r in asked if r["messages"][0]["content"].startswith(f"example {example}<")]
     served = {int(request["model"][8:14]) for request in second_turns}
-    assert served == set().union(*(runs_of(s.policy_versions or [], s.loss_mask)[1] for _, s in samples))
+    assert served == set().union(*(runs_of(versions_of(s), s.loss_mask)[1] for _, s in samples))
     assert world.last_word.groups.stale == 0
     last = max(step for step, _ in samples)
     line = world.lines()[last]
@@ -636,3 +641,18 @@ async def test_each_step_has_a_summary_of_its_rollouts(world: World) -> None:
             (2, "train", "trained", summary.step)
         }
         assert all(r["logprob"]["mean"] <= 0 and r["tokens"]["completion"] > 0 for r in records)
+
+
+async def test_long_rollouts_are_scored_beside_the_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set[int]()
+
+    def scored(*arguments: Any) -> GroupState:
+        threads.add(threading.get_ident())
+        return score_group(*arguments)
+
+    monkeypatch.setattr(dispatcher, "score_group", scored)
+    monkeypatch.setattr(dispatcher, "SCORED_ASIDE", 0)
+    await world.start()
+    assert await world.run() == 0
+    assert threads
+    assert threading.get_ident() not in threads

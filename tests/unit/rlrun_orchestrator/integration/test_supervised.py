@@ -6,7 +6,7 @@ import json
 import pytest
 from rlrun.protocol.environment import Demonstration
 from rlrun.protocol.orchestrator import RunPhase
-from rlrun.protocol.trainer import SampleLoss
+from rlrun.protocol.train_batch import SampleLoss
 
 from tests.support.fake_environment import FakeEnvironment
 from tests.support.run_processes import World

@@ -95,7 +95,7 @@ class Rollout:
     def trajectory(self) -> Trajectory:
         """Return the training sequences, after a check that each sampled token is trained once, in its context."""
         turns = self.group.turns_of("r")
-        assert [(turn.prompt_ids, turn.completion_ids) for turn in turns] == self.engine.drawn
+        assert [(list(turn.prompt_ids), list(turn.completion_ids)) for turn in turns] == self.engine.drawn
         return checked_trajectory(turns)
 
 
@@ -169,7 +169,7 @@ async def test_a_loop_of_tools_is_one_sequence_where_reasoning_is_kept(family: F
             messages = await rollout.step(messages, f"5{number}")
         built = rollout.trajectory()
         prompt, completion = rollout.engine.drawn[-1]
-        assert [sequence.token_ids for sequence in built.sequences] == [prompt + completion]
+        assert [list(sequence.token_ids) for sequence in built.sequences] == [prompt + completion]
         assert len(built.sequences[0].turn_starts) == TURNS
         assert built.prefix_breaks == 0
         assert (built.bridged == 0) == (style == AS_RENDERED and family is not QWEN3_BRIEF)
@@ -230,7 +230,7 @@ async def test_two_alternating_conversations_are_two_sequences(family: Family, s
         built = rollout.trajectory()
         assert [len(sequence.turn_starts) for sequence in built.sequences] == [TURNS // 2, TURNS // 2]
         ends = [prompt + completion for prompt, completion in rollout.engine.drawn[-2:]]
-        assert [sequence.token_ids for sequence in built.sequences] == ends
+        assert [list(sequence.token_ids) for sequence in built.sequences] == ends
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -410,10 +410,10 @@ def test_each_token_is_trained_once_in_its_context_and_no_message_is_lost(
             "include_reasoning": step.shows_reasoning,
         }
         found = asyncio.run(bridge.continuation(group, group.served, requested, known))
-        sent = {**requested, "kv_transfer_params": {"prompt_token_ids": found and found.prompt}}
+        sent = {**requested, "kv_transfer_params": {"prompt_token_ids": found and found.prompt and list(found.prompt)}}
         answer = engine.complete(sent)
         choice = answer["choices"][0]
-        turn = Turn(answer["prompt_token_ids"], choice["token_ids"], [-0.5] * len(choice["token_ids"]), "stop")
+        turn = Turn.of(answer["prompt_token_ids"], choice["token_ids"], [-0.5] * len(choice["token_ids"]), "stop")
         group.record_turn("r", number, turn)
         known.add(conversation(requested, choice, turn, found, arrival=number))
         said = choice["message"]
@@ -425,7 +425,7 @@ def test_each_token_is_trained_once_in_its_context_and_no_message_is_lost(
         if found is not None and found.prompt is not None:
             assert found.prompt[: len(found.last.tokens)] == found.last.tokens
             if style != REFORMATTED:
-                assert text_of(engine, found.prompt) == text_of(engine, list(found.rendered))
+                assert text_of(engine, list(found.prompt)) == text_of(engine, list(found.rendered))
     checked_trajectory(group.turns_of("r"))
 
 

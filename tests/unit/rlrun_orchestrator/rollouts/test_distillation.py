@@ -1,11 +1,12 @@
 """A teacher judges the policy's own tokens."""
 
 import math
+from array import array
 
 import pytest
 from rlrun.api.base.address_rules import INTERNET_ONLY
 from rlrun.protocol.orchestrator import RunPhase
-from rlrun_orchestrator.data.trajectories import TokenSequence
+from rlrun_orchestrator.data.trajectories import SampledSpan, TokenSequence
 from rlrun_orchestrator.rollouts.distillation import LOWEST, sampled_logprobs
 
 from tests.support.fake_teacher import FakeTeacher
@@ -22,9 +23,9 @@ async def taught(world: World) -> World:
 
 
 def test_sampled_tokens_have_the_teachers_log_probability_and_others_none() -> None:
-    sequence = TokenSequence([1, 2, 3, 4], [False, True, True, True], [0.0, -1.0, -0.5, -9.0])
-    assert sampled_logprobs(sequence, [-3.0, -0.25, -9999.0, -0.1]) == [0.0, -0.25, LOWEST, -0.1]
-    assert sampled_logprobs(sequence, [0.0, -math.inf, -0.5, -9.0]) == [0.0, LOWEST, -0.5, -9.0]
+    sequence = TokenSequence(array("i", [1, 2, 3, 4]), array("f", [0.0, -1.0, -0.5, -9.0]), [SampledSpan(1, 4, 0)])
+    assert list(sampled_logprobs(sequence, [-3.0, -0.25, -9999.0, -0.5])) == [0.0, -0.25, LOWEST, -0.5]
+    assert list(sampled_logprobs(sequence, [0.0, -math.inf, -0.5, -9.0])) == [0.0, LOWEST, -0.5, -9.0]
 
 
 @pytest.mark.proves("algorithm.name", "algorithm.teacher.url", "algorithm.teacher.model")
@@ -39,10 +40,11 @@ async def test_every_drawn_token_has_the_teachers_opinion(taught: World) -> None
             assert sample.teacher_logprobs is not None
             assert sample.advantage == 0.0, "rewards are reported and not learnt from"
             # The engine's own log probabilities have no part in it: the trainer compares with those of its policy.
-            assert sample.teacher_logprobs == [
+            expected = [
                 max(LOWEST, FakeTeacher.logprob(token)) if mask else 0.0
                 for token, mask in zip(sample.token_ids, sample.loss_mask, strict=True)
             ]
+            assert list(sample.teacher_logprobs) == pytest.approx(expected)
     line = taught.lines()[-1]
     assert line["reward/mean"] == 0.4375
     assert "teacher_kl/mean" not in line, "the trainer reports it"

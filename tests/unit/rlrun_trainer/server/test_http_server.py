@@ -4,7 +4,8 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 from rlrun.protocol.access import bearer
-from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult, TrainBatch
+from rlrun.protocol.train_batch import BatchBody, TrainBatch
+from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult
 from rlrun_orchestrator.training.trainer_client import Superseded, TrainerClient
 from rlrun_trainer.server.http_server import Server
 from rlrun_trainer.sessions.session_registry import Sessions
@@ -77,7 +78,7 @@ async def test_late_requests_of_a_replaced_orchestrator_change_nothing() -> None
         max_steps=10,
         seq_len=256,
     )
-    batch = TrainBatch(samples=[]).model_dump_json(by_alias=True).encode()
+    batch = BatchBody(TrainBatch([]))
     async with TestServer(trainer.application()) as server, aiohttp.ClientSession() as http:
         lost, next_one = (TrainerClient(http, str(server.make_url("/")), "run", name) for name in ("lost", "next"))
         await lost.open(spec, 10)

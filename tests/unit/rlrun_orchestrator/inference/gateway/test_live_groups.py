@@ -20,7 +20,7 @@ def group() -> LiveGroup:
 
 def chat(text: str, arrival: int, before: Conversation | None = None) -> Conversation:
     key = prefix_keys([{"role": "user", "content": str(arrival)}])[-1]
-    turn = Turn([1], [2], [-0.1])
+    turn = Turn.of([1], [2], [-0.1])
     return Conversation(key, 1, {"content": text}, turn, True, before=before, arrival=arrival)
 
 
@@ -73,10 +73,10 @@ def test_the_tokens_of_a_conversation_are_stored_once(group: LiveGroup, added: i
     prompt, prompts = list(range(700)), list[list[int]]()
     for arrival in range(40):
         prompts.append(prompt)
-        group.record_turn("r", arrival, Turn(prompt, answer, [-0.5] * len(answer)))
+        group.record_turn("r", arrival, Turn.of(prompt, answer, [-0.5] * len(answer)))
         prompt = [*prompt, *answer[dropped:], *range(added)]
     recorded = group.turns_of("r")
-    assert [turn.prompt_ids for turn in recorded] == prompts
+    assert [list(turn.prompt_ids) for turn in recorded] == prompts
     assert sum(map(stored, recorded)) <= 2 * len(prompt)
 
 
@@ -87,5 +87,5 @@ tokens = st.lists(st.integers(0, 1), max_size=6)
 def test_prompts_of_recorded_turns_are_those_of_the_engine(turns: list[tuple[list[int], list[int]]]) -> None:
     group = LiveGroups().open(PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy"))
     for arrival, (prompt, completion) in enumerate(turns):
-        group.record_turn("r", arrival, Turn(prompt, completion, [-0.5] * len(completion)))
-    assert [(turn.prompt_ids, turn.completion_ids) for turn in group.turns_of("r")] == turns
+        group.record_turn("r", arrival, Turn.of(prompt, completion, [-0.5] * len(completion)))
+    assert [(list(turn.prompt_ids), list(turn.completion_ids)) for turn in group.turns_of("r")] == turns

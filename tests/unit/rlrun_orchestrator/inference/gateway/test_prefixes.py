@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from rlrun.api.base.received import ENGINE_LIMITS, read_fast
 from rlrun.api.run_sections.rollouts import Sampling, TrajectoryStrategy
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
-from rlrun_orchestrator.data.trajectories import Turn, build_trajectory
+from rlrun_orchestrator.data.trajectories import Turn, build_trajectory, token_array
 from rlrun_orchestrator.inference.gateway import conversations
 from rlrun_orchestrator.inference.gateway.conversations import Conversation, Conversations, prefix_keys
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
@@ -203,7 +203,7 @@ async def test_an_answer_that_would_be_tokenized_otherwise_is_bridged(setup: Set
     first, second = group.turns_of("r")
     exact = first.prompt_ids + first.completion_ids
     assert MERGED in render([{"role": "assistant", "content": "xab"}], False), "the case is what it says"
-    assert second.prompt_ids == [*exact, NEWLINE, USER, *tokenize("on"), TO_USER, NEWLINE, TO_MODEL]
+    assert list(second.prompt_ids) == [*exact, NEWLINE, USER, *tokenize("on"), TO_USER, NEWLINE, TO_MODEL]
     assert [route for route, _ in setup.engine.prompts] == ["chat", "tokens"]
     trajectory = build_trajectory([first, second], TrajectoryStrategy.interleaved, 999)
     assert (len(trajectory.sequences), trajectory.prefix_breaks, trajectory.bridged) == (1, 0, 1)
@@ -295,13 +295,13 @@ def completed(
     **other: Any,
 ) -> Conversation:
     """Return a chat whose prompt was rendered as the engine got it."""
-    turn = Turn(prompt or [10], completion or [11, 12, 1], [-0.1] * 3, "stop")
+    turn = Turn.of(prompt or [10], completion or [11, 12, 1], [-0.1] * 3, "stop")
     return dataclasses.replace(Conversation(prefix_keys([QUESTION])[-1], 1, answer, turn, True), **other)
 
 
 def rendered_as(*ids: int) -> dict[str, Any]:
     """Return the fields of a chat whose rendering by the template is other than its prompt."""
-    return {"before": completed(prompt=[99]), "suffix": ids}
+    return {"before": completed(prompt=[99]), "suffix": token_array(ids)}
 
 
 def longest_continued(chats: list[Conversation], messages: list[Any]) -> Conversation | None:
@@ -394,10 +394,10 @@ def test_reasoning_that_a_client_left_out_is_rendered() -> None:
 def test_an_answer_that_the_template_renders_as_it_was_sampled_is_continued_with_what_follows_it() -> None:
     # The prompt itself has a token 20 in place of the template's 10.
     last = completed(prompt=[20], **rendered_as(10))
-    assert continue_exactly(last, [10, 11, 12, 1, 3, 4]) == [20, 11, 12, 1, 3, 4]
-    assert continue_exactly(last, [10, 11, 12, 1]) is None
-    assert continue_exactly(last, [10, 11, 13, 1, 3, 4]) is None
-    assert continue_exactly(last, [30, 11, 12, 1, 3, 4]) is None
+    assert continue_exactly(last, token_array([10, 11, 12, 1, 3, 4])) == token_array([20, 11, 12, 1, 3, 4])
+    assert continue_exactly(last, token_array([10, 11, 12, 1])) is None
+    assert continue_exactly(last, token_array([10, 11, 13, 1, 3, 4])) is None
+    assert continue_exactly(last, token_array([30, 11, 12, 1, 3, 4])) is None
 
 
 NAME_OF = {1: "<end>", 3: "Ċ", 4: "<user>", 8: "m", 10: "<model>", 97: "a", 98: "b", 50: "<think>", 51: "</think>"}
@@ -405,25 +405,27 @@ UNTIL, WHOLE = [10, 97, 1, 3], [10, 97, 1, 3, 4, 8, 1, 3, 2]
 
 
 def rendered(ids: list[int]) -> RenderedChat:
-    return RenderedChat(ids, [NAME_OF[number] for number in ids])
+    return RenderedChat(token_array(ids), [NAME_OF[number] for number in ids])
 
 
 def test_a_bridge_is_the_exact_tokens_and_what_the_template_puts_behind_the_answer() -> None:
-    assert bridge(LAST, rendered(UNTIL), WHOLE) == [10, 11, 12, 1, 3, 4, 8, 1, 3, 2]
+    assert bridge(LAST, rendered(UNTIL), token_array(WHOLE)) == token_array([10, 11, 12, 1, 3, 4, 8, 1, 3, 2])
 
 
 def test_an_end_that_begins_the_next_message_is_not_repeated() -> None:
     # 1 is both: the next message's begin, which the model samples to end its turn.
-    assert bridge(LAST, rendered([10, 97]), [10, 97, 1, 8, 10]) == [10, 11, 12, 1, 8, 10]
-    assert bridge(LAST, rendered([10, 97]), [10, 97, 4, 8, 10]) is None, "the next message begins with another token"
+    assert bridge(LAST, rendered([10, 97]), token_array([10, 97, 1, 8, 10])) == token_array([10, 11, 12, 1, 8, 10])
+    assert bridge(LAST, rendered([10, 97]), token_array([10, 97, 4, 8, 10])) is None, (
+        "the next message begins with another token"
+    )
 
 
 def test_an_empty_place_for_reasoning_may_be_left_out_later() -> None:
     last = completed(prompt=[10, 50, 3, 51, 3])
     until = rendered([10, 50, 3, 51, 3, 97, 1, 3])
-    assert bridge(last, until, WHOLE) == [10, 50, 3, 51, 3, 11, 12, 1, 3, 4, 8, 1, 3, 2]
+    assert bridge(last, until, token_array(WHOLE)) == token_array([10, 50, 3, 51, 3, 11, 12, 1, 3, 4, 8, 1, 3, 2])
     thought = completed(prompt=[10, 50, 8, 51, 3])
-    assert bridge(thought, rendered([10, 50, 8, 51, 3, 97, 1, 3]), WHOLE) is None
+    assert bridge(thought, rendered([10, 50, 8, 51, 3, 97, 1, 3]), token_array(WHOLE)) is None
 
 
 @pytest.mark.parametrize(
@@ -441,14 +443,18 @@ def test_an_empty_place_for_reasoning_may_be_left_out_later() -> None:
 )
 def test_a_bridge_keeps_all_that_was_sampled_whatever_the_parser_made_of_it(texts: list[str], kept: bool) -> None:
     last = completed(sampled_text=sampled_text(texts[:-1]))
-    assert (bridge(last, rendered(UNTIL), WHOLE) is not None) == kept
+    assert (bridge(last, rendered(UNTIL), token_array(WHOLE)) is not None) == kept
 
 
 @pytest.mark.parametrize(
     ("last", "until", "whole"),
     [
         (LAST, UNTIL, [10, 98, *WHOLE[2:]]),  # the answer is rendered otherwise once something follows
-        (completed(**rendered_as(4)), UNTIL, WHOLE),  # the generation prompt is no part of the rendered answer
+        (
+            completed(**rendered_as(4)),
+            UNTIL,
+            token_array(WHOLE),
+        ),  # the generation prompt is no part of the rendered answer
         (completed(completion=[11, 12, 7]), UNTIL, WHOLE),  # the template ends the turn with another token
         (LAST, [10, 97, 1, 1], [10, 97, 1, 1, 4]),  # which of the two ends it?
         (LAST, [10, 97, 1, 8], [10, 97, 1, 8, 4]),  # a part of the answer is behind the end
@@ -456,12 +462,16 @@ def test_a_bridge_keeps_all_that_was_sampled_whatever_the_parser_made_of_it(text
         (LAST, [10, 98, 1, 3], [10, 98, 1, 3, 4]),  # the template does not show the answer
         (completed(ANSWER | {"reasoning": "m"}), UNTIL, WHOLE),  # it leaves out the reasoning
         (completed(ANSWER | {"tool_calls": [CALL]}), UNTIL, WHOLE),  # it leaves out the call
-        (completed({"role": "assistant", "content": "a<end>"}), UNTIL, WHOLE),  # the end is a part of the text
+        (
+            completed({"role": "assistant", "content": "a<end>"}),
+            UNTIL,
+            token_array(WHOLE),
+        ),  # the end is a part of the text
         (completed(ended=False), UNTIL, WHOLE),
     ],
 )
 def test_ambiguous_tokens_are_not_bridged(last: Conversation, until: list[int], whole: list[int]) -> None:
-    assert bridge(last, rendered(until), whole) is None
+    assert bridge(last, rendered(until), token_array(whole)) is None
 
 
 @pytest.mark.parametrize(
@@ -476,26 +486,32 @@ def test_ambiguous_tokens_are_not_bridged(last: Conversation, until: list[int], 
     ],
 )
 def test_only_the_models_own_end_of_turn_can_be_bridged(finish: str, reason: Any, asked: Any, ended: bool) -> None:
-    assert has_ended(asked, {"message": ANSWER, "stop_reason": reason}, Turn([1], [2], [-0.1], finish)) is ended
+    assert has_ended(asked, {"message": ANSWER, "stop_reason": reason}, Turn.of([1], [2], [-0.1], finish)) is ended
 
 
 def test_a_conversation_remembers_what_the_template_made_of_its_messages() -> None:
-    turn = Turn([1, 2], [3], [-0.1], "stop")
+    turn = Turn.of([1, 2], [3], [-0.1], "stop")
     messages = [QUESTION, ANSWER, MORE]
     last = completed(prompt=[1])
-    sent = conversation({"messages": messages}, {"message": ANSWER}, turn, Continuation(last, [1, 2], [1, 9]))
+    sent = conversation(
+        {"messages": messages}, {"message": ANSWER}, turn, Continuation(last, token_array([1, 2]), token_array([1, 9]))
+    )
     assert (sent.key, sent.count) == (prefix_keys(messages)[-1], 3)
-    assert (sent.before, sent.prompt_ids, sent.tokens) == (last, [1, 9], [1, 2, 3])
-    ignored = conversation({"messages": messages}, {"message": ANSWER}, turn, Continuation(last, [1, 7], [1, 9]))
-    assert (ignored.before, ignored.prompt_ids) == (None, [1, 2])
+    assert (sent.before, list(sent.prompt_ids), list(sent.tokens)) == (last, [1, 9], [1, 2, 3])
+    ignored = conversation(
+        {"messages": messages}, {"message": ANSWER}, turn, Continuation(last, token_array([1, 7]), token_array([1, 9]))
+    )
+    assert (ignored.before, list(ignored.prompt_ids)) == (None, [1, 2])
 
 
 def test_renderings_share_what_the_template_keeps() -> None:
     chain = [completed(prompt=[1, 2, 3])]
     renderings = [[1, 2, 3], [1, 2, 4, 5], [1, 2, 4, 5, 6], [1, 2, 4, 7], [1, 8]]
     for whole in renderings[1:]:
-        turn = Turn([*whole, 0], [3], [-0.1], "stop")
-        chain.append(conversation({"messages": [MORE]}, {}, turn, Continuation(chain[-1], turn.prompt_ids, whole)))
-    assert [one.prompt_ids for one in chain] == renderings
+        turn = Turn.of([*whole, 0], [3], [-0.1], "stop")
+        chain.append(
+            conversation({"messages": [MORE]}, {}, turn, Continuation(chain[-1], turn.prompt_ids, token_array(whole)))
+        )
+    assert [list(one.prompt_ids) for one in chain] == renderings
     assert [list(one.suffix) for one in chain] == [[], [4, 5], [6], [7], [8]]
-    assert chain[0].turn.prompt_ids == [1, 2, 3], "no list of another chat grows"
+    assert list(chain[0].turn.prompt_ids) == [1, 2, 3], "no list of another chat grows"

@@ -1,9 +1,10 @@
 """Agreement of stub trainer and stub engine: an adapter that is not the sample's is noticed."""
 
 import math
+from dataclasses import replace
 
 import pytest
-from rlrun.protocol.trainer import Sample
+from rlrun.protocol.train_batch import Sample
 
 from tests.support.engine_wire import MODEL_FOLDER
 from tests.support.images.stub_engine.completion import SamplingParameters, complete
@@ -57,21 +58,21 @@ def test_versions_of_an_earlier_process_are_left_out(agreement: Agreement) -> No
 
 def test_each_token_is_compared_with_the_policy_that_sampled_it(agreement: Agreement) -> None:
     first, second = drawn("older", version=2)[0], drawn("newer", version=3)[1]
-    length = len(first.token_ids)
+    start = list(first.loss_mask).index(True)
     joined = Sample(
         token_ids=first.token_ids,
         loss_mask=first.loss_mask,
         logprobs=first.logprobs,
         advantage=1.0,
         policy_version=2,
-        policy_versions=[2] * length,
+        turn_starts=[start],
+        turn_versions=[2],
     )
     policies = {2: "older", 3: "newer"}
     found = agreement.mismatches([joined, second], policies, TEMPERATURE)
     assert found.keys() == {2, 3}
     assert max(max(values) for values in found.values()) < 1e-12
-    start = first.loss_mask.index(True)
-    wrong = joined.model_copy(update={"policy_versions": [2] * start + [3] * 5 + [2] * (length - start - 5)})
+    wrong = replace(joined, turn_starts=[start, start + 5], turn_versions=[3, 2])
     found = agreement.mismatches([wrong], policies, TEMPERATURE)
     assert len(found[3]) == 5
     assert max(found[2]) < 1e-12 < math.fsum(found[3])

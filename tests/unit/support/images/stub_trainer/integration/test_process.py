@@ -14,6 +14,7 @@ from rlrun.storage.store import Store
 
 from tests.support.ports import claimed_ports
 from tests.support.seaweedfs import S3Server
+from tests.support.train_bodies import body_of
 from tests.support.trainer_process import call, ready, start
 from tests.support.trainer_requests import samples, spec
 
@@ -33,7 +34,7 @@ def test_sigterm_saves_what_no_checkpoint_holds(model_dir: Path, port: int, s3_s
     with ready(start(MODULE, model_dir, port, s3_server.environment | {TOKEN_VARIABLE: TOKEN}), port) as process:
         assert call(port, "PUT", "/sessions/run", body)[0] == 401
         assert call(port, "PUT", "/sessions/run", body, TOKEN)[0] == 200
-        batch = json.dumps({"samples": [s.model_dump(by_alias=True) for s in samples(8)]})
+        batch = body_of(samples(8))
         assert call(port, "POST", "/sessions/run/steps/0", batch, TOKEN)[0] == 200
         assert 'trainer_step{session="run"} 1.0' in call(port, "GET", "/metrics")[1]
         process.send_signal(signal.SIGTERM)
