@@ -9,6 +9,8 @@ import argparse
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 from aiohttp import web
@@ -28,6 +30,14 @@ POLICY = PolicyRef(version=0, digest="0" * 64, uri="s3://bench/policy")
 
 async def serve(engine: str, model: str, tokens: int) -> None:
     """Serve on a free port until standard input ends."""
+    async with gateway(engine, model, tokens) as url:
+        print(url, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+@asynccontextmanager
+async def gateway(engine: str, model: str, tokens: int) -> AsyncIterator[str]:
+    """Serve on a free port of this process. Yields the base URL of the group."""
     # As in `rlrun_orchestrator.app.attempt`.
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=5, keepalive_timeout=3.0)
     async with aiohttp.ClientSession(connector=connector) as http:
@@ -44,8 +54,7 @@ async def serve(engine: str, model: str, tokens: int) -> None:
         # The base model works with any engine; its rollouts are recorded like those of a training group.
         group = groups.open(POLICY, base=True)
         host, port = runner.addresses[0][:2]
-        print(f"http://{host}:{port}/groups/{group.id}/v1", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        yield f"http://{host}:{port}/groups/{group.id}/v1"
         await runner.cleanup()
 
 
