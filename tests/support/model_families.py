@@ -12,7 +12,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from tests.support import tiny_model
+from tests.support.tiny_tokenizer import save_tokenizer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -83,7 +83,7 @@ def save_family(folder: Path, family: str, **changes: Any) -> Path:
     config = config_of(family, **{**FAMILIES[family], **changes})
     has_images = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     (AutoModelForImageTextToText if has_images else AutoModelForCausalLM).from_config(config).save_pretrained(folder)
-    return tiny_model.save_tokenizer(folder)
+    return save_tokenizer(folder)
 
 
 def config_of(family: str, **changes: Any) -> PreTrainedConfig:

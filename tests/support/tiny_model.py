@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from string import ascii_lowercase
 from typing import Any
 
 import torch
@@ -10,11 +9,9 @@ from rlrun.protocol.train_batch import Sample
 from rlrun_trainer.model.base_model import BaseModel, load_base
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.runtime.settings import TrainerSettings
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from tests.support.tiny_tokenizer import save_tokenizer
 from tests.support.trainer_requests import ALPHA, MODEL, RANK, TARGETS, VOCABULARY, samples, spec
 
 __all__ = ["MODEL", "TARGETS", "VOCABULARY", "samples", "spec"]
@@ -64,14 +61,6 @@ def save_moe(folder: Path, seed: int = 0) -> Path:
     )
     Qwen3MoeForCausalLM(config).save_pretrained(folder)
     return save_tokenizer(folder)
-
-
-def save_tokenizer(folder: Path) -> Path:
-    words = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", *ascii_lowercase])}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
-    return folder
 
 
 def load(folder: Path, slots: int = 2, **settings: Any) -> BaseModel:

@@ -1,61 +1,54 @@
 """Names of a model's layers in its checkpoint.
 
-A multimodal checkpoint, such as Qwen3.5 with the architecture `Qwen3_5ForConditionalGeneration`, contains the text
-model as a part, so its layers have a prefix there that the text model in memory lacks. Engines load the architecture in
-config.json and map names from those of the checkpoint. vLLM silently ignores an adapter whose names match no layer.
+transformers may name a layer otherwise than the files: the text model of a multimodal checkpoint lacks its prefix, and
+some families have other names throughout, such as `shared_experts` for Hy 3's `shared_mlp`. Engines load the
+architecture in config.json and map names from those of the checkpoint. vLLM silently ignores an adapter whose names
+match no layer.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.storage.weights.safetensors_header import read_header
 
 INDEX = "model.safetensors.index.json"
-DECODER, HEAD = "model.", "lm_head"
-"""Prefixes of names in memory, of a text model."""
-DECODER_PREFIXES = (
-    DECODER, "model.language_model.", "language_model.model.", "model.text_model.", "text_model.model.",
-    "language_model.", "text_model.", "thinker.model.",
-)  # fmt: skip
-"""Prefixes of the same names in checkpoints, and in memory of models with towers. No tower has a name with one of them.
-"""
-HEADS = (HEAD, "language_model.lm_head", "text_model.lm_head", "thinker.lm_head")
+EXPERTS = ".experts."
+"""Part of the names of routed experts, of which a checkpoint may have 100,000."""
 
 
 @dataclass(frozen=True)
 class CheckpointNames:
-    """Mapping of names in memory to names in the checkpoint."""
+    """Mapping of layers in memory to layers in the checkpoint."""
 
-    decoder: str = DECODER
-    head: str = HEAD
-    own_decoder: str = DECODER
-    """Prefix of the decoder's names in memory."""
+    layers: Mapping[str, str]
+    """Names in the checkpoint by names in memory. Empty if no safetensors file tells the names."""
 
     @classmethod
-    def of(cls, layers: Iterable[str], weights: Iterable[str]) -> "CheckpointNames":
-        """Return the mapping for a model with these linear layers. `weights` are the names of the tensors in its files.
+    def of(cls, weights: Iterable[str], in_memory: Callable[[str], str | None]) -> "CheckpointNames":
+        """Return the mapping for a checkpoint with tensors of these names. Routed experts are left out.
 
-        Names without a counterpart in the checkpoint are unchanged.
+        `in_memory` maps a tensor's name in the checkpoint to that in memory, or to None if the model in memory joins
+        the tensor with others or splits it.
         """
-        stored, names = frozenset(weights), list(layers)
-        longest_first = sorted(DECODER_PREFIXES, key=len, reverse=True)
-        own = next((p for p in longest_first if any(name.startswith(p) for name in names)), DECODER)
-        inner = [name.removeprefix(own) for name in names if name.startswith(own)]
-        return cls(
-            next((p for p in DECODER_PREFIXES if any(f"{p}{name}.weight" in stored for name in inner)), own),
-            next((name for name in HEADS if f"{name}.weight" in stored), HEAD),
-            own,
-        )
+        pairs = ((in_memory(weight), weight) for weight in weights if EXPERTS not in weight)
+        return cls({own.rpartition(".")[0]: stored.rpartition(".")[0] for own, stored in pairs if own is not None})
 
     def of_layer(self, name: str) -> str:
-        """Return the name of a layer or one of its parameters in the checkpoint."""
-        if name.startswith(self.own_decoder):
-            return self.decoder + name.removeprefix(self.own_decoder)
-        if name == HEAD or name.startswith(f"{HEAD}."):
-            return self.head + name.removeprefix(HEAD)
-        return name
+        """Return the name of a layer in the checkpoint, or `name` itself if the checkpoint has no such layer."""
+        return self.layers.get(name, name)
+
+    def for_peft(self, name: str) -> str:
+        """Return the name by which stock peft finds the layer in the architecture of config.json: that of the
+        checkpoint if only the prefixes differ, else that in memory.
+        """
+        stored = self.of_layer(name)
+        return stored if stored.endswith(name.partition(".layers.")[2]) else name
+
+    def lack(self, name: str) -> bool:
+        """Return True if the checkpoint has names but no layer for this one, so that no engine would find it."""
+        return bool(self.layers) and name not in self.layers
 
 
 def stored_weights(folder: Path) -> list[str]:

@@ -17,6 +17,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.artifacts.checkpoint_facts import ALL_LINEAR
+from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames
 from rlrun_trainer.model.decoder import decoder_of
 from rlrun_trainer.model.row_layout import mixing_layers
 
@@ -27,7 +28,10 @@ ROUTER = "a router or gate"
 ABSORBED = "a projection that vLLM folds into its attention, where it ignores an adapter"
 OUTSIDE = "not a layer of the language model"
 INDEXER = "a layer that chooses tokens for sparse attention, which gets no gradient"
-DIRECT = "a layer whose weights mamba kernels read directly, bypassing its adapter"
+DIRECT = "a layer whose weights kernels of the engine or the trainer read directly, bypassing its adapter"
+CONVERTED = "a layer that the model's files store in another form, so that no name of an adapter fits it in the engine"
+WITHOUT_ADAPTERS = frozenset({"kimi_linear", "kimi_k25", "mimo_v2_flash", "minimax_m3_vl"})
+"""Values of `model_type` for which vLLM 0.32 has models without the interface `SupportsLoRA`."""
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Names that peft takes for routed experts or their router in a mixture of experts."""
 
@@ -48,8 +52,10 @@ class LinearLayers:
     """Number of kinds of token-mixing layers, such as attention and convolution."""
 
 
-def linear_layers(model: Any) -> LinearLayers:
-    """Return the linear layers of a transformers model, which may already have adapters."""
+def linear_layers(model: Any, stored: CheckpointNames) -> LinearLayers:
+    """Return the linear layers of a transformers model, which may already have adapters. `stored` are the names in its
+    files.
+    """
     config = model.config.get_text_config()
     experts = any(getattr(config, field, None) for field in EXPERT_COUNTS)
     head, decoder = model.get_output_embeddings(), {id(module) for module in decoder_of(model).modules()}
@@ -60,12 +66,25 @@ def linear_layers(model: Any) -> LinearLayers:
         name = full.removesuffix(".base_layer")
         if module is head or getattr(head, "base_layer", None) is module:
             named.append(name)
-        elif (why := _refusal(model, name, module) if id(module) in decoder else OUTSIDE) is not None:
+        elif id(module) not in decoder:
+            refused[name] = OUTSIDE
+        elif (why := _refusal(model, name, module) or (CONVERTED if stored.lack(name) else None)) is not None:
             refused[name] = why
         else:
             served.append(name)
     types = getattr(config, "layer_types", None)
     return LinearLayers(tuple(served), tuple(named), refused, experts, 2 if mixing_layers(types) else 1)
+
+
+def check_served(model_type: str) -> None:
+    """Raise ProblemError (AdapterInvalid) if the engine serves no adapters of models with this `model_type`."""
+    if model_type in WITHOUT_ADAPTERS:
+        raise ProblemError.of(
+            UNPROCESSABLE,
+            Reason.ADAPTER_INVALID,
+            f"vLLM 0.32 serves no adapters of models with `model_type` {model_type}. Set `lora.enabled` to false to "
+            "train all weights, or use another model.",
+        )
 
 
 def resolve(targets: Sequence[str], layers: LinearLayers) -> tuple[str, ...]:
@@ -156,6 +175,9 @@ def _refusal(model: Any, name: str, layer: torch.nn.Linear) -> str | None:
     if parts[-1] == "kv_b_proj":
         return ABSORBED
     if parts[-1] in ("dt_proj", "out_proj") and hasattr(block, "A_log") and hasattr(block, "D"):
+        return DIRECT
+    # vLLM multiplies by the weights of DeepSeek V4's compressor without calling the layer.
+    if "compressor" in parts:
         return DIRECT
     # A subclass may compute something else, such as DeepSeek V4's block-diagonal projection.
     return None if type(layer) is torch.nn.Linear else f"a {type(layer).__name__}, which adapters do not compute"

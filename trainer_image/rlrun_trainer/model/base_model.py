@@ -21,10 +21,9 @@ from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
-from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_weights
 from rlrun_trainer.model import row_layout
 from rlrun_trainer.model.adapter_linear import as_wide_as_layers, compute_in_model_dtype
-from rlrun_trainer.model.adapter_targets import file_targets, linear_layers, resolve, warning
+from rlrun_trainer.model.adapter_targets import check_served, file_targets, linear_layers, resolve, warning
 from rlrun_trainer.model.decoder import DECODE
 from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.loader import Loader
@@ -163,21 +162,22 @@ class BaseModel:
             )
         taken = {slot.name for slot in self.slots.values()}
         adapter = next(name for name in (f"slot{i}" for i in range(self.capacity)) if name not in taken)
-        layers = linear_layers(self.model)
+        check_served(self.model.config.model_type)
+        stored = self.loader.names
+        layers = linear_layers(self.model, stored)
         targets = resolve(shape.target_modules, layers)
         self._inject(adapter, shape, model, targets)
         marker = f".{adapter}."
         every = (*layers.served, *layers.named, *layers.refused)
-        stored = CheckpointNames.of(every, stored_weights(self.loader.settings.model_dir))
-        named = {
-            peft_name(stored.of_layer(n), adapter): p
-            for n, p in self.model.named_parameters()
-            if marker in n and ".lora_" in n
-        }
+        named = {}
+        for full, parameter in self.model.named_parameters():
+            layer, lora, rest = full.partition(".lora_")
+            if marker in rest:
+                named[peft_name(stored.of_layer(layer) + lora + rest, adapter)] = parameter
         parameters = dict(sorted(named.items()))
         _initialise(parameters, seed)
         slot = AdapterSlot(adapter, model, shape, parameters, self._optimizer(parameters), self._rng(seed))
-        chosen, names = [stored.of_layer(n) for n in targets], [stored.of_layer(n) for n in every]
+        chosen, names = [stored.for_peft(n) for n in targets], [stored.for_peft(n) for n in every]
         slot.config = shape.peft_config(model, *file_targets(chosen, names, layers.experts))
         problem = warning(targets, layers)
         if problem is not None:

@@ -2,7 +2,7 @@
 
 import os
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,13 @@ from rlrun.service.containers import gpu_check
 from rlrun.service.errors import ProblemError
 from safetensors import SafetensorError
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
+from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_weights
 from rlrun_trainer.artifacts.model_folder import ModelClass
 from rlrun_trainer.model.decoder import DECODE, decode, decoder_of
 from rlrun_trainer.model.failure_guard import FailureGuard
@@ -41,6 +44,8 @@ class Loader:
         self.attentions = attentions_of(settings.attention, self.device.type, is_flash_attn_2_available())
         """Implementations of attention to try, in this order."""
         self.attention = self.attentions[0]
+        self.names = CheckpointNames({})
+        """Names of the loaded model's layers in its files."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
@@ -86,6 +91,7 @@ class Loader:
         folder, kept = self.settings.model_dir, torch.float32 if trainable else self.dtype
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         model = load_weights(folder, config, kept, self.attention)
+        self.names = names_in_files(model, stored_weights(folder))
         model.requires_grad_(trainable)
         setattr(model, DECODE, types.MethodType(decode, model))
         recompute = recomputes(self.settings.gradient_checkpointing, self.device.type)
@@ -122,6 +128,22 @@ def load_weights(
             f"{type(model).__name__} has {len(missing)} weights that the files do not contain, such as {missing[0]}"
         )
     return model
+
+
+def names_in_files(model: Any, weights: Iterable[str]) -> CheckpointNames:
+    """Return the names of the layers in files that have `weights`, by the rules with which transformers loads them."""
+    rules, own = get_model_conversion_mapping(model), model.state_dict()
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+
+    def in_memory(weight: str) -> str | None:
+        name, converted = rename_source_key(weight, renamings, converters, model.base_model_prefix, own)
+        if name not in own and weight in own:
+            # As in transformers: the rules are for other files of this family.
+            return weight
+        return None if converted else str(name)
+
+    return CheckpointNames.of(weights, in_memory)
 
 
 def device_of(

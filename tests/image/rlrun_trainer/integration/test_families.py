@@ -11,7 +11,7 @@ import torch
 from rlrun.protocol.train_batch import Sample
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts.checkpoint_names import stored_weights
-from rlrun_trainer.model.adapter_targets import linear_layers
+from rlrun_trainer.model.adapter_targets import WITHOUT_ADAPTERS, linear_layers
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.peft_format import NAME_PREFIX, AdapterShape
 from rlrun_trainer.optimization.step import StepPlan, train_step
@@ -31,8 +31,6 @@ ONE_SAMPLE_PER_ROW = frozenset(
         "nemotron_h", "granitemoehybrid", "kimi_linear", "qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "glm46v",
     }
 )  # fmt: skip
-RENAMED = frozenset({"hy_v3", "deepseek_v4", "nemotron_h", "kimi_linear", "kimi_k25", "minimax_m3_vl"})
-"""Families whose layers transformers names otherwise than the files, not only by a prefix of the decoder."""
 
 
 def load(folder: Path, family: str, **settings: Any) -> BaseModel:
@@ -79,13 +77,19 @@ def sampled(base: BaseModel, lengths: Sequence[int] = LENGTHS) -> list[Sample]:
     return made
 
 
+@pytest.fixture
+def adapters_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open adapters of families that no engine serves: their probabilities must be exact for training all weights."""
+    monkeypatch.setattr("rlrun_trainer.model.adapter_targets.WITHOUT_ADAPTERS", frozenset())
+
+
+@pytest.mark.usefixtures("adapters_of_all")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_trained_with_exact_probabilities_in_every_layer(tmp_path: Path, family: str) -> None:
     base = load(tmp_path, family, gradient_checkpointing="on")
     slot = opened(base)
     layers = {name.removeprefix(NAME_PREFIX).rpartition(".lora_")[0] for name in slot.parameters}
-    if family not in RENAMED:
-        assert {f"{layer}.weight" for layer in layers} <= set(stored_weights(tmp_path)), "names as engines read them"
+    assert {f"{layer}.weight" for layer in layers} <= set(stored_weights(tmp_path)), "names as engines read them"
     before = {name: parameter.detach().clone() for name, parameter in slot.parameters.items()}
     metrics = train_step(base, slot, sampled(base), PLAN)
     assert metrics["mismatch_kl/all/max"] <= ROUNDING
@@ -103,6 +107,7 @@ def test_a_family_is_trained_with_exact_probabilities_in_every_layer(tmp_path: P
         ("deepseek_v32", "indexer.wk", "chooses tokens for sparse attention"),
         ("glm_moe_dsa", "weights_proj", "chooses tokens for sparse attention"),
         ("deepseek_v4", "o_a_proj", "a DeepseekV4GroupedLinear, which adapters do not compute"),
+        ("deepseek_v4", "compressor.kv_proj", "read directly, bypassing its adapter"),
         ("qwen3_vl", "qkv", "not a layer of the language model"),
     ],
 )
@@ -115,6 +120,15 @@ def test_a_layer_that_an_adapter_cannot_train_is_refused_with_the_reason(
     assert caught.value.problem.reason == "AdapterInvalid"
 
 
+@pytest.mark.parametrize("family", sorted(WITHOUT_ADAPTERS))
+def test_a_family_without_adapters_in_the_engine_is_refused_by_name(tmp_path: Path, family: str) -> None:
+    base = load(tmp_path, family)
+    with pytest.raises(ProblemError, match=f"vLLM 0.32 serves no adapters .* {family}") as caught:
+        opened(base)
+    assert caught.value.problem.reason == "AdapterInvalid"
+
+
+@pytest.mark.usefixtures("adapters_of_all")
 def test_blocks_longer_than_the_rows_of_the_check_do_not_mix_samples(tmp_path: Path) -> None:
     folder = model_families.save_family(tmp_path, "minimax_m3_vl", index_block_size=64, index_topk_blocks=1)
     base = tiny_model.load(folder, slots=1)
@@ -128,7 +142,7 @@ def test_layers_without_a_gradient_are_named_once(tmp_path: Path, monkeypatch: p
     # The planted mistake: layers of the indexer, which compute without gradients, are not refused.
     monkeypatch.setattr("rlrun_trainer.model.adapter_targets.INDEXER", None)
     base = load(tmp_path, "deepseek_v32")
-    indexer = [name for name in linear_layers(base.model).served if ".indexer." in name]
+    indexer = [name for name in linear_layers(base.model, base.loader.names).served if ".indexer." in name]
     slot = opened(base)
     equal_rewards = [replace(s, advantage=0.0) for s in sampled(base)]
     train_step(base, slot, equal_rewards, PLAN)

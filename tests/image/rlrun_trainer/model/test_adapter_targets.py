@@ -120,8 +120,17 @@ def test_a_longer_name_selects_the_layers_of_one_block(tmp_path: Path) -> None:
     assert layers_of(opened(base, "shared_experts.gate_proj")) == {"mlp.shared_experts.gate_proj"}
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_next", "glm4_moe", "granitemoehybrid"])
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize(
+    ("name", "dropout"),
+    [
+        *(
+            (name, dropout)
+            for name in ("qwen3_moe", "qwen3_next", "glm4_moe", "granitemoehybrid")
+            for dropout in (0, 0.2)
+        ),
+        *((name, 0) for name in ("hy_v3", "deepseek_v4", "nemotron_h")),
+    ],
+)
 def test_stock_peft_loads_the_adapter_with_equal_logits(tmp_path: Path, name: str, dropout: float) -> None:
     base = load(tmp_path / "model", name)
     slot = opened(base, "all-linear", dropout=dropout)

@@ -9,52 +9,45 @@ from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_wei
 
 from tests.support.images.stub_trainer.safetensors_file import encode, floats
 
-LAYERS = ("model.layers.0.self_attn.q_proj", "model.layers.1.linear_attn.in_proj_qkv", "lm_head")
+
+def in_memory(weight: str) -> str | None:
+    """Names as a text model in memory has them; `joined` is part of another tensor there."""
+    if "joined" in weight:
+        return None
+    return weight.replace("model.language_model.", "model.").replace("shared_mlp", "shared_experts")
 
 
-def stored(decoder: str, head: str | None = None) -> list[str]:
-    """Names of the weights of a checkpoint whose text model has this beginning, with a vision tower."""
-    towers = ["visual.blocks.0.attn.qkv.weight", "vision_tower.layers.0.self_attn.q_proj.weight"]
-    inner = ["layers.0.self_attn.q_proj.weight", "layers.1.linear_attn.in_proj_qkv.weight"]
-    return [*towers, *(decoder + name for name in inner), *([f"{head}.weight"] if head else [])]
-
-
-@pytest.mark.parametrize(
-    ("weights", "decoder", "head"),
+NAMES = CheckpointNames.of(
     [
-        (stored("model.", "lm_head"), "model.", "lm_head"),
-        (stored("model.language_model.", "lm_head"), "model.language_model.", "lm_head"),  # Qwen3.5, Qwen3-VL
-        (stored("model.language_model."), "model.language_model.", "lm_head"),
-        (stored("language_model.model.", "language_model.lm_head"), "language_model.model.", "language_model.lm_head"),
-        (stored("thinker.model.", "thinker.lm_head"), "thinker.model.", "thinker.lm_head"),
-        (["vision_tower.layers.0.self_attn.q_proj.weight"], "model.", "lm_head"),
-        ([], "model.", "lm_head"),
+        "model.language_model.layers.0.self_attn.q_proj.bias",
+        "model.language_model.layers.0.self_attn.q_proj.weight",
+        "model.language_model.layers.0.mlp.shared_mlp.up_proj.weight",
+        "model.language_model.layers.0.mlp.joined.weight",
+        "model.language_model.layers.0.mlp.experts.0.up_proj.weight",
+        "lm_head.weight",
     ],
+    in_memory,
 )
-def test_names_are_those_of_the_checkpoint(weights: list[str], decoder: str, head: str) -> None:
-    names = CheckpointNames.of(LAYERS, weights)
-    assert [names.of_layer(layer) for layer in LAYERS] == [
-        f"{decoder}layers.0.self_attn.q_proj",
-        f"{decoder}layers.1.linear_attn.in_proj_qkv",
-        head,
-    ]
-    assert names.of_layer("model.layers.0.q.lora_A.a.weight") == f"{decoder}layers.0.q.lora_A.a.weight"
-    assert names.of_layer("lm_head.lora_B.a.weight") == f"{head}.lora_B.a.weight"
+QUERIES, SHARED = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.shared_experts.up_proj"
 
 
-@pytest.mark.parametrize("decoder", ["language_model.model.", "model.language_model."])
-def test_a_model_in_memory_with_towers_has_the_names_of_its_checkpoint(decoder: str) -> None:
-    # Mistral 3 has `model.language_model.` in memory, and `language_model.model.` in its files.
-    own = "model.language_model.layers.0.self_attn.q_proj"
-    tower = "model.vision_tower.layers.0.self_attn.q_proj"
-    names = CheckpointNames.of((tower, own), stored(decoder))
-    assert names.of_layer(own) == f"{decoder}layers.0.self_attn.q_proj"
-    assert names.of_layer(tower) == tower
+def test_names_are_those_of_the_checkpoint() -> None:
+    assert NAMES.of_layer(QUERIES) == "model.language_model.layers.0.self_attn.q_proj"
+    assert NAMES.of_layer(SHARED) == "model.language_model.layers.0.mlp.shared_mlp.up_proj"
+    assert NAMES.of_layer("lm_head") == "lm_head"
+    assert NAMES.of_layer("model.layers.9.unknown") == "model.layers.9.unknown"
 
 
-def test_one_layer_that_the_checkpoint_stores_tells_the_names_of_the_others() -> None:
-    names = CheckpointNames.of(LAYERS, ["model.language_model.layers.1.linear_attn.in_proj_qkv.weight"])
-    assert names.of_layer(LAYERS[0]) == "model.language_model.layers.0.self_attn.q_proj"
+def test_stock_peft_gets_the_prefix_of_the_checkpoint_and_names_in_memory() -> None:
+    assert NAMES.for_peft(QUERIES) == "model.language_model.layers.0.self_attn.q_proj"
+    assert NAMES.for_peft(SHARED) == SHARED
+    assert NAMES.for_peft("lm_head") == "lm_head"
+
+
+def test_layers_that_the_checkpoint_stores_in_another_form_lack_a_name() -> None:
+    assert NAMES.lack("model.layers.0.mlp.joined")
+    assert not NAMES.lack(QUERIES)
+    assert not CheckpointNames.of([], in_memory).lack(QUERIES), "without safetensors files there is nothing to compare"
 
 
 def test_names_are_read_from_the_index_or_from_the_files(tmp_path: Path) -> None:
