@@ -13,13 +13,13 @@ import argparse
 import asyncio
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -82,14 +82,14 @@ def sequences(count: int, length: int) -> list[TokenSequence]:
 async def measure(count: int, length: int) -> list[Result]:
     """Send the batch alone and beside the gateway, and return all results."""
     busy = [await asyncio.to_thread(machine_load.settled_load)]
-    before = _peak()
+    before = peak_memory()
     made = sequences(count, length)
     tokens = count * length
     async with _child("trainer") as trainer, aiohttp.ClientSession() as http:
         url = (await trainer())["url"]
         client = TrainerClient(http, url, "bench", "bench")
         alone = await _send(client, made)
-        memory = (_peak() - before) / alone["bytes"]
+        memory = (peak_memory() - before) / alone["bytes"]
         async with _child("client") as load:
             base = (await load())["url"]
             async with _gateway(base) as gateway:
@@ -184,13 +184,13 @@ async def serve_trainer() -> None:
     from rlrun_trainer.optimization.column_checks import check_columns
 
     async def step(request: web.Request) -> web.Response:
-        memory, cpu = _peak(), time.process_time()
+        memory, cpu = peak_memory(), time.process_time()
         batch = await read_batch(request)
         check_batch(batch.samples, 2**20)
         await asyncio.to_thread(check_columns, batch.samples, VOCABULARY)
         spent = {"wire/cpu_seconds": time.process_time() - cpu}
         size = request.content_length or 1
-        metrics = spent | {"wire/memory": (_peak() - memory) / size}
+        metrics = spent | {"wire/memory": (peak_memory() - memory) / size}
         result = StepResult(step=1, policy=POLICY, metrics=metrics, batch_id=batch.batch_id)
         return web.json_response(result.to_json_dict())
 
@@ -230,9 +230,10 @@ async def run_client() -> None:
     server.close()
 
 
-def _peak() -> int:
-    """Peak of this process's resident memory in bytes."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak_memory() -> int:
+    """Return the peak of this process's resident memory in bytes. `ru_maxrss` also counts the parent before exec."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:", 1)[1].split()[0])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ The first process has the batch as the server has read it, packs it and sends th
 import argparse
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from rlrun_trainer.runtime.process_group import init_process_group
 
 from bench import machine_load
 from bench.report import ROOT, Result, at_most, record
-from bench.wire import LENGTH, SEQUENCES, sequences
+from bench.wire import LENGTH, SEQUENCES, peak_memory, sequences
 
 RANKS = 2
 BUDGET = 65_536
@@ -73,18 +72,18 @@ def run_rank(count: int, length: int) -> None:
             sample = sample_of(sequence, 1, advantage=0.25)
             samples.append(read_sample(SampleHeader.of(sample), b"".join(sample_columns(sample))))
         del sequence, sample
-    before, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before, cpu = peak_memory(), time.process_time()
     layouts = pack(samples, BUDGET, True, RANKS) if world.is_leader else []
     share = share_batch(world, samples, layouts)
     spent = time.process_time() - cpu
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak_memory()
     own = [sample for rows in share.micro_batches for row in rows for sample in row]
     print(
         json.dumps(
             {
                 "own": sum(SampleHeader.of(sample).size for sample in own),
                 "whole": sum(SampleHeader.of(sample).size for sample in samples),
-                "memory": 1024 * (peak - before),
+                "memory": peak - before,
                 "cpu_seconds": spent,
             }
         ),

@@ -1,6 +1,7 @@
 """The fake trainer dies like a process."""
 
 import asyncio
+import json
 from typing import Any
 
 import aiohttp
@@ -9,6 +10,7 @@ import pytest
 from tests.support.fake_trainer import FakeTrainer
 from tests.support.run_processes import serve
 from tests.support.run_store import RunStore
+from tests.support.train_bodies import body_of
 from tests.support.waiting import until
 
 SESSION = {
@@ -22,7 +24,7 @@ SESSION = {
     "maxSteps": 8,
     "seqLen": 16,
 }
-BATCH = {"samples": [], "batchId": "b"}
+BATCH = body_of([], "b")
 
 
 @pytest.mark.parametrize("where", ["computing", "hold", "turn"])
@@ -33,7 +35,9 @@ async def test_requests_before_a_restart_do_not_reach_the_restarted_trainer(wher
     async with aiohttp.ClientSession() as http:
 
         async def ask(path: str, body: Any, method: str = "POST") -> dict[str, Any]:
-            async with http.request(method, f"{url}{path}", json=body) as response:
+            async with http.request(
+                method, f"{url}{path}", data=body if isinstance(body, bytes) else json.dumps(body)
+            ) as response:
                 found: dict[str, Any] = await response.json()
                 return found
 

@@ -85,10 +85,9 @@ class Trainer:
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.2)
 
-    def call(self, method: str, path: str, body: str = "") -> tuple[int, str]:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", data=body.encode() or None, method=method
-        )
+    def call(self, method: str, path: str, body: str | bytes = b"") -> tuple[int, str]:
+        data = (body.encode() if isinstance(body, str) else body) or None
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=data, method=method)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()
@@ -351,7 +350,7 @@ async def test_memory_that_runs_out_on_one_process_changes_nothing_on_any(
 ) -> None:
     dense.open(tiny_model.spec(run_uri, **changes))
     await asyncio.to_thread(trap.write_text, where)
-    status, text = dense.call("POST", "/sessions/run/steps/0", batch(12, 0).model_dump_json(by_alias=True))
+    status, text = dense.call("POST", "/sessions/run/steps/0", body_of(batch(12, 0).samples))
     await asyncio.to_thread(trap.unlink)
     assert (status, Problem.model_validate_json(text).reason) == (507, "TrainerOutOfMemory")
     ours = [dense.step(0, batch(12, 0))]
@@ -363,5 +362,5 @@ def test_a_process_that_dies_ends_all(dense: Trainer, trap: Path, run_uri: str) 
     dense.open(tiny_model.spec(run_uri))
     dense.step(0, batch(9, 0))
     trap.write_text("die")
-    assert dense.call("POST", "/sessions/run/steps/1", batch(9, 1).model_dump_json(by_alias=True))[0] != 200
+    assert dense.call("POST", "/sessions/run/steps/1", body_of(batch(9, 1).samples))[0] != 200
     assert dense.process.wait(60) != 0

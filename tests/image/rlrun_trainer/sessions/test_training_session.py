@@ -21,6 +21,7 @@ from rlrun_trainer.server.http_server import Server
 
 from tests.support import tiny_model
 from tests.support.seaweedfs import S3Server
+from tests.support.train_bodies import body_of
 from tests.support.trainer_client import Client
 
 
@@ -396,10 +397,10 @@ async def test_bad_bodies_name_the_field(client: Client, run_uri: str) -> None:
     await client.open(tiny_model.spec(run_uri))
     status, text = await client.call("POST", "/sessions/run/steps/0", "not json")
     assert (status, Problem.model_validate_json(text).reason) == (422, "TrainBatchInvalid")
-    status, text = await client.call("POST", "/sessions/run/steps/0", '{"samples": []}')
+    status, text = await client.call("POST", "/sessions/run/steps/0", body_of([]))
     assert (status, Problem.model_validate_json(text).reason) == (422, "BatchInvalid")
     assert (await client.state()).step == 0
-    status, text = await client.call("POST", "/sessions/other/steps/0", '{"samples": []}')
+    status, text = await client.call("POST", "/sessions/other/steps/0", body_of([]))
     assert (status, Problem.model_validate_json(text).reason) == (404, "SessionMissing")
     status, text = await client.call("GET", "/nowhere")
     assert (status, Problem.model_validate_json(text).reason) == (404, "NotFound")

@@ -11,6 +11,7 @@ from rlrun.protocol.orchestrator import RunPhase
 
 from tests.support.jittered import MakeWorld, jittered_worlds
 from tests.support.run_processes import RUN_URI, World
+from tests.support.train_bodies import body_of
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def drawn(world: World, steps: int = STEPS) -> list[list[tuple[int, str, int]]]:
 
 def batches(world: World) -> dict[int, Any]:
     """What each step was trained on, as it was trained last."""
-    return {step: batch.to_json_dict() for step, batch in world.trainer.batches}
+    return {step: body_of(batch.samples, batch.batch_id) for step, batch in world.trainer.batches}
 
 
 @pytest.mark.proves("seed", "maxAsyncLevel", "buffer.onlineDifficultyFiltering", "difficultyFilter.minRewardVariance")
@@ -96,7 +97,7 @@ async def test_steps_that_are_made_again_after_the_trainers_death_are_the_same_s
     assert [step for step, _ in torn.trainer.batches] == [0, 1, 2, 2, 3, 4, 4, 5, 6, 7]
     by_step: dict[int, list[Any]] = {}
     for step, batch in torn.trainer.batches:
-        by_step.setdefault(step, []).append(batch.to_json_dict())
+        by_step.setdefault(step, []).append(body_of(batch.samples, batch.batch_id))
     assert by_step[2][0] == by_step[2][1]
     assert batches(torn) == batches(whole)
 

@@ -11,6 +11,7 @@ from rlrun.storage.store import Unreachable
 
 from tests.support.jittered import MakeWorld, jittered_worlds
 from tests.support.run_processes import RUN_URI, World
+from tests.support.train_bodies import body_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ async def make(tmp_path: Path) -> AsyncIterator[MakeWorld]:
 def batches(world: World) -> dict[int, Any]:
     """What each step was trained on."""
     assert len(world.trainer.batches) == STEPS, "no step is made twice"
-    return {step: batch.to_json_dict() for step, batch in world.trainer.batches}
+    return {step: body_of(batch.samples, batch.batch_id) for step, batch in world.trainer.batches}
 
 
 def assert_same(cut: World, whole: World) -> None:
@@ -96,7 +97,7 @@ async def test_checkpoint_saved_at_shutdown_is_used_after_a_later_crash(make: Ma
     assert await whole.run() == await cut.run() == 0
     assert [step for step, _ in cut.trainer.batches] == [0, 1, 2, 3, 4, 3, 4, 5, 6]
     assert cut.trainer.opened[-1].resume_from == f"{RUN_URI}/checkpoints/step-000003"
-    newest = {step: batch.to_json_dict() for step, batch in cut.trainer.batches}
+    newest = {step: body_of(batch.samples, batch.batch_id) for step, batch in cut.trainer.batches}
     assert newest == batches(whole)
 
 
@@ -114,7 +115,7 @@ async def test_checkpoint_saved_at_shutdown_is_used_by_another_process(make: Mak
     assert await cut.run() == 0
     steps = [step for step, _ in cut.trainer.batches]
     assert steps[3:] == [3, 4, *range(3, STEPS)]
-    assert {step: batch.to_json_dict() for step, batch in cut.trainer.batches} == batches(whole)
+    assert {step: body_of(batch.samples, batch.batch_id) for step, batch in cut.trainer.batches} == batches(whole)
 
 
 async def test_shutdown_writes_the_newest_state_and_final_status(make: MakeWorld) -> None:

@@ -11,6 +11,7 @@ from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExamp
 
 from tests.support.fake_environment import FakeEnvironment
 from tests.support.run_processes import RUN_URI, World
+from tests.support.train_bodies import body_of
 
 SIZES = {"words": 30, "sums": 11}
 POOLS = BufferSettings(seed=3, filtering=True, easy_threshold=0.8, hard_threshold=0.2, hard_fraction=0.3)
@@ -175,6 +176,6 @@ async def test_a_trainer_that_dies_before_the_first_checkpoint_of_its_own_starts
     world.spec["maxSteps"] = 3
     world.trainer.die_before = {2}
     assert await world.run() == 0
-    made = [(step, batch.to_json_dict()) for step, batch in world.trainer.batches]
+    made = [(step, body_of(batch.samples, batch.batch_id)) for step, batch in world.trainer.batches]
     assert [step for step, _ in made] == [0, 1, 0, 1, 2]
     assert made[:2] == made[2:4]
