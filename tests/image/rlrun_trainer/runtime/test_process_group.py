@@ -221,7 +221,7 @@ async def test_adapters_in_bfloat16_learn_on_a_sharded_model(
         for key in ("loss/mean", "optim/grad_norm", "entropy/all/mean"):
             assert one.metrics[key] == pytest.approx(two.metrics[key], rel=2e-2), key
         weights = tensors(store, one.policy.uri)
-        assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+        assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
 
 
 # Adapters are as wide as the layers they change, not as the part of them that a process of a group holds.

@@ -18,6 +18,8 @@ from rlrun.storage.store import Store
 from rlrun_trainer.artifacts.artifact_files import TempFolder
 from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, CheckpointProgress
 from rlrun_trainer.model.base_model import BaseModel
+from rlrun_trainer.optimization.batch_share import share_batch
+from rlrun_trainer.optimization.packing import pack
 from rlrun_trainer.optimization.step import StepPlan, train_step
 from rlrun_trainer.runtime.process_group import ProcessGroup, StepAborted
 from rlrun_trainer.runtime.settings import TrainerSettings
@@ -276,11 +278,14 @@ def test_a_process_that_fails_during_a_pass_does_not_wait_for_the_others(
     base: BaseModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = base.open("a", tiny_model.MODEL, tiny_model.SHAPE, 0)
+    samples = tiny_model.samples(8)
+    share = share_batch(ProcessGroup(), samples, pack(samples, 1000))
     base.loader.world = ProcessGroup(rank=1, size=2)
+    monkeypatch.setattr("rlrun_trainer.optimization.step.share_batch", lambda *_: share)
     monkeypatch.setattr("rlrun_trainer.optimization.step.backward", _no_memory)
     # Not ProblemError: what happened cannot be undone, and the process has to end.
     with pytest.raises(StepAborted, match="a trap"):
-        train_step(base, slot, tiny_model.samples(8), PLAN)
+        train_step(base, slot, [], PLAN)
 
 
 def _no_memory(*_: Any) -> None:
