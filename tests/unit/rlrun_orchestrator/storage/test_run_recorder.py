@@ -39,7 +39,7 @@ class SlowStore(RunStore):
         self.order: list[str] = []
 
     def put_bytes(self, uri: S3Uri, data: bytes) -> None:
-        self.open.wait(10.0)
+        self.open.wait(60.0)
         super().put_bytes(uri, data)
         self.order.append(str(uri).removeprefix(f"{RUN_URI}/").split("/")[0])
 

@@ -1,6 +1,7 @@
 """Records of groups: what a person needs to judge them."""
 
 import math
+from array import array
 
 import pytest
 from rlrun.protocol.environment import FunctionReward, GroupResult, RolloutResult
@@ -12,7 +13,7 @@ from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.group_filter import FilterReason
 from rlrun_orchestrator.data.groups import GroupState, Rollout
 from rlrun_orchestrator.data.scoring import measured_group
-from rlrun_orchestrator.data.trajectories import TokenSequence, Trajectory
+from rlrun_orchestrator.data.trajectories import SampledSpan, TokenSequence, Trajectory
 from rlrun_orchestrator.storage.sample_records import StepRollouts, encode_rollouts, group_records, logprob_summary
 
 from tests.support.ended_groups import group, rollout, step_rollouts
@@ -103,9 +104,9 @@ def test_each_use_has_an_object(split: SampleSplit, environment: str | None, fil
 
 def sequence(*logprobs: float) -> TokenSequence:
     """Sampled tokens, each after one that was not."""
-    mask = [False, True] * len(logprobs)
-    values = [value for logprob in logprobs for value in (0.0, logprob)]
-    return TokenSequence(list(range(len(mask))), mask, values)
+    values = array("f", [value for logprob in logprobs for value in (0.0, logprob)])
+    spans = [SampledSpan(place, place + 1, 0) for place in range(1, len(values), 2)]
+    return TokenSequence(array("i", range(len(values))), values, spans)
 
 
 def test_sampled_tokens_of_all_sequences_count() -> None:
@@ -128,5 +129,5 @@ def test_minus_five_is_not_low() -> None:
 
 def test_without_tokens_or_finite_values_there_is_none() -> None:
     assert logprob_summary([]) is None
-    assert logprob_summary([TokenSequence([1], [False], [0.0])]) is None
+    assert logprob_summary([TokenSequence(array("i", [1]), array("f", [0.0]))]) is None
     assert logprob_summary([sequence(-math.inf, -1.0)]) is None

@@ -24,10 +24,11 @@ FOLDER = S3Uri(BUCKET, "prefix/environments/team/reverse/1.0")
 
 
 def wheel(text: str = "code") -> bytes:
+    """Return a wheel, the same bytes at any time: a ZipInfo has no clock."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("reverse.py", text)
-        archive.writestr("reverse-1.0.dist-info/METADATA", "Name: reverse\n")
+        archive.writestr(zipfile.ZipInfo("reverse.py"), text)
+        archive.writestr(zipfile.ZipInfo("reverse-1.0.dist-info/METADATA"), "Name: reverse\n")
     return file.getvalue()
 
 
