@@ -8,6 +8,7 @@ import torch
 from rlrun.protocol.train_batch import Sample
 from rlrun_trainer.model.base_model import BaseModel, load_base
 from rlrun_trainer.model.peft_format import AdapterShape
+from rlrun_trainer.runtime.process_group import ProcessGroup
 from rlrun_trainer.runtime.settings import TrainerSettings
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -63,10 +64,10 @@ def save_moe(folder: Path, seed: int = 0) -> Path:
     return save_tokenizer(folder)
 
 
-def load(folder: Path, slots: int = 2, **settings: Any) -> BaseModel:
+def load(folder: Path, slots: int = 2, world: ProcessGroup | None = None, **settings: Any) -> BaseModel:
     # Results are compared to the last digits, also where a GPU would compute in bfloat16.
     chosen = {"dtype": "float32", **settings}
-    return load_base(TrainerSettings(model_dir=folder, slots=slots, device=DEVICE, threads=1, **chosen))
+    return load_base(TrainerSettings(model_dir=folder, slots=slots, device=DEVICE, threads=1, **chosen), world)
 
 
 def plain_logprobs(base: BaseModel, sample: Sample, temperature: float = 1.0) -> torch.Tensor:

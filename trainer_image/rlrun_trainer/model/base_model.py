@@ -21,7 +21,7 @@ from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
-from rlrun_trainer.model import row_layout
+from rlrun_trainer.model import attention_choice, row_layout
 from rlrun_trainer.model.adapter_linear import as_wide_as_layers, compute_in_model_dtype
 from rlrun_trainer.model.adapter_targets import check_served, file_targets, linear_layers, resolve, warning
 from rlrun_trainer.model.decoder import DECODE
@@ -99,7 +99,8 @@ class BaseModel:
     device: torch.device
     capacity: int
     single_row: bool
-    """True if attention supports variable lengths in one long row (flash attention) instead of a mask per row."""
+    """True if attention supports variable lengths in one long row (varlen, flash attention) instead of a mask per row.
+    """
     loader: Loader
     slots: dict[str, AdapterSlot] = field(default_factory=dict)
     shares_rows: bool = True
@@ -359,7 +360,10 @@ def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
 
 
 def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> BaseModel:
-    """Load the frozen base model given by the settings. Raises ProblemError."""
+    """Load the frozen base model given by the settings. All processes must call it.
+
+    Raises ProblemError, on all processes if on one: they try the implementations of attention together.
+    """
     loader = Loader(settings, world or ProcessGroup())
     for attention in loader.attentions[:-1]:
         loader.attention = attention
@@ -385,9 +389,12 @@ def _load_checked(loader: Loader) -> BaseModel:
         loader.attention.startswith("flash"),
         loader,
     )
-    with loader.explain_failures():
+    with loader.world.raise_together(), loader.explain_failures():
         _check_head(base)
-        _choose_rows(base)
+        measured = row_layout.measure(base.hidden_states, base.head, base.vocab_size, base.device)
+        base.guard.settle()
+    with loader.explain_failures():
+        _choose_rows(base, measured)
     reshard(base.model)
     log.info("base model %s on %s, %s, %s attention", settings.model_dir, base.device, loader.dtype, loader.attention)
     return base
@@ -408,14 +415,16 @@ def _check_head(base: BaseModel) -> None:
         )
 
 
-def _choose_rows(base: BaseModel) -> None:
+def _choose_rows(base: BaseModel, measured: row_layout.RowDifference) -> None:
     mixing = row_layout.mixing_layers(getattr(base.model.config.get_text_config(), "layer_types", None))
-    measured = row_layout.measure(base.hidden_states, base.head, base.vocab_size, base.device)
-    base.guard.settle()
     # All processes must pack alike, so the first one's measurement counts.
     differences = torch.tensor([measured.shared, measured.separate], dtype=torch.float64)
     measured = row_layout.RowDifference(*base.world.broadcast_tensor(differences, (2,), torch.float64).tolist())
     base.shares_rows, warning = row_layout.choose_packing(measured, mixing, base.loader.dtype)
+    if base.loader.tries_varlen and not base.single_row:
+        passes = attention_choice.Passes(base.model, base.hidden_states, base.head, base.guard)
+        if attention_choice.choose(passes, base.loader, mixing):
+            base.single_row, base.shares_rows, warning = True, not mixing, None
     if warning is not None:
         log.warning("%s", warning.message)
         base.warnings.append(warning)

@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from rlrun_trainer.model import varlen_attention
+
 DECODE = "rlrun_decode"
 """Name of the model's method that returns the last hidden states."""
 
@@ -19,6 +21,9 @@ def decoder_of(model: Any) -> Any:
 
 def decode(model: Any, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
     """Return the last hidden states [rows, width, H] of token ids and positions [rows, width]."""
-    output = decoder_of(model)(input_ids=input_ids, position_ids=position_ids, use_cache=False)
+    decoder, arguments = decoder_of(model), {}
+    if decoder.config._attn_implementation == varlen_attention.NAME:
+        arguments["boundaries"] = varlen_attention.Boundaries.of(position_ids)
+    output = decoder(input_ids=input_ids, position_ids=position_ids, use_cache=False, **arguments)
     states: torch.Tensor = output.last_hidden_state
     return states

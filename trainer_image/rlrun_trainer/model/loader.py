@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_weights
 from rlrun_trainer.artifacts.model_folder import ModelClass
+from rlrun_trainer.model import varlen_attention
 from rlrun_trainer.model.decoder import DECODE, decode, decoder_of
 from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.sharding import shard
@@ -49,17 +50,23 @@ class Loader:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
+    @property
+    def tries_varlen(self) -> bool:
+        """True if the model is to compute with `varlen` attention where that is exact. The kernel is for GPUs."""
+        setting = self.settings.attention
+        return setting == varlen_attention.NAME or (setting == "auto" and self.device.type == "cuda")
+
     def load(self, trainable: bool = False) -> Any:
-        """Load the model, frozen or with all weights trainable in float32. Raises ProblemError."""
-        folder = self.settings.model_dir
-        if not (folder / "config.json").is_file():
-            raise ProblemError.of(
-                UNPROCESSABLE,
-                Reason.MODEL_MISSING,
-                f"{folder} contains no config.json. Check the RLModel's source and the log of the fetch container.",
-            )
-        with self.explain_failures():
-            return self._load(trainable)
+        """Load the model, frozen or with all weights trainable in float32. All processes must call it.
+
+        Raises ProblemError, on all processes if on one.
+        """
+        dtype = torch.float32 if trainable else self.dtype
+        with self.world.raise_together(in_step=False), self.explain_failures():
+            model = self._read(dtype)
+        # The first collective operations: nobody waits in them for a process that could not read the files.
+        with self.world.raise_together(), self.explain_failures():
+            return self._place(model, dtype, trainable)
 
     @contextmanager
     def explain_failures(self) -> Iterator[None]:
@@ -87,11 +94,20 @@ class Loader:
                 "model.",
             ) from error
 
-    def _load(self, trainable: bool) -> Any:
-        folder, kept = self.settings.model_dir, torch.float32 if trainable else self.dtype
+    def _read(self, dtype: torch.dtype) -> Any:
+        folder = self.settings.model_dir
+        if not (folder / "config.json").is_file():
+            raise ProblemError.of(
+                UNPROCESSABLE,
+                Reason.MODEL_MISSING,
+                f"{folder} contains no config.json. Check the RLModel's source and the log of the fetch container.",
+            )
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model = load_weights(folder, config, kept, self.attention)
+        model = load_weights(folder, config, dtype, self.attention)
         self.names = names_in_files(model, stored_weights(folder))
+        return model
+
+    def _place(self, model: Any, kept: torch.dtype, trainable: bool) -> Any:
         model.requires_grad_(trainable)
         setattr(model, DECODE, types.MethodType(decode, model))
         recompute = recomputes(self.settings.gradient_checkpointing, self.device.type)
@@ -189,7 +205,11 @@ def dtype_of(name: str, device: str) -> torch.dtype:
 
 
 def attentions_of(name: str, device: str, flash: bool) -> tuple[str, ...]:
-    """Return transformers' attention names to try for a setting. `flash` is True if flash attention is installed."""
+    """Return transformers' attention names to try for a setting, before `varlen` is measured against the first that
+    works. `flash` is True if flash attention is installed.
+    """
+    if name == varlen_attention.NAME:
+        return ("sdpa", "eager")
     if name != "auto":
         return (name,)
     return ("flash_attention_2", "sdpa", "eager") if device == "cuda" and flash else ("sdpa", "eager")

@@ -58,6 +58,48 @@ def tolerance(dtype: torch.dtype) -> float:
     return EXACT if dtype == torch.float32 else ROUNDED
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Samples in the rows of a batch, each row padded after its last sample."""
+
+    input_ids: torch.Tensor
+    """[rows, width] int64"""
+    position_ids: torch.Tensor
+    """[rows, width] int64, which restart at 0 with every sample and with the padding."""
+    places: list[tuple[int, int, torch.Tensor]]
+    """Row, first column and token ids of each sample."""
+
+    def logprobs(self, states: torch.Tensor, head: Head) -> list[torch.Tensor]:
+        """Return the log probabilities [T - 1, 1] of each sample's tokens from hidden states [rows, width, H]."""
+        return [
+            torch.log_softmax(head(states[row, start : start + len(ids) - 1]).float(), -1).gather(-1, ids[1:, None])
+            for row, start, ids in self.places
+        ]
+
+
+def random_samples(vocab_size: int, device: torch.device) -> list[torch.Tensor]:
+    """Return the two samples of the check."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(vocab_size, (n,), generator=generator).to(device) for n in LENGTHS]
+
+
+def lay_out(rows: Sequence[Sequence[torch.Tensor]]) -> Layout:
+    """Return the batch with these samples in its rows."""
+    width = max(sum(map(len, row)) for row in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.int64, device=rows[0][0].device)
+    layout = Layout(ids, torch.zeros_like(ids), [])
+    for r, row in enumerate(rows):
+        start = 0
+        for sample in row:
+            end = start + len(sample)
+            ids[r, start:end] = sample
+            layout.position_ids[r, start:end] = torch.arange(len(sample))
+            layout.places.append((r, start, sample))
+            start = end
+        layout.position_ids[r, start:] = torch.arange(width - start)
+    return layout
+
+
 def measure(hidden: Hidden, head: Head, vocab_size: int, device: torch.device) -> RowDifference:
     """Compute log probabilities of two random samples, alone and in both layouts, and compare them.
 
@@ -65,30 +107,17 @@ def measure(hidden: Hidden, head: Head, vocab_size: int, device: torch.device) -
 
     `hidden` maps token ids and positions [rows, width] to hidden states, and `head` maps hidden states to logits.
     """
-    generator = torch.Generator().manual_seed(0)
-    first, second = (torch.randint(vocab_size, (n,), generator=generator).to(device) for n in LENGTHS)
+    first, second = random_samples(vocab_size, device)
 
     def logprobs(*rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        ids = torch.zeros(len(rows), max(sum(map(len, row)) for row in rows), dtype=torch.int64, device=device)
-        positions = torch.zeros_like(ids)
-        places = []
-        for r, row in enumerate(rows):
-            start = 0
-            for sample in row:
-                end = start + len(sample)
-                ids[r, start:end] = sample
-                positions[r, start:end] = torch.arange(len(sample), device=device)
-                places.append((r, slice(start, end - 1), sample[1:, None]))
-                start = end
-            positions[r, start:] = torch.arange(ids.shape[1] - start, device=device)
-        states = hidden(ids, positions)
-        return [torch.log_softmax(head(states[r, part]).float(), -1).gather(-1, next_) for r, part, next_ in places]
+        layout = lay_out(rows)
+        return layout.logprobs(hidden(layout.input_ids, layout.position_ids), head)
 
     with torch.no_grad():
         alone = logprobs([first]) + logprobs([second])
         return RowDifference(
-            shared=_difference(logprobs([first, second]), alone),
-            separate=_difference(logprobs([first], [second]), alone),
+            shared=difference(logprobs([first, second]), alone),
+            separate=difference(logprobs([first], [second]), alone),
         )
 
 
@@ -123,5 +152,6 @@ def _separates(kind: str) -> bool:
     return kind in NOT_MIXING or (kind.endswith("attention") and kind not in MIXING_ATTENTION)
 
 
-def _difference(found: Sequence[torch.Tensor], alone: Sequence[torch.Tensor]) -> float:
+def difference(found: Sequence[torch.Tensor], alone: Sequence[torch.Tensor]) -> float:
+    """Return the largest mean difference of a sample's log probabilities."""
     return max(float((ours - theirs).abs().mean()) for ours, theirs in zip(found, alone, strict=True))

@@ -7,6 +7,7 @@ An attacker who reaches the group's ports could impersonate a process, so receiv
 safetensors or plain tensors. The `*_object` operations of torch would unpickle them.
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,9 @@ from rlrun.protocol.trainer import STATE_LIMITS
 from rlrun.service.errors import ProblemError
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from rlrun_trainer.runtime.messages import MessageFormat
+from rlrun_trainer.runtime.messages import MessageFormat, Refusal
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -34,7 +37,18 @@ LARGEST_MESSAGE = 2 * STATE_LIMITS.size
 PIECE_BYTES = 8 * 1024**2
 """Size of a piece of columns in bytes."""
 
+VOTE_TIMEOUT = timedelta(minutes=5)
+"""Timeout of votes after passes, which all processes end at the same time, except those that wait for a failed one."""
+
 SUCCEEDED, FAILED = b"succeeded", b"failed"
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Result of a process without a problem."""
+
+
+RESULTS: MessageFormat[Passed | Refusal] = MessageFormat(Passed, Refusal)
 
 
 class StepAborted(Exception):
@@ -55,6 +69,8 @@ class ProcessGroup:
     size: int = 1
     local_rank: int = 0
     """Rank on this node, which is the number of its GPU."""
+    votes: Any = None
+    """Group of torch for votes, or None for the default group."""
 
     @property
     def is_leader(self) -> bool:
@@ -76,6 +92,35 @@ class ProcessGroup:
             return [value]
         return [message_format.decode(message) for message in self.all_gather_bytes(message_format.encode(value))]
 
+    def vote(self, value: T, message_format: MessageFormat[T]) -> list[T]:
+        """Return the values of all processes like `all_gather`, after passes in which one of them may have failed.
+
+        The others may then wait for it within a pass, so this raises after VOTE_TIMEOUT and lets the process exit.
+        """
+        if self.size == 1:
+            return [value]
+        messages = self.all_gather_bytes(message_format.encode(value), self.votes)
+        return [message_format.decode(message) for message in messages]
+
+    @contextmanager
+    def raise_together(self, in_step: bool = True) -> Iterator[None]:
+        """Context in which a ProblemError on one process is raised on all: that of the first such process. All
+        processes must enter it.
+
+        `in_step` is False if it has no collective operations, so that processes may end it minutes apart.
+        """
+        result: Passed | Refusal = Passed()
+        try:
+            yield
+        except ProblemError as error:
+            if self.size == 1:
+                raise
+            log.error("This process cannot go on: %s", error)
+            result = Refusal.of(error)
+        for each in self.vote(result, RESULTS) if in_step else self.all_gather(result, RESULTS):
+            if isinstance(each, Refusal):
+                raise each.error
+
     def broadcast_bytes(self, data: bytes) -> bytes:
         """Return `data` of the first process on all processes. It must not be empty. `data` of the other processes is
         ignored.
@@ -90,18 +135,21 @@ class ProcessGroup:
         dist.broadcast(buffer, src=0)
         return bytes(buffer.numpy())
 
-    def all_gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return `data` of all processes, by rank, on all processes. It must not be empty on any process."""
+    def all_gather_bytes(self, data: bytes, group: Any = None) -> list[bytes]:
+        """Return `data` of all processes, by rank, on all processes. It must not be empty on any process.
+
+        `group` of torch replaces the default group, whose operations wait longer.
+        """
         if self.size == 1:
             return [data]
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(lengths, torch.tensor([len(data)]))
+        dist.all_gather(lengths, torch.tensor([len(data)]), group=group)
         # All buffers of an operation must have the same size.
         longest = max(map(int, lengths))
         buffers = [message_buffer(longest) for _ in range(self.size)]
         own = message_buffer(longest)
         own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        dist.all_gather(buffers, own)
+        dist.all_gather(buffers, own, group=group)
         return [bytes(buffer[: int(n)].numpy()) for buffer, n in zip(buffers, lengths, strict=True)]
 
     def broadcast_tensor(self, value: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -206,14 +254,12 @@ class ProcessGroup:
 def init_process_group(device: str, environ: Mapping[str, str] = os.environ) -> ProcessGroup:
     """Join the process group if torchrun started several processes. `device` is cpu or cuda."""
     size = int(environ.get("WORLD_SIZE", "1"))
-    world = (
-        ProcessGroup(int(environ.get("RANK", "0")), size, int(environ.get("LOCAL_RANK", "0")))
-        if size > 1
-        else ProcessGroup()
-    )
-    if size > 1 and not dist.is_initialized():
+    if size == 1:
+        return ProcessGroup()
+    if not dist.is_initialized():
         dist.init_process_group(_backend(device), timeout=COLLECTIVE_TIMEOUT)
-    return world
+    votes = dist.new_group(backend="gloo", timeout=VOTE_TIMEOUT)
+    return ProcessGroup(int(environ.get("RANK", "0")), size, int(environ.get("LOCAL_RANK", "0")), votes)
 
 
 def group_of_one(device: str) -> None:

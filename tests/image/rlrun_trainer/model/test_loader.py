@@ -65,6 +65,7 @@ def test_precision(setting: str, device: str, dtype: torch.dtype) -> None:
         ("auto", "cuda", False, ("sdpa", "eager")),
         ("auto", "cpu", True, ("sdpa", "eager")),
         ("eager", "cuda", True, ("eager",)),
+        ("varlen", "cuda", True, ("sdpa", "eager")),
     ],
 )
 def test_attentions(setting: str, device: str, flash: bool, attentions: tuple[str, ...]) -> None:
