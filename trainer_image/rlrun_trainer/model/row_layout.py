@@ -59,7 +59,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PlacedSamples:
     """Samples in the rows of a batch, each row padded after its last sample."""
 
     input_ids: torch.Tensor
@@ -83,11 +83,11 @@ def random_samples(vocab_size: int, device: torch.device) -> list[torch.Tensor]:
     return [torch.randint(vocab_size, (n,), generator=generator).to(device) for n in LENGTHS]
 
 
-def lay_out(rows: Sequence[Sequence[torch.Tensor]]) -> Layout:
+def lay_out(rows: Sequence[Sequence[torch.Tensor]]) -> PlacedSamples:
     """Return the batch with these samples in its rows."""
     width = max(sum(map(len, row)) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.int64, device=rows[0][0].device)
-    layout = Layout(ids, torch.zeros_like(ids), [])
+    layout = PlacedSamples(ids, torch.zeros_like(ids), [])
     for r, row in enumerate(rows):
         start = 0
         for sample in row:

@@ -1,4 +1,4 @@
-"""Packed samples without a mask: where the kernel is exact it is used, and nobody is trained on what it computes wrong.
+"""Packed samples without a mask: the kernel is used for a model only if its results are exact.
 
 On CPUs, kernels of the tests stand behind torch's operators, for float32, too. On GPUs the kernels are torch's.
 """
@@ -81,7 +81,7 @@ def test_packed_samples_are_as_alone_and_gradients_those_of_the_familys_attentio
     base.model.set_attn_implementation("sdpa")
     with torch.no_grad():
         alone = [base.hidden_states(ids[None], torch.arange(len(ids))[None])[0] for ids in samples]
-    # Linear attention rounds by itself, whatever computes the other layers.
+    # Linear attention has rounding errors of its own, with any attention in the other layers.
     rounding = 1 if base.shares_rows else 10
     largest = max(1.0, *(float(states.abs().max()) for states in alone))
     assert max(float((x - y).abs().max()) for x, y in zip(packed, alone, strict=True)) <= 1e-5 * rounding * largest
@@ -110,7 +110,7 @@ def test_a_family_that_the_kernel_does_not_compute_keeps_its_attention_and_the_l
         assert torch.equal(base.hidden_states(ids, ids), plain.hidden_states(ids, ids))
 
 
-def test_sinks_are_found_by_measuring_if_nobody_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sinks_are_found_by_measuring_without_a_check_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlen_attention, "NOT_COMPUTED", ())
     with pytest.raises(ProblemError, match=r"differ by .* from those computed alone") as caught:
         load(tmp_path, "gpt_oss", attention="varlen")

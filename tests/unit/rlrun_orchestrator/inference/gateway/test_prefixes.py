@@ -454,7 +454,7 @@ def test_a_bridge_keeps_all_that_was_sampled_whatever_the_parser_made_of_it(text
             completed(**rendered_as(4)),
             UNTIL,
             token_array(WHOLE),
-        ),  # the generation prompt is no part of the rendered answer
+        ),  # the rendered answer does not include the generation prompt
         (completed(completion=[11, 12, 7]), UNTIL, WHOLE),  # the template ends the turn with another token
         (LAST, [10, 97, 1, 1], [10, 97, 1, 1, 4]),  # which of the two ends it?
         (LAST, [10, 97, 1, 8], [10, 97, 1, 8, 4]),  # a part of the answer is behind the end
