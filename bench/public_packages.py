@@ -323,7 +323,9 @@ def _with_endpoint(args: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
 
 
 def _one_line(parts: list[Any]) -> str:
-    text = " ".join(" ".join(map(str, parts)).replace("|", "/").replace(str(Path.home()), "~").split())
+    text = " ".join(" ".join(map(str, parts)).replace("|", "/").split())
+    # The page leaves out where this machine has Python.
+    text = re.sub(r"[^\s\"'`]*/lib/python3[.\d]*/", "", text).replace(str(Path.home()), "~")
     # Causes are at the end of a traceback.
     return text if len(text) <= MAX_CAUSE else f"{text[: MAX_CAUSE // 2]} ... {text[-MAX_CAUSE // 2 :]}"
 
