@@ -1,5 +1,10 @@
-"""S3 over HTTP that answers what the operator asks of it, or nothing at all, as a test tells it."""
+"""S3 over HTTP that answers what the operator asks of it, or nothing at all, as a test tells it.
 
+It knows one bucket, pages without an end and no uploads in parts. For the rest, `tests/unit/support/test_stub_s3.py`
+names the cases of the contract that it shares with a real server.
+"""
+
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +32,7 @@ class StubS3:
     dropped: set[str] = field(default_factory=set)
     """Operations whose next request finds the connection closed."""
     objects: dict[str, bytes] = field(default_factory=dict)
-    """Objects that can be read, by key. All others have a size and no bytes."""
+    """Objects that can be read, by key, also those that were put. All others have a size and no bytes."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes that listings show, by key, if they are others than SIZE and those of `objects`."""
     stalled: frozenset[str] = frozenset()
@@ -56,7 +61,7 @@ class StubS3:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         operation = _operation(request)
         self.requests.append(operation)
-        body = (await request.read()).decode(errors="replace")
+        key, body = request.path.removeprefix(f"/{BUCKET}/"), await request.read()
         await until(lambda: operation not in self.silent)
         if operation in self.dropped:
             self.dropped.discard(operation)
@@ -64,7 +69,9 @@ class StubS3:
             request.transport.abort()
             return web.Response()
         if operation == "delete":
-            self.keys -= set(re.findall("<Key>(.*?)</Key>", body))
+            named = [key] if request.method == "DELETE" else re.findall("<Key>(.*?)</Key>", body.decode())
+            self.keys -= set(named)
+            self.objects = {known: data for known, data in self.objects.items() if known not in named}
             return _xml("DeleteResult", "")
         if operation == "list":
             known = self.keys | self.objects.keys() | self.sizes.keys()
@@ -74,13 +81,15 @@ class StubS3:
                 "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
                 for key in keys
             )
-            return _xml("ListBucketResult", f"<IsTruncated>false</IsTruncated>{contents}")
+            count = f"<IsTruncated>false</IsTruncated><KeyCount>{len(keys)}</KeyCount>"
+            return _xml("ListBucketResult", count + contents)
         if operation == "uploads":
             return _xml("ListMultipartUploadsResult", "<IsTruncated>false</IsTruncated>")
         if operation == "put":
-            self.keys.add(request.path.removeprefix(f"/{BUCKET}/"))
-            return web.Response()
-        if operation == "get" and (key := request.path.removeprefix(f"/{BUCKET}/")) in self.objects:
+            self.keys.add(key)
+            self.objects[key] = body
+            return web.Response(headers={"ETag": f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'})
+        if operation == "get" and key in self.objects:
             return await self._send(request, key)
         return web.Response(status=404, text="<Error><Code>NoSuchKey</Code></Error>", content_type="application/xml")
 
@@ -115,8 +124,8 @@ async def stub_s3() -> AsyncIterator[StubS3]:
 
 
 def _operation(request: web.Request) -> str:
-    if request.method == "PUT":
-        return "put"
+    if request.method in {"PUT", "DELETE"}:
+        return request.method.lower()
     named = {"delete": "delete", "uploads": "uploads", "list-type": "list"}
     return next((operation for key, operation in named.items() if key in request.query), "get")
 
