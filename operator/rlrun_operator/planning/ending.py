@@ -214,7 +214,16 @@ def pause_change(
     """
     running = ConditionChange("Running", False, problem.reason)
     conditions = (running, *closed_readiness(status, readiness, None), *NOT_FINISHED)
-    return StatusChange(conditions, {"phase": phase, **fields, **reason_fields(problem)})
+    fields = {"phase": phase, **fields, **without_estimate(status), **reason_fields(problem)}
+    return StatusChange(conditions, fields)
+
+
+def without_estimate(status: RLRunStatus) -> StatusFields:
+    """Return the status fields for a run that makes no steps: its progress without the time until the last step."""
+    progress = status.progress
+    if progress is None or progress.eta_seconds is None:
+        return {}
+    return {"progress": progress.model_copy(update={"eta_seconds": None})}
 
 
 def plan_outcome(
@@ -271,6 +280,7 @@ def mark_finished(
                 "phase": phase,
                 "completion_time": status.completion_time or now,
                 **attempt_end(status, now),
+                **({} if completed else without_estimate(status)),
                 **reason_fields(problem),
             },
         ),

@@ -315,6 +315,18 @@ def test_suspended_run_has_no_workloads_and_no_active_attempt() -> None:
     assert (part.status.fields["phase"], part.status.fields["reason"]) == (Phase.suspended, "Suspended")
 
 
+@pytest.mark.parametrize("spec", [{"stop": True}, {"suspend": True}, {}], ids=["stopped", "suspended", "failed"])
+def test_a_run_that_makes_no_steps_shows_no_estimate(spec: dict[str, Any]) -> None:
+    failed = [{"type": "Failed", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z", "message": "m"}]
+    status = running(progress=Progress(step=7, max_steps=12, eta_seconds=90))
+    policy = plan_stopped if "stop" in spec else plan_suspended if "suspend" in spec else plan_outcome
+    job = child("Job", "orchestrator", None if spec else failed)
+    part = present(policy(observed(job), status, run_spec(**spec), SETTINGS, at(1)))
+    progress = apply_change(status, part.status, at(1)).progress
+    assert progress is not None
+    assert (progress.step, progress.eta_seconds) == (7, None)
+
+
 def test_the_orchestrator_of_a_suspended_run_is_deleted_before_what_it_works_with() -> None:
     children = (child("ReplicaSet", "env-0"), child("ReplicaSet", "trainer"), child("Job", "orchestrator"))
     part = present(plan_suspended(observed(*children), running(), run_spec(suspend=True), SETTINGS, at(30)))
