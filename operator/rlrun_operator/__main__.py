@@ -21,8 +21,8 @@ from rlrun_operator.runtime.server_certificate import CertificateMissing
 from rlrun_operator.runtime.trusted_authorities import with_ca_bundle
 
 GC_THRESHOLDS = (50_000, 20, 20)
-"""Thresholds of Python's garbage collector: new objects before a collection, and collections of a generation before one
-of the next generation.
+"""Arguments of `gc.set_threshold`: new objects that trigger a collection of the youngest generation, and collections of
+each generation that trigger a collection of the next older one.
 """
 
 
@@ -55,7 +55,7 @@ def main() -> int:
         return 1
     except (KeyInvalid, CertificateMissing) as error:
         logging.getLogger(__name__).error(
-            "%s. The operator exits, and is restarted until the problem is solved.", error
+            "%s. The operator exits; Kubernetes restarts it until the problem is solved.", error
         )
         return 1
     return 0

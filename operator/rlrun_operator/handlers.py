@@ -1,16 +1,16 @@
-"""The operator's handlers: which event leads to what.
+"""Event handlers of the operator, which queue the runs and serving pools that a changed object affects.
 
-| event | what is queued |
+| changed object | queued |
 |---|---|
-| of an RLRun | the run |
-| of an RLModel | all runs that have not begun, and all serving pools |
-| of an RLCheckpoint | the run that wrote it, and runs that wait to start from it |
-| of an RLAdapter | the run that wrote it, and its serving pool |
-| of a pod, a Job or another object of the operator | its run or its serving pool |
+| RLRun | the run |
+| RLModel | all runs that have not begun, and all serving pools |
+| RLCheckpoint | the run that wrote the checkpoint, and runs that wait to start from it |
+| RLAdapter | the run that wrote the adapter, and the adapter's serving pool |
+| pod, Job or another object of the operator | its run or its serving pool |
 
-kopf lists and watches the kinds of rlrun.dev, and an event is all that it is asked for: its other handlers write
+kopf lists and watches the kinds of rlrun.dev. Only its event handlers are used, because its other handlers write
 annotations and finalizers. Informers watch the other kinds (cluster/informers.py). Both store each object once, and the
-store reports what has changed: neither a repeated event nor that of the operator's own write is a change.
+store reports only changes: repeated events and events of the operator's own writes are ignored.
 """
 
 import functools
@@ -155,7 +155,7 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
 
     Failed requests are repeated every two seconds. By default kopf waits up to 21 s between attempts, so it would
     receive changes that were made during an outage of the API server up to 21 s later. After an outage of ten minutes
-    kopf ends and is started again.
+    kopf stops and is restarted.
     """
     settings.posting.enabled = False
     settings.peering.standalone = True

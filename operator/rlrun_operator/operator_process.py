@@ -341,7 +341,9 @@ class Operator:
             async with asyncio.timeout(LISTS_SECONDS):
                 await informers.until_synced()
         except TimeoutError:
-            log.warning("Not all kinds were listed within %.0f s, so each run's objects are", LISTS_SECONDS)
+            log.warning(
+                "Not all kinds were listed within %.0f s; missing kinds are read from the API server", LISTS_SECONDS
+            )
         if self._settings.tenant_labels:
             # Without Namespaces, no namespace would appear to be a tenant.
             await informers.until_synced(NAMESPACE)

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 IDENTITY = "finalizer-removal"
 """Holder identity on the Lease. Constant, so that a repeated Job does not wait for the previous one."""
 WAIT_SECONDS = 120.0
-"""Maximum wait for the Lease in seconds. An operator that could not release the Lease frees it after `leaseSeconds`."""
+"""Maximum wait for the Lease in seconds. A Lease that the operator could not release expires after `leaseSeconds`."""
 PASSES = 3
 """Maximum number of passes over all runs. A run that changes during a pass needs another one."""
 
@@ -121,7 +121,7 @@ async def _remove(cluster: AsyncKubeClient, run: Obj, bucket: str, prefix: str) 
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options. Ends the process with exit code 2 if they are invalid."""
+    """Parse the options. Exits with code 2 if they are invalid."""
     parser = argparse.ArgumentParser("python -m rlrun_operator.cluster.finalizer_removal")
     parser.add_argument("--lease-namespace", required=True, help="namespace of the operator's Lease")
     parser.add_argument("--lease-name", required=True, help="name of the operator's Lease")

@@ -50,7 +50,7 @@ FOLLOWED = (RLRUN, RLMODEL, POD, *CHILDREN, DEPLOYMENT, RLCHECKPOINT, RLADAPTER)
 finished runs. Deployments belong to serving pools, all other kinds to runs.
 """
 LABELS = (RUN_LABEL, RUN_UID_LABEL, SERVING_LABEL)
-"""Labels that are stored separately, so that they are known without decoding the object."""
+"""Labels that are stored separately, so that reading them does not require decoding the object."""
 BY_UID = (RLCHECKPOINT, RLADAPTER, WORKLOAD)
 """Kinds that a reconcile looks up by the uid of the run. Others are looked up by the name of the run or pool."""
 MANAGED = {MANAGED_BY_LABEL: FIELD_MANAGER}
@@ -179,7 +179,7 @@ class Informers:
 
     @contextmanager
     def writing(self, request: KubeRequest) -> Iterator[Callable[[Obj], None]]:
-        """Return the context in which `AsyncKubeClient` sends a write by this process."""
+        """Context in which `AsyncKubeClient` sends a write. Yields a function that stores the API server's response."""
         informer = self._of(request.kind, request.namespace)
         if informer is None:
             yield lambda _: None

@@ -1,7 +1,7 @@
 """Informer whose objects another library lists and watches, as kopf does.
 
-The library passes each event to `receive`. The informer checks by lists of metadata that it has all objects and no
-deleted one.
+The library passes each event to `receive`. The informer lists the metadata of all objects to check that it has every
+object and no deleted object.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ QUIET_SECONDS = 1.0
 LONGEST_LIST_SECONDS = 60.0
 """Seconds after which metadata is listed even if the other library's list is not complete."""
 CHECK_SECONDS = 600.0
-"""Seconds between two lists of metadata without a gap, because a library that does not list again passes no event."""
+"""Maximum seconds between two lists of metadata, because a library that stops without an error passes no event."""
 MISSING_SECONDS = 10.0
 """Seconds without an object from the other library after which objects in a list of metadata count as missing."""
 

@@ -49,8 +49,8 @@ class Tenants:
         self._missing: dict[str, str] = {}
         """Tenants whose RoleBindings are missing, with the error of the creation."""
         self._bound: set[str] | None = None
-        """Tenants with RoleBindings. None until the first pass has ended; until then, failed requests show which are
-        missing.
+        """Tenants with RoleBindings. None until the first pass has ended; until then, missing RoleBindings are noticed
+        only when a request fails.
         """
 
     def problem(self, namespace: str) -> Problem | None:

@@ -270,7 +270,7 @@ class NamespaceQueue(Schema):
     max_runs: int | None = Field(default=None, ge=0)
     """Maximum number of admitted runs. 0 admits none. Defaults to `maxRunsPerNamespace`."""
     capacity: Capacity = Field(default_factory=dict)
-    """Maximum resources that its admitted runs may request together."""
+    """Maximum resources that the admitted runs of the namespace may request together."""
     weight: int = Field(default=1, ge=1, le=1000)
     """Weight of the namespace relative to others that wait at the same time."""
 

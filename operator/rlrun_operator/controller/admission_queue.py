@@ -1,9 +1,9 @@
 """Built-in queue, which decides which runs are admitted, except runs in a LocalQueue of Kueue.
 
-The queue knows every run that has a slot or waits for one: from the list of all runs at the start, then from each
-reconcile. It sends no requests itself. `answer` does not await, so workers are answered one at a time, and an admission
-counts immediately, before it is in the run's status. After a restart the queue is restored from the statuses. A run
-keeps its slot until none of its pods can run.
+The queue contains every run that has a slot or waits for one. It is filled from the list of all runs at the start, and
+updated by each reconcile. The queue sends no requests itself. `answer` does not await, so workers are answered one at a
+time, and an admission counts immediately, before it is in the run's status. After a restart the queue is restored from
+the statuses. A run keeps its slot until none of its pods can run.
 
 The order is recomputed only when a run arrives, leaves or changes, in about 10 µs per waiting run. Then the admitted
 runs and the first `EXACT_RUNS_AHEAD` waiting runs are reconciled.
@@ -68,7 +68,7 @@ class _Entry(QueuedRun):
     is_confirmed: bool = False
     """True if the admission was read from the run's status."""
     offered_time: datetime | None = None
-    """Time since which a slot is offered to a waiting run, which takes it when it is reconciled."""
+    """Time at which a slot was offered to this waiting run. The run takes the slot in its next reconcile."""
     turn: QueuePosition | None = field(default=None, compare=False)
 
 
@@ -266,8 +266,8 @@ class AdmissionQueue:
         self._remove(uid)
 
     def _others(self, key: RunKey, placed: Collection[str], waiting: str = "") -> list[str]:
-        """Return the uids of the runs of that name, except the given ones: those with a slot (`placed`), and one that
-        waits.
+        """Return the uids of the runs named `key` in the queue, except runs with a slot in `placed`, and the run
+        `waiting` if it waits.
         """
         return [
             entry.uid

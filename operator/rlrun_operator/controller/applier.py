@@ -140,8 +140,8 @@ class Applier:
     ) -> ObjectRefused | None:
         """Delete the objects. Returns the first refusal.
 
-        Raises the first other error after all deletions were tried, or immediately if the error would affect all of
-        them. The refusal is then in the run's status.
+        Raises the first other error, after trying the remaining deletions unless the error would affect all of them.
+        Before raising, writes the first refusal to the run's status.
         """
         # A controller that has changed may have a pod that the plan does not know. Its event causes another reconcile.
         versions = {c["metadata"]["uid"]: c["metadata"].get("resourceVersion") for c in observation.pod_controllers()}

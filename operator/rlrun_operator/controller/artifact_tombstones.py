@@ -1,8 +1,8 @@
 """Tombstones of checkpoints and adapters whose objects are deleted.
 
 Only a deletion event from the API server proves that an object was deleted: an object missing from a list may have been
-lost in a restore of etcd. A deletion while no operator runs, or a tombstone that S3 refuses for ten minutes, leaves no
-tombstone. Garbage collection then reports the files and keeps them.
+lost in a restore of etcd. No tombstone is written for a deletion while no operator runs, or if S3 refuses the tombstone
+for ten minutes. Garbage collection then reports the files and keeps them.
 """
 
 import asyncio

@@ -40,8 +40,8 @@ COLLECT_SECONDS = 30.0
 CONCURRENT_LOGS = 8
 """Maximum number of concurrent copies, because logs are held in memory."""
 PODS = 1000
-"""Maximum number of pods whose logs are copied concurrently. A namespace gets another copy only while more are free
-than it has.
+"""Maximum number of pods whose logs are copied concurrently. A namespace may start another copy only if more slots are
+free than the namespace uses.
 """
 LOADS = 4
 """Maximum number of concurrent reads of pods that are not stored completely."""

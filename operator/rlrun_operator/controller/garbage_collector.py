@@ -55,9 +55,9 @@ PAUSE_SECONDS = 0.05
 """Pause in seconds before each request to S3. A page of a listing takes about as long to parse, and parsing delays the
 event loop."""
 LIMIT = 200_000
-"""Maximum number of folders, of uploads, and of tombstones in a sweep. Each takes about 75 MiB."""
+"""Maximum number of folders, of uploads, and of tombstones in a sweep. Each of the three lists takes about 75 MiB."""
 LOGGED = 200
-"""Maximum number of items in the log of a sweep, and of unknown items."""
+"""Maximum number of items, and of unknown items, that a sweep logs."""
 
 
 class GarbageCollector:
@@ -149,7 +149,7 @@ class GarbageCollector:
         return f"{len(failed)} items were kept, first {failed[0].item.name}: {failed[0].problem}" if failed else None
 
     async def _in_thread(self, variables: Mapping[str, str], work: Callable[[Sweep], T]) -> T:
-        """Run a part of a sweep in a thread. Raises TimeoutError, and what `work` raises."""
+        """Run a part of a sweep in a thread. Raises TimeoutError, and any exception of `work`."""
         call = StoreCall(self._may_write, silence_seconds=SWEEP_SECONDS, total_seconds=SWEEP_SECONDS)
         source = OperatorSource(self._cluster, asyncio.get_running_loop(), call)
         namespaces = frozenset(self._settings.watch_namespaces)
@@ -193,7 +193,9 @@ class OperatorSource(ClusterSource):
         labels: Labels | None = None,
     ) -> list[T]:
         if kind == SECRET:
-            raise ApiError(403, "Forbidden", "the operator may not list Secrets; rlrun gc finds those of deleted runs")
+            raise ApiError(
+                403, "Forbidden", "the operator may not list Secrets; `rlrun gc` finds the Secrets of deleted runs"
+            )
 
         async def convert_pages() -> list[T]:
             pages = self._cluster.all_pages(kind, namespace, labels)

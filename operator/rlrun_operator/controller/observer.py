@@ -2,9 +2,9 @@
 
 Objects of the run come from informers, and the list of its files from the last S3 listing while no file can have been
 written. Before a decision, the run, its pods, Workloads, artifacts and files, and the status of its orchestrator are
-read again (`is_fresh`). The status of a terminating orchestrator is not, because it may not respond for seconds while
-others wait for its replacement. Everything else is read in each reconcile. Secrets are read by name, never listed.
-Requests that the run's phase does not need are skipped.
+read again (`is_fresh`). The status of a terminating orchestrator is not read again, because the orchestrator may take
+seconds to respond while other processes wait for its replacement. Everything else is read in each reconcile. Secrets
+are read by name, never listed. Requests that the run's phase does not need are skipped.
 """
 
 import asyncio

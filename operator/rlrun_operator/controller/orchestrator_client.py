@@ -2,8 +2,8 @@
 
 The client long-polls each orchestrator: a request returns when the status has changed, so a run between two steps costs
 one request in WAIT_SECONDS and no reconcile. An orchestrator that does not respond is polled less often the longer it
-is silent. A reconcile waits for a response only before a decision, and FIRST_SECONDS for the first one: many
-orchestrators may be on a lost node, and each would block a worker for seconds.
+is silent. A reconcile waits for a response only before a decision, and up to FIRST_SECONDS for an orchestrator's first
+response: many orchestrators may be on a lost node, and each would block a worker for seconds.
 """
 
 import asyncio
@@ -43,16 +43,16 @@ PARSE_SHARE = 0.1
 LONGEST_REST = 60.0
 """Maximum pause in seconds after a response that was expensive to parse."""
 MAX_WATCHES = 2000
-"""Maximum number of watched orchestrators. A namespace gets another watch only while more watches are free than it has.
-Other orchestrators are polled in every reconcile, even if they do not respond.
+"""Maximum number of watched orchestrators. A namespace gets another watch only if more watches are free than the
+namespace uses. Other orchestrators are polled in every reconcile, even if they do not respond.
 """
 CHANGES_PER_SECOND = 50.0
 """Maximum rate of progress updates of all runs together. Each update is a write of a status, most of whose cost is CPU
-time in the API server. A step causes one update; its policy is shown with the next update.
+time in the API server. A step causes one update; the policy version after the step is shown with the next update.
 """
 BURST_OF_CHANGES = 50
 WHOLE_FIRST = (Priority.EVENT, Priority.ROUTINE, Priority.PROGRESS)
-"""Priorities of pending changes of a run, highest first. The first one present applies to all of them."""
+"""Priorities of a run's pending changes, highest first. The highest priority among them applies to all of them."""
 
 
 @dataclass

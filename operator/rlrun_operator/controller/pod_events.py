@@ -1,7 +1,7 @@
-"""Reader of the Events of pods without a container, and of Jobs without their pods. Sends no requests for others.
+"""Reader of the Events of pods without a container, and of Jobs without their pods. Sends no other requests.
 
-A pod waits since this process first saw it, or since an earlier time in its status. With a clock that differs from the
-cluster's, Events are therefore read earlier, but never later.
+A pod counts as waiting from the time at which this process first saw the pod, or from an earlier time in the pod's
+status. If the clocks of operator and cluster differ, Events may therefore be read earlier, but never later.
 """
 
 import logging
@@ -22,11 +22,11 @@ from rlrun_operator.planning.pod_starts import without_container_since
 log = logging.getLogger(__name__)
 
 FIRST_AFTER = timedelta(seconds=15)
-"""Seconds without a container after which the Events of a pod are read. Most pods have a container earlier."""
+"""Seconds without a container after which the Events of a pod are read. Most pods have a container by then."""
 JOB_AFTER = timedelta(seconds=3)
 """Seconds without pods after which the Events of a Job are read, because the API server may refuse its pods."""
 JOB_PAUSE = timedelta(seconds=30)
-"""Maximum seconds between two reads for a Job, which may lose its pods long after its creation."""
+"""Maximum seconds between two reads for a Job, because a Job may lose its pods long after its creation."""
 SHARE = 0.25
 """Pause between two reads for the same run, as a share of the time without a container."""
 

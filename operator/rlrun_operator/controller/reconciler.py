@@ -26,7 +26,8 @@ from rlrun_operator.planning.status import to_clock
 log = logging.getLogger(__name__)
 
 NAME_TIME = timedelta(hours=1)
-"""Time for which the name of a deleted run is remembered, because its pods and delayed watch events may take minutes.
+"""Time for which the name of a deleted run is remembered. The run's pods and delayed watch events may outlast the run
+by minutes.
 """
 
 

@@ -3,10 +3,10 @@
 The observer builds the catalog once per reconcile, and adds references from other runs if retention may delete
 something. Planning and deletion read the catalog.
 
-References from other runs to checkpoints, which retention must keep. A run needs the checkpoint in its
-`spec.checkpointId` until it has a checkpoint of its own, because a trainer that restarts before starts from it again. A
-reference counts only if the run may use the checkpoint: it is in the same namespace, or the checkpoint is shared with
-the run's namespace.
+Retention keeps checkpoints that other runs reference. A run needs the checkpoint in its `spec.checkpointId` until the
+run has saved a checkpoint of its own, because a trainer that restarts before that starts from the referenced one again.
+A reference counts only if the run may use the checkpoint: both are in the same namespace, or the checkpoint is shared
+with the run's namespace.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -57,7 +57,7 @@ class UploadSchedule:
         return any(max(kind.complete, default=0) < self._newest_due(step, interval) for kind, interval in kinds)
 
     def is_passed(self, before: int, after: int) -> bool:
-        """Return whether a checkpoint or an adapter is due after a step from `before` to `after`."""
+        """Return whether a checkpoint or an adapter becomes due after step `before`, up to step `after`."""
         intervals = (self.checkpoint_interval, self.adapter_interval)
         return any(self._newest_due(before, i) != self._newest_due(after, i) for i in intervals)
 

@@ -1,8 +1,8 @@
 """Ends and pauses of a run: completed, failed, stopped, suspended.
 
 Time of the next reconcile of a run that needs no pods. Terminating pods write a last checkpoint within their grace
-period. A reconcile lists S3 after the pods, so if it finds no active pod, it also finds all files that the pods have
-written.
+period. A reconcile lists the pods before it lists S3. If it finds no active pod, it therefore finds all files that the
+pods have written.
 
 Selection of container logs to copy to S3, because Kubernetes deletes logs with the pod. The operator copies the logs of
 terminating pods while their log hold keeps them (`TerminatingPodLogs`), logs of other pods before it deletes the pods,
@@ -199,7 +199,7 @@ def plan_suspended(
     again = requeue_after_finish(observation, now, settings.poll_seconds)
     change = pause_change(status, Phase.suspended, problem, Reason.SUSPENDED, attempt_end(status, now))
     if again is not None:
-        message = "The run is suspended. Its pods end, and its last artifacts are listed in S3. No action needed."
+        message = "The run is suspended. Its pods terminate, and its last artifacts are listed in S3. No action needed."
         change = change.then(StatusChange(fields=reason_fields(Problem(reason=Reason.FINISHING, message=message))))
     suspended = PlanPart(status=change, requeue_after=again, final=True)
     workloads = workloads_to_delete_after_pause(observation)

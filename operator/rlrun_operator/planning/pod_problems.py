@@ -1,7 +1,7 @@
 """Diagnosis of unready pods from their status and newest Event, with a remedy.
 
-Containers that the operator did not create, such as mesh proxies, and readiness gates, which can keep a pod unready.
-Their restarts are not counted as crashes of the run, and their termination does not end it.
+Readiness gates, and containers that the operator did not create, such as mesh proxies, can keep a pod unready. Restarts
+of such containers are not counted as crashes of the run, and their termination does not end the run.
 """
 
 import re
@@ -87,7 +87,7 @@ def repeated_end(pods: Sequence[Pod], wanted: Mapping[str, Mapping[str, int]], n
 
     Kubernetes replaces such pods immediately, without a pause or a limit. `wanted` is the number of pods by role and
     component. All times, including `now`, are times of the API server. A pod that ran for a long time resets the count.
-    Other disruptions delete the pod, or are intended by the platform.
+    Other disruptions are not counted, because they delete the pod or are intended by the platform.
     """
     counts = {component: count for components in wanted.values() for component, count in components.items()}
     for component, count in counts.items():

@@ -7,8 +7,8 @@ runs.
 
 If the resources of the first run are not free, they are reserved for it: immediately in strict order, otherwise after
 it has been first for `backfillSeconds`. From then on the run is the first of its priority, so that smaller runs cannot
-starve it. A run that waits only for a limit of its namespace does not block other namespaces, but reserves the
-resources of its own.
+starve it. A run that waits only for a limit of its namespace does not block other namespaces, but reserves resources
+within its namespace's limits.
 """
 
 import heapq
@@ -161,7 +161,7 @@ class QueuedRun:
     """
     priority: int = 0
     blocked_time: datetime | None = None
-    """Time since which this is the first run whose resources are not free."""
+    """Time since which this run has been the first run whose resources are not free."""
 
 
 @dataclass(frozen=True)
@@ -359,8 +359,8 @@ def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: Que
         needed = ", ".join(f"{from_millis(demand[name])} {name}" for name in sorted(own) if demand.get(name))
         return (
             f"Namespace {namespace} may use at most {' and '.join(parts)} at a time, and what is left is not enough "
-            f"for this run{f', which needs {needed}' if needed else ''}. It starts when its turn comes, after other "
-            "runs in the namespace end or are suspended."
+            f"for this run{f', which needs {needed}' if needed else ''}. The run starts when its turn comes, after "
+            "other runs in the namespace end or are suspended."
         )
     if reason is Reason.RUN_LIMIT_REACHED:
         return (
@@ -370,6 +370,6 @@ def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: Que
     needed = ", ".join(f"{from_millis(demand[name])} {name}" for name in sorted(limits.capacity) if demand.get(name))
     whole = ", ".join(f"{from_millis(amount)} {name}" for name, amount in sorted(limits.capacity.items()))
     return (
-        f"The run needs {needed or 'a slot'}, which is in use or reserved for a run ahead of this one; this platform "
-        f"has {whole} for all runs. The run starts when its turn comes."
+        f"The run needs {needed or 'a slot'}, but not enough is free: this platform has {whole} for all runs, "
+        "including what is in use or reserved for runs ahead of this one. The run starts when its turn comes."
     )

@@ -169,7 +169,7 @@ PROGRESS_FIELDS = frozenset(
         *("groups", "rollout_errors"),
     }
 )
-"""Fields of a report that change with each step. A change of any other field is more than progress."""
+"""Fields of a report that change with each step. A change of any other field requires a reconcile."""
 
 
 def moves_progress_only(before: RunStatus, after: RunStatus) -> bool:

@@ -228,7 +228,7 @@ def replace_orchestrator(
         return None
     # If the Job has changed meanwhile, it may have a new pod.
     ref = replace(ObjectRef.of(job), resource_version=job["metadata"].get("resourceVersion"))
-    message = "The orchestrator ended. Its Job is recreated, because it would wait before it creates the next pod."
+    message = "The orchestrator exited. Its Job is recreated, because the old Job would delay the next pod."
     layout = run_layout(settings, observation.namespace, observation.uid)
     return PlanPart(
         deletes=(ref,),

@@ -1,7 +1,7 @@
 """Orchestrator: a Job, and the Service of its gateway and status.
 
-Containers of the Job's pods are never restarted; the Job creates new pods instead. The Job's pod failure policy decides
-about this, so that a run continues while the operator is down: exit code 64 (configuration error) fails the Job, and
+Containers of the Job's pods are never restarted; the Job creates new pods instead. The Job's pod failure policy handles
+failures, so that a run continues while the operator is down: exit code 64 (configuration error) fails the Job, and
 disruptions do not count.
 """
 

@@ -41,7 +41,9 @@ INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 PROCESS_MARGIN = 10
 """Seconds of the grace period that the trainer reserves for ending its processes."""
 TORCHRUN_MARGIN = 4
-"""Seconds of the grace period that remain when torchrun kills its processes, instead of torchrun's default of 30."""
+"""Seconds before the end of the grace period at which torchrun kills its processes. By default torchrun kills them 30 s
+after SIGTERM.
+"""
 LEAST_POLICIES = 8
 """Minimum number of a run's policies that the trainer keeps in S3."""
 

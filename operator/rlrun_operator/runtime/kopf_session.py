@@ -1,7 +1,7 @@
 """Session for kopf's requests: with the operator's credentials, and safe for objects that any user may write.
 
-kopf parses with `json.loads`, which fails at 1,000 nested values, and has no limit of bytes. A tenant's run may have
-both in `args`, and kopf ends when it cannot read a list.
+kopf parses responses of any size with `json.loads`, which fails at 1,000 levels of nesting. A tenant's run may have
+`args` that are too large or nested too deeply, and kopf stops when it cannot read a list.
 """
 
 import json
@@ -19,9 +19,9 @@ from rlrun_operator.runtime.metrics import API_REQUESTS
 
 PLURALS = frozenset(kind.plural for kind in ALL.values())
 MAX_PAGE_BYTES = 32 << 20
-"""Bytes of a response, and of one event of a watch. kopf's pages have 20 objects of at most 1.5 MB."""
+"""Maximum bytes of a response, and of one event of a watch. kopf's pages have 20 objects of at most 1.5 MB."""
 SHALLOW = 500
-"""Number of opening brackets up to which `json.loads` parses any nesting within the recursion limit."""
+"""Maximum number of opening brackets with which `json.loads` cannot exceed the recursion limit."""
 
 
 class KopfSession:

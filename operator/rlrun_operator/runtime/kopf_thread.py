@@ -1,7 +1,8 @@
 """Thread in which kopf runs, with an event loop of its own.
 
-At its end kopf cancels all tasks of its event loop that are younger than itself, and in the main thread of a process it
-replaces the handlers of signals. It ends when the API server answers a watch with an error, for example status 410.
+When kopf stops, it cancels all tasks that were started in its event loop after kopf. In the main thread of a process it
+would also replace the signal handlers. kopf stops when the API server answers a watch with an error, for example status
+410.
 """
 
 import asyncio
@@ -21,16 +22,16 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 PROVEN_SECONDS = 60.0
-"""Duration of a run of kopf after which the next one begins without a long pause."""
+"""Seconds for which kopf must have run to be restarted without a long pause."""
 STOP_SECONDS = 2.0
-"""Time for kopf to end by itself, and for its event loop to stop afterwards."""
+"""Seconds for kopf to stop by itself, and for its event loop to stop afterwards."""
 
 
 P = ParamSpec("P")
 
 
 class KopfThread:
-    """Runs kopf, and starts it again whenever it ends."""
+    """Runs kopf, and restarts it whenever it stops."""
 
     def __init__(self, namespaces: Sequence[str]) -> None:
         """`namespaces` are the namespaces that kopf watches. If it is empty, kopf watches all namespaces."""
@@ -38,7 +39,7 @@ class KopfThread:
         self._restart = asyncio.Event()
 
     def restart(self) -> None:
-        """End kopf and start it again. kopf's cleanup handler also calls this method."""
+        """Restart kopf. kopf's cleanup handler also calls this method."""
         self._restart.set()
 
     async def run(self, registry: kopf.OperatorRegistry) -> None:
@@ -48,12 +49,12 @@ class KopfThread:
             began = time.monotonic()
             error = await self._run_once(registry)
             pause = FIRST_PAUSE if time.monotonic() - began >= PROVEN_SECONDS else pause
-            log.warning("kopf has ended; it starts again in %.0f s: %s", pause, error or "an object was missing")
+            log.warning("kopf stopped; restarting it in %.0f s: %s", pause, error or "an object was missing")
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _run_once(self, registry: kopf.OperatorRegistry) -> BaseException | None:
-        """Run kopf until it ends or `restart` is called. Returns the error that ended it."""
+        """Run kopf until it stops or `restart` is called. Returns the error that stopped kopf, or None."""
         self._restart.clear()
         loop, kopf_loop = asyncio.get_running_loop(), asyncio.new_event_loop()
         kopf_loop.set_exception_handler(lambda _, context: log.debug("kopf: %s", context))

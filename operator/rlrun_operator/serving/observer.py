@@ -137,7 +137,7 @@ class PoolObserver:
 
 
 def _api_key(key: PoolIdentity, children: Sequence[Obj]) -> str:
-    """Return the key of the pool's users in its Secret, or an empty string if it has none that is valid in a header."""
+    """Return the key of the pool's users, or an empty string if their Secret has no key that is valid in a header."""
     secrets_of_users = [c for c in children if c["metadata"]["name"] == key.api_key_secret]
     found = decode_secret(secrets_of_users[0]).get(USER_API_KEY, "") if secrets_of_users else ""
     return found if found.isascii() else ""

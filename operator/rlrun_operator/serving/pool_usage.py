@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 HOUR = timedelta(hours=1)
 CAUGHT_UP = 7 * 24
-"""Maximum number of past hours for which an operator that starts writes missing records."""
+"""Maximum number of past hours for which the operator writes missing records when it starts."""
 
 
 class PoolUsage:

@@ -137,7 +137,8 @@ class ArtifactStore:
         self._stores: dict[tuple[tuple[str, str], ...], Store] = {}
         self._stores_lock = threading.Lock()
         self.installation: Installation | None = None
-        """Location and cluster that the bucket's mark must name. None until it is known; then nothing may be deleted.
+        """Location and cluster that the bucket's mark must name. None until they are known; until then, nothing may be
+        deleted.
         """
         self._marked_until = -math.inf
         self._checks: dict[tuple[object, str], tuple[float, Problem | None]] = {}
@@ -228,7 +229,7 @@ class ArtifactStore:
             return
         if self.installation is None:
             raise InstallationMismatch(
-                "the operator does not know the uid of its cluster yet, so nothing is deleted: the deletion is retried"
+                "the operator has not read the uid of its cluster yet, so nothing is deleted; the deletion is retried"
             )
         ensure_mark(store, self.installation.root, self.installation.cluster)
         self._marked_until = time.monotonic() + CHECK_SECONDS
@@ -401,8 +402,8 @@ def _read_manifest(store: Store, uri: S3Uri, sizes: Mapping[str, int]) -> _KeptM
 
 
 def _summary(manifest: Manifest) -> Manifest:
-    """Return the fields of the manifest that artifact objects show. All others are dropped, because runs decide their
-    size.
+    """Return the fields of the manifest that artifact objects show. Other fields are dropped, because a run could make
+    them arbitrarily large.
     """
     details = {}
     reward = manifest.details.get("reward")

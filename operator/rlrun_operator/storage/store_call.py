@@ -121,7 +121,7 @@ class StoreCall:
             )
         if is_silent:
             return Unreachable(f"the S3 endpoint {endpoint} has not responded for {silence}")
-        return StoreTimeout(f"a call to the S3 endpoint {endpoint} did not finish within {total}: it is retried")
+        return StoreTimeout(f"a call to the S3 endpoint {endpoint} did not finish within {total}; the call is retried")
 
     def _check_caller(self) -> None:
         if self._has_ended:

@@ -1,4 +1,4 @@
-"""Files of an artifact before its upload: small ones in memory, those of a full model in a temporary folder."""
+"""Files of an artifact before its upload, in memory or in a temporary folder. A full model is always in a folder."""
 
 import tempfile
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,9 @@
 """Names of a model's layers in its checkpoint.
 
-transformers may name a layer otherwise than the files: the text model of a multimodal checkpoint lacks its prefix, and
-some families have other names throughout, such as `shared_experts` for Hy 3's `shared_mlp`. Engines load the
-architecture in config.json and map names from those of the checkpoint. vLLM silently ignores an adapter whose names
-match no layer.
+The names in transformers may differ from the names in the checkpoint's files: the text model of a multimodal checkpoint
+lacks the files' prefix, and some families have different names throughout, such as `shared_experts` for Hy 3's
+`shared_mlp`. Engines load the architecture in config.json and map the checkpoint's names to their own. vLLM silently
+ignores an adapter whose names match no layer.
 """
 
 import json
@@ -23,14 +23,14 @@ class CheckpointNames:
     """Mapping of layers in memory to layers in the checkpoint."""
 
     layers: Mapping[str, str]
-    """Names in the checkpoint by names in memory. Empty if no safetensors file tells the names."""
+    """Names in the checkpoint by names in memory. Empty if the checkpoint has no safetensors files."""
 
     @classmethod
     def of(cls, weights: Iterable[str], in_memory: Callable[[str], str | None]) -> "CheckpointNames":
         """Return the mapping for a checkpoint with tensors of these names. Routed experts are left out.
 
-        `in_memory` maps a tensor's name in the checkpoint to that in memory, or to None if the model in memory joins
-        the tensor with others or splits it.
+        `in_memory` maps a tensor's name in the checkpoint to its name in memory, or to None if loading the model
+        merges the tensor with others or splits it.
         """
         pairs = ((in_memory(weight), weight) for weight in weights if EXPERTS not in weight)
         return cls({own.rpartition(".")[0]: stored.rpartition(".")[0] for own, stored in pairs if own is not None})
@@ -40,8 +40,8 @@ class CheckpointNames:
         return self.layers.get(name, name)
 
     def for_peft(self, name: str) -> str:
-        """Return the name by which stock peft finds the layer in the architecture of config.json: that of the
-        checkpoint if only the prefixes differ, else that in memory.
+        """Return the name by which stock peft finds the layer in the architecture of config.json: the name in the
+        checkpoint if only the prefixes differ, otherwise the name in memory.
         """
         stored = self.of_layer(name)
         return stored if stored.endswith(name.partition(".layers.")[2]) else name

@@ -10,7 +10,7 @@ from rlrun.storage.errors import Corrupt, NotFound, Repeat, StoreError
 
 
 def refused_opening(error: StoreError) -> ProblemError:
-    """Return the error for a session that could not open because of S3. A denied access is retried."""
+    """Return the error for a session that could not be opened because of S3. Denied access is retried."""
     status = FAILED_DEPENDENCY if error.repeat is Repeat.never else LATER
     if isinstance(error, NotFound | Corrupt):
         status = UNPROCESSABLE

@@ -1,8 +1,8 @@
-"""Choice of attention without a mask, by measuring.
+"""Test whether a model can use `varlen` attention, which needs no mask.
 
-The model computes two samples of random tokens alone, with the attention of its family that passed the checks, and then
-together with `varlen`. If log probabilities and gradients agree, `varlen` stays. If not, or if an operation fails, the
-model keeps its attention: that costs speed only. All processes decide alike.
+The model computes two samples of random tokens separately, with the implementation of attention that passed the other
+checks, and then together with `varlen`. If log probabilities and gradients agree, the model uses `varlen`. Otherwise,
+or if an operation fails, the model keeps its implementation, which is only slower. All processes make the same choice.
 """
 
 import logging
@@ -29,7 +29,7 @@ EXACT, ROUNDED = 1e-3, 0.2
 
 @dataclass(frozen=True)
 class Vote:
-    """Finding of one process."""
+    """Result of one process."""
 
     problem: str
     """Reason against `varlen`, or an empty string."""
@@ -45,12 +45,12 @@ class Derivatives:
     logprobs: list[torch.Tensor]
     """[T - 1, 1] each: log probabilities of the tokens."""
     gradients: list[torch.Tensor]
-    """[T, H] each: gradients of their sum by the embeddings."""
+    """[T, H] each: gradients of the sum of log probabilities with respect to the embeddings."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Model as the choice sees it."""
+    """Model to test, and the functions of its forward pass."""
 
     model: Any
     hidden: Hidden
@@ -61,17 +61,17 @@ class Passes:
 
 
 def choose(passes: Passes, loader: Loader, mixing: Sequence[str]) -> bool:
-    """Let the model compute with `varlen` if that is exact. Returns whether it does. All processes must call it.
+    """Set the model's attention to `varlen` if it is exact. Returns whether it is. All processes must call it.
 
-    `mixing` are the layer types that exclude rows with several samples. Raises ProblemError (ModelUnsupported) if the
-    trainer's setting demands `varlen`.
+    `mixing` are the layer types that rule out rows with several samples. Raises ProblemError (ModelUnsupported) if
+    `varlen` is not exact and the trainer's setting requires it.
     """
     present, model = loader.attention, passes.model
     votes = loader.world.vote(Vote(_problem(passes, loader, bool(mixing))), VOTES)
     problem = next((each.problem for each in votes if each.problem), None)
     if problem is None:
         loader.attention = varlen_attention.NAME
-        log.info("Using varlen attention, without masks: log probabilities and gradients are those of %s", present)
+        log.info("Using varlen attention, without masks: log probabilities and gradients match %s", present)
         return True
     if loader.settings.attention == varlen_attention.NAME:
         raise ProblemError.of(
@@ -85,20 +85,20 @@ def choose(passes: Passes, loader: Loader, mixing: Sequence[str]) -> bool:
 
 
 def _problem(passes: Passes, loader: Loader, separate: bool) -> str:
-    """Return the reason why this process finds `varlen` inexact, or an empty string. `separate` gives each sample its
-    own row.
+    """Return the reason why `varlen` is not exact on this process, or an empty string. If `separate` is True, each
+    sample gets its own row.
     """
     decoder = decoder_of(passes.model)
     if not decoder._supports_flash_attn:
         # It may choose tokens or chunks by its mask alone, which samples as short as those of the check do not show.
-        return "the family computes no attention without a mask"
+        return "the model family supports no attention without a mask"
     try:
         first, second = row_layout.random_samples(len(passes.model.get_input_embeddings().weight), loader.device)
         each = [derivatives(passes, [[sample]]) for sample in (first, second)]
         alone = Derivatives([x for d in each for x in d.logprobs], [x for d in each for x in d.gradients])
         passes.model.set_attn_implementation(varlen_attention.NAME)
         if decoder.config._attn_implementation != varlen_attention.NAME:
-            return "the family has an attention of its own"
+            return "the model family has its own implementation of attention"
         together = derivatives(passes, [[first], [second]] if separate else [[first, second]])
         passes.guard.settle()
     except torch.distributed.DistError:
@@ -109,9 +109,9 @@ def _problem(passes: Passes, loader: Loader, separate: bool) -> str:
 
 
 def derivatives(passes: Passes, rows: Sequence[Sequence[torch.Tensor]]) -> Derivatives:
-    """Return the log probabilities of the samples in these rows, and their gradients by the embeddings.
+    """Return the log probabilities of the samples in these rows, and gradients with respect to the embeddings.
 
-    With sharded weights, a failure is in the guard, and the result is empty.
+    With sharded weights, a failure is recorded in the guard, and the result is invalid.
     """
     embeddings: list[torch.Tensor] = []
 

@@ -42,7 +42,7 @@ BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 CHECK_TOKENS = 8
 TRY_OTHER_ATTENTION = frozenset({Reason.MODEL_UNSUPPORTED, Reason.SAMPLES_NOT_SEPARATED})
-"""Problems of a model with one implementation of attention that it may not have with another."""
+"""Reasons of problems that may not occur with another implementation of attention."""
 RANK_STRIDE = 1_000_003
 """Difference between the seeds of processes that train together."""
 
@@ -86,7 +86,7 @@ class AdapterSlot:
     """Warnings about the adapter for its users."""
 
     def files(self, dtype: torch.dtype = torch.float32) -> dict[str, bytes]:
-        """Return the adapter as peft files with tensors in `dtype`. float32 loses nothing."""
+        """Return the adapter as peft files with tensors in `dtype`. float32 is lossless."""
         assert self.config is not None
         return adapter_files(self.parameters, self.config, self.model, dtype)
 
@@ -362,7 +362,7 @@ def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
 def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> BaseModel:
     """Load the frozen base model given by the settings. All processes must call it.
 
-    Raises ProblemError, on all processes if on one: they try the implementations of attention together.
+    Raises ProblemError on all processes if one fails, because they try the implementations of attention together.
     """
     loader = Loader(settings, world or ProcessGroup())
     for attention in loader.attentions[:-1]:

@@ -2,9 +2,9 @@
 
 Attention separates the samples of a row where their positions restart. Layers of linear attention, convolution or mamba
 ignore positions: they carry state from one sample into the next. Models with such layers, and models whose log
-probabilities change when two samples share a row, get one sample per row, followed by padding. So do models whose
-attention works on chunks or blocks of tokens, because transformers cuts them at multiples of their size from the start
-of the row, not of the sample.
+probabilities change when two samples share a row, get one sample per row, followed by padding. Models whose attention
+works on chunks or blocks of tokens also get one sample per row, because transformers counts chunks from the start of
+the row, not of the sample.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +22,17 @@ MIXING_ATTENTION = frozenset(
 )
 """Layer types with `attention` in their name that mix the samples of a row."""
 LENGTHS = (24, 16)
-"""Lengths in tokens of the two samples of the check. It cannot detect mixing beyond their sum, as in long chunks."""
+"""Lengths in tokens of the two samples of the check, which cannot detect mixing in chunks longer than their sum."""
 EXACT, ROUNDED = 1e-3, 0.05
 """Maximum mean difference of log probabilities, in nats, for computation in float32 and in lower precision."""
 NOISE = 3.0
-"""Factor over the difference with one sample per row, up to which a difference in a shared row counts as rounding."""
+"""Maximum ratio of the difference in a shared row to the difference in separate rows that counts as rounding."""
 NOISE_LIMIT = 2.0
 """Maximum multiple of the tolerance at which such a difference still counts as rounding."""
 REFUSAL = 5.0
-"""Multiple of the tolerance above which the model is rejected. A wrong fallback only costs speed."""
+"""Multiple of the tolerance above which the model is rejected. It is larger than the limits for sharing rows, because
+separate rows only cost speed.
+"""
 
 Hidden = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Head = Callable[[torch.Tensor], torch.Tensor]

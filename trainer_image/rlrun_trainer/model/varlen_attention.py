@@ -2,7 +2,7 @@
 of attention in transformers.
 
 The kernel gets the boundaries of the samples. A mask of all pairs of a row's tokens, which other implementations need,
-costs more than attention itself: at 16,384 tokens it was half of a step on an H200.
+costs more than attention itself: at 16,384 tokens it took half of a step's time on an H200.
 """
 
 from dataclasses import dataclass
@@ -51,12 +51,12 @@ def attend(
     """Return the causal attention [rows, width, heads, depth] of query, key and value [rows, heads, width, depth].
 
     A token attends to itself and the tokens of its sample before it, at most `sliding_window` tokens. Key and value may
-    have fewer heads, and values another depth. Raises ValueError for attention of another kind.
+    have fewer heads, and values another depth. Raises ValueError for other kinds of attention.
     """
     if boundaries is None:
         raise ValueError("the model does not pass the boundaries of samples to its attention")
     if attention_mask is not None or key.shape[2] != query.shape[2]:
-        raise ValueError("the model makes a mask of its own")
+        raise ValueError("the model creates its own mask")
     if not getattr(module, "is_causal", True) or arguments.get("is_causal") is False:
         raise ValueError("attention is not causal")
     for name in NOT_COMPUTED:

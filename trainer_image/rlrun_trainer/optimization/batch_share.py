@@ -1,8 +1,8 @@
 """Division of a batch among the processes of the trainer: each gets the columns of its own micro-batches.
 
-The first process has the whole batch. It packs it, sends each other process the headers and columns of its samples, and
-the totals of the batch, which the objective and the metrics need. Micro-batch i belongs to process i modulo the number
-of processes, and all processes make equally many passes, as sharded weights require.
+The first process has the whole batch. It packs the samples, and sends each other process the headers and columns of
+that process's samples and the totals of the batch, which the objective and the metrics need. Micro-batch i belongs to
+process i modulo the number of processes. All processes make the same number of passes, as sharded weights require.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,9 +55,9 @@ class BatchShare:
 
     totals: BatchTotals
     micro_batches: Sequence[Rows]
-    """At least one. A process without its own has the last one of the batch, for passes without weight."""
+    """At least one. A process without own micro-batches gets the last one of the batch, for passes with weight 0."""
     own: int
-    """Number of micro-batches that count. The others belong to another process."""
+    """Number of micro-batches that belong to this process. Any other micro-batch has weight 0."""
     passes: int
     """Number of passes of every process."""
 
@@ -76,7 +76,7 @@ SHARES = MessageFormat(_Message)
 
 
 def share_batch(world: ProcessGroup, samples: Sequence[Sample], layouts: Sequence[Layout]) -> BatchShare:
-    """Return this process's share. All processes must call it. Only the first one has samples and layouts."""
+    """Return this process's share. All processes must call it. Only the first process has `samples` and `layouts`."""
     if not world.is_leader:
         return _receive(world)
     totals = BatchTotals.of(layouts, len(samples))

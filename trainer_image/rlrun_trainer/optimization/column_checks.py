@@ -1,4 +1,4 @@
-"""Validation of the values in a batch's columns, which the model would otherwise turn into an error of the device."""
+"""Validation of the values in a batch's columns. Invalid values would cause an unspecific device error in the model."""
 
 from collections.abc import Sequence
 

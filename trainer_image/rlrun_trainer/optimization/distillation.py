@@ -1,24 +1,26 @@
 """On-policy distillation: the policy gradient that minimizes KL(policy, teacher) on the policy's own tokens.
 
 Let p and t be the probabilities of a token under policy and teacher in their unmodified distributions (temperature 1,
-no truncation), s the policy's in the run's sampling distribution, and m that of the engine, which sampled the token:
+no truncation), s the policy's probability in the run's sampling distribution, and m the probability with which the
+engine sampled the token:
 
     weight     min(p/s, WEIGHT_LIMIT), times the ratio s/m of the policy loss
     advantage  log t - log p under the policy that is trained now, a constant within +-LIMIT
     gradient   weight * advantage * d log p
 
-Its mean over tokens of m is that of -KL(p, t), per token in the sampled contexts: the estimator of prime-rl
-(`ref_kl_loss_fn`) and of Agarwal et al. 2023 (arXiv 2306.13649) with reverse KL and student sampling. Both sides use
-their unmodified distributions because an engine reports no others: vLLM computes `prompt_logprobs` from the logits
-alone, and a temperature or a nucleus cannot be applied to the probability of a single token. A policy that equals the
-teacher has advantage 0 at every temperature. Tokens outside of a nucleus are never sampled and have no gradient.
+The mean of this gradient over tokens sampled with m is the gradient of -KL(p, t), per token in the sampled contexts:
+the estimator of prime-rl (`ref_kl_loss_fn`) and of Agarwal et al. 2023 (arXiv 2306.13649) with reverse KL and student
+sampling. Policy and teacher use their unmodified distributions, because engines report no others: vLLM computes
+`prompt_logprobs` from the logits alone, and a temperature or a nucleus cannot be applied to the probability of a single
+token. A policy that equals the teacher has advantage 0 at every temperature. Tokens outside of a nucleus are never
+sampled and have no gradient.
 """
 
 import torch
 
 LIMIT = 5.0
-"""Limit of the advantage in nats. Beyond a factor of 150 between the two probabilities the size carries no information,
-and one token that the teacher considers impossible would outweigh all others of a batch.
+"""Limit of the advantage in nats. Beyond a factor of 150 between the two probabilities, the size of the advantage
+carries no information, and one token that the teacher considers impossible would outweigh all other tokens of a batch.
 """
 WEIGHT_LIMIT = 8.0
 """Limit of the weight between the two distributions, equal to the default of `loss.ratioHigh`."""

@@ -6,11 +6,11 @@ With policy p, reference q and a token x that the engine sampled with probabilit
     value     w (q/p - log(q/p) - 1)        Schulman's k3 (joschu.net/blog/kl-approx.html): its mean is KL(p, q)
     gradient  w log(p/q) d log p            its mean is the gradient of KL(p, q)
 
-The gradient is not that of k3 used as a loss, whose mean is the gradient of KL(q, p), the other direction, because the
-expectation depends on p as well (Tang and Munos 2025, arXiv 2506.09477). It is that of k1 in the reward, of w
-(log(p/q))^2 / 2, and of k3 times a ratio that is differentiated too (DeepSeek-V3.2, arXiv 2512.02556); all three are
-equal. Like these, it is per token in the sampled contexts: the effect of a token on the divergence of later tokens is
-ignored. The controller is that of Ziegler et al. 2019 (arXiv 1909.08593, section 2.2).
+k3 used as a loss has a different gradient: its mean is the gradient of KL(q, p), the other direction, because the
+expectation depends on p as well (Tang and Munos 2025, arXiv 2506.09477). The gradient above equals the gradients of k1
+in the reward, of the loss w (log(p/q))^2 / 2, and of k3 times a ratio that is also differentiated (DeepSeek-V3.2, arXiv
+2512.02556). Like them, it is per token in the sampled contexts: the effect of a token on the divergence of later tokens
+is ignored. The controller follows Ziegler et al. 2019 (arXiv 1909.08593, section 2.2).
 """
 
 import torch

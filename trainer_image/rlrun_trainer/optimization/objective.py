@@ -1,7 +1,8 @@
 """Objective of a step, and one micro-batch's contribution to its gradient and metrics.
 
-The loss of a batch is the policy gradient's, plus beta times the divergence from the reference, plus the cross-entropy
-of supervised samples. Each is summed over its tokens and divided by the trainable tokens of the batch.
+The loss of a batch is the policy gradient loss, plus beta times the divergence from the reference, plus the
+cross-entropy of supervised samples. Each term is summed over its tokens and divided by the number of trainable tokens
+of the batch.
 """
 
 from dataclasses import dataclass
@@ -29,12 +30,12 @@ steps since the policy that sampled it; tokens of age 0 show how much trainer an
 """
 MAXIMA = ("mismatch", "ratio")
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**25}
-"""Number of logits (tokens * vocabulary) at a time by type of device, unless these are fewer than
-FEWEST_CHUNK_TOKENS.
+"""Maximum number of logits (tokens * vocabulary) computed at a time, by type of device. At least FEWEST_CHUNK_TOKENS
+tokens are computed at a time, even if they have more logits.
 """
 FEWEST_CHUNK_TOKENS = {"cpu": 256, "cuda": 2048}
 """Minimum number of tokens whose logits are computed at a time. An H200 (989 TFLOP/s, 4.8 TB/s) reads the head's
-weights as long as it multiplies 206 tokens by them.
+weights in the time in which it multiplies 206 tokens by them.
 """
 SORTED_SHARE = 4
 """Divisor of a GPU's chunk if the distribution has a nucleus, whose sorted logits take about four times the memory."""

@@ -6,8 +6,8 @@ block-diagonal causal mask, or the variable lengths of flash attention, from the
 squared, so rows are as wide as the longest sample; flash attention needs a single long row. A model with layers that
 ignore positions gets one sample per row (`row_layout`).
 
-`pack` only decides which samples form a micro-batch, from their lengths. `MicroBatch.of` builds one when it is used, so
-that a step holds the tensors of one micro-batch, and a process needs no column of the others' samples.
+`pack` only decides which samples form a micro-batch, from their lengths. `MicroBatch.of` builds a micro-batch when it
+is used, so that a step holds the tensors of one micro-batch, and a process needs only the columns of its own samples.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class MicroBatch:
     @classmethod
     def of(cls, rows: Sequence[Sequence[Sample]], distribution: SamplingDistribution = PLAIN) -> "MicroBatch":
         """Return the micro-batch of the samples in each row, which all have the same sampling parameters.
-        `distribution` is that of samples without own ones.
+        `distribution` applies to samples without sampling parameters.
         """
         own = distribution.with_overrides(rows[0][0].sampling)
         return _rectangle([[_arrays(sample) for sample in row] for row in rows], own)

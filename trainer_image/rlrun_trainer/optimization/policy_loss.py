@@ -3,13 +3,14 @@
 Tokens were sampled by another program, the inference engine, and often by an older policy. Each token is therefore
 weighted by the ratio of its two probabilities, and tokens with too large or too small ratios are masked. The default is
 REINFORCE with masked importance weights as in prime-rl 0.4.0 (`default_loss_fn` with its default bounds on tokens,
-sequence means and single tokens of a sequence), with two corrections of its successors: the sum is divided by the
+sequence means and single tokens of a sequence), with two corrections of later versions: the sum is divided by the
 trainable tokens of the whole batch, not of one worker, and the mismatch is measured over all tokens of the policy,
 before masking. The estimator r - log r - 1 is Schulman's k3 (joschu.net/blog/kl-approx.html).
 
 The ratio of a sequence is the geometric mean of its tokens' ratios, as in GSPO (arXiv 2507.18071, equation 7). The
 product, which prime-rl 0.4.0 uses, is the exact weight of the sequence, but its logarithm grows with the length: at a
-mismatch of only 0.001 nats per token, that of 16,384 tokens is -16 +- 6, outside of any bounds. The mean's is -0.001.
+mismatch of only 0.001 nats per token, the logarithm is -16 +- 6 for 16,384 tokens, outside of any bounds. The logarithm
+of the geometric mean is -0.001.
 
 DPPO is `default_loss_fn` of prime-rl 0.8: a token whose probability has moved too far in the direction of its advantage
 has no policy gradient (arXiv 2602.04879), and the squared log-ratio of every token is penalized (arXiv 2602.02276).

@@ -165,7 +165,7 @@ def _backward_share(
 
 
 def _check_gradients(slot: AdapterSlot) -> None:
-    """Add a warning that names the layers of an adapter without a gradient, in the first step that trains others.
+    """Add a warning that names the adapter's layers without a gradient, in the first step that trains other layers.
 
     A new adapter's `lora_A` has no gradient in any layer, because its `lora_B` is zero.
     """

@@ -1,6 +1,6 @@
 """JSON messages between the processes of a trainer.
 
-A message names its class, and its content is validated against it: nothing that a process receives is unpickled.
+A message names its class, and its content is validated against that class. No received data is unpickled.
 """
 
 from dataclasses import dataclass

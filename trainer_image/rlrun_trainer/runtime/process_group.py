@@ -1,7 +1,7 @@
 """Process group of the trainer and its collective operations.
 
 torchrun starts one process per GPU and sets its rank in environment variables. Messages and CPU tensors are sent with
-gloo, GPU tensors with NCCL. In a group of one process all operations are free.
+gloo, GPU tensors with NCCL. In a group of one process, no data is sent.
 
 An attacker who reaches the group's ports could impersonate a process, so received bytes are only parsed as JSON,
 safetensors or plain tensors. The `*_object` operations of torch would unpickle them.
@@ -33,12 +33,12 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Timeout of collective operations, which is longer than a step and limits how long a hanging process blocks others."""
 CPU = torch.device("cpu")
 LARGEST_MESSAGE = 2 * STATE_LIMITS.size
-"""Maximum size of a message in bytes: twice that of the orchestrator's state. Columns are no messages."""
+"""Maximum size of a message in bytes: twice that of the orchestrator's state. Columns are not sent as messages."""
 PIECE_BYTES = 8 * 1024**2
 """Size of a piece of columns in bytes."""
 
 VOTE_TIMEOUT = timedelta(minutes=5)
-"""Timeout of votes after passes, which all processes end at the same time, except those that wait for a failed one."""
+"""Timeout of votes after passes. Processes finish a pass at the same time, unless they wait for a failed process."""
 
 SUCCEEDED, FAILED = b"succeeded", b"failed"
 
@@ -70,7 +70,7 @@ class ProcessGroup:
     local_rank: int = 0
     """Rank on this node, which is the number of its GPU."""
     votes: Any = None
-    """Group of torch for votes, or None for the default group."""
+    """torch process group for votes, or None for the default group."""
 
     @property
     def is_leader(self) -> bool:
@@ -93,9 +93,10 @@ class ProcessGroup:
         return [message_format.decode(message) for message in self.all_gather_bytes(message_format.encode(value))]
 
     def vote(self, value: T, message_format: MessageFormat[T]) -> list[T]:
-        """Return the values of all processes like `all_gather`, after passes in which one of them may have failed.
+        """Return the values of all processes like `all_gather`, after passes in which a process may have failed.
 
-        The others may then wait for it within a pass, so this raises after VOTE_TIMEOUT and lets the process exit.
+        The other processes may still wait for the failed process within a pass. Therefore raises an error after
+        VOTE_TIMEOUT, so that this process exits.
         """
         if self.size == 1:
             return [value]
@@ -104,10 +105,10 @@ class ProcessGroup:
 
     @contextmanager
     def raise_together(self, in_step: bool = True) -> Iterator[None]:
-        """Context in which a ProblemError on one process is raised on all: that of the first such process. All
-        processes must enter it.
+        """Context that raises a ProblemError of one process on all processes. If several processes fail, raises the
+        error of the lowest rank. All processes must enter the context.
 
-        `in_step` is False if it has no collective operations, so that processes may end it minutes apart.
+        `in_step` is False if the block has no collective operations, so that processes may leave it minutes apart.
         """
         result: Passed | Refusal = Passed()
         try:
@@ -115,15 +116,15 @@ class ProcessGroup:
         except ProblemError as error:
             if self.size == 1:
                 raise
-            log.error("This process cannot go on: %s", error)
+            log.error("This process cannot continue: %s", error)
             result = Refusal.of(error)
         for each in self.vote(result, RESULTS) if in_step else self.all_gather(result, RESULTS):
             if isinstance(each, Refusal):
                 raise each.error
 
     def broadcast_bytes(self, data: bytes) -> bytes:
-        """Return `data` of the first process on all processes. It must not be empty. `data` of the other processes is
-        ignored.
+        """Return the first process's `data`, which must not be empty, on all processes. `data` of the other processes
+        is ignored.
         """
         if self.size == 1:
             return data
@@ -136,9 +137,9 @@ class ProcessGroup:
         return bytes(buffer.numpy())
 
     def all_gather_bytes(self, data: bytes, group: Any = None) -> list[bytes]:
-        """Return `data` of all processes, by rank, on all processes. It must not be empty on any process.
+        """Return `data` of all processes, by rank, on all processes. `data` must not be empty on any process.
 
-        `group` of torch replaces the default group, whose operations wait longer.
+        `group` is a torch process group with a shorter timeout than the default group.
         """
         if self.size == 1:
             return [data]

@@ -39,7 +39,7 @@ class Backend(Protocol):
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> dict[str, float]:
         """Make the step that follows `version` and return its metrics. Raises ProblemError (BatchInvalid) for a token
-        outside of the vocabulary and for a log-probability that is none.
+        outside of the vocabulary, and for a value that is not a log-probability.
         """
 
     def policy_files(self, name: str) -> Files:

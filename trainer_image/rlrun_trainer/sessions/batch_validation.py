@@ -21,7 +21,7 @@ def check_batch(samples: Sequence[Sample], seq_len: int) -> None:
         if not all(sample.loss_mask[start] for start in sample.turn_starts):
             raise invalid_sample(index, "turnStarts has a position whose token was not sampled")
         if sample.turn_versions is not None and [*sample.turn_starts[:1]] != _first_sampled(sample):
-            raise invalid_sample(index, "turnVersions are given, and turnStarts lacks the first sampled token")
+            raise invalid_sample(index, "turnVersions is set, but turnStarts does not begin at the first sampled token")
         is_scored = sample.loss is SampleLoss.policy and sample.teacher_logprobs is None
         if is_scored and not math.isfinite(sample.advantage):
             raise invalid_sample(index, "advantage is not finite")

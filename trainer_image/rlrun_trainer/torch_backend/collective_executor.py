@@ -2,8 +2,8 @@
 
 The first process serves requests. Before it changes or reads the model, it broadcasts the command; the other processes
 wait for commands and run the same ones. Either a command succeeds on all processes, or all of them reject and undo it.
-Any other failure ends the process, and with it the others: they restart together from the newest checkpoint. Only a
-single process survives a failure to read the model.
+After any other failure the process exits, and the other processes exit as well; they restart together from the newest
+checkpoint. Only a trainer of one process keeps running after a failure to read the model.
 """
 
 import logging
@@ -46,7 +46,7 @@ class Command(ABC, Generic[R_co]):
     """Task that every process performs on its model. Commands are sent between processes as JSON (see `COMMANDS`)."""
 
     reads_only: ClassVar[bool] = False
-    """True if a single process may reject the command, because the weights are unchanged afterwards."""
+    """True if the command leaves the weights unchanged, so that no process needs to undo it after a failure."""
 
     @abstractmethod
     def run(self, base: BaseModel) -> R_co:
