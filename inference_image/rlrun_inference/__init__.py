@@ -1,4 +1,4 @@
-"""Plugin of the CPU image for vLLM: LoRA products per adapter instead of per token, and a start that imports once."""
+"""Plugin of the CPU image for vLLM: one LoRA product per adapter instead of per token, and a faster engine start."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
             y: [rows, hidden], changed.
             x: [rows, rank].
             lora_b_stacked: [slots, 1, hidden, rank].
-            add_inputs: Ignored. vLLM never passes False, which would mean to replace y instead of adding to it.
+            add_inputs: Ignored. vLLM never passes False, which would replace y instead of adding to it.
             kwargs: Ignored. Parameters of the base class.
         """
         for group in self._token_rows:

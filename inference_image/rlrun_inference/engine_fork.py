@@ -1,8 +1,8 @@
 """Start of the engine process by fork from the API server, which has already imported torch and vLLM.
 
-On CPUs vLLM spawns the process, and importing everything again takes most of the time until the engine answers. A fork
-is safe without a thread pool of OpenMP, which it would break: with OMP_NUM_THREADS=1 there is none. In all other cases
-the choice of vLLM is kept.
+On CPUs vLLM spawns the process, and importing everything again takes most of the time until the engine responds. A fork
+would break a thread pool of OpenMP, so the process is forked only with OMP_NUM_THREADS=1, which creates no pool.
+Otherwise vLLM's own choice is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Audit log of the API server, which records requests and responses without bodies, so no Secret's content.
+"""Audit log of the API server. It contains no bodies of requests and responses, and thus no Secrets.
 
-Only requests of ServiceAccounts outside kube-system are recorded, which belong to the platform. Tests compare what
-their roles allow with what they use.
+Only requests of ServiceAccounts outside kube-system are recorded; these accounts belong to the platform. Tests compare
+the permissions of their roles with the recorded requests.
 """
 
 import json

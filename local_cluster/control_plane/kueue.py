@@ -49,7 +49,7 @@ class Kueue:
 
     @property
     def log(self) -> Path:
-        """Path of its log."""
+        """Path of Kueue's log."""
         return self._supervisor.log("kueue")
 
     def start(self) -> Kueue:
@@ -70,7 +70,7 @@ class Kueue:
         return self
 
     def webhooks(self) -> list[dict[str, Any]]:
-        """Return the configurations of its webhooks, for its own kinds and for those that it manages."""
+        """Return the configurations of Kueue's webhooks, for Kueue's own kinds and for the kinds that it manages."""
         file = module_folder("kueue", MODULE, self._paths) / "config" / "components" / "webhook" / "manifests.yaml"
         found: list[dict[str, Any]] = [part for part in yaml.safe_load_all(file.read_text()) if part]
         bundle = base64.b64encode(self._authority.pair.certificate.read_bytes()).decode()

@@ -41,7 +41,7 @@ class Kwok:
 
     @property
     def log(self) -> Path:
-        """Path of its log."""
+        """Path of KWOK's log."""
         return self._supervisor.log("kwok")
 
     def start(self) -> Kwok:

@@ -3,9 +3,10 @@
     with ControlPlane() as control_plane:
         use(control_plane.kubeconfig)
 
-Each has its own ports and directory, so several can run next to each other and to the full cluster. It runs etcd and
-kube-apiserver. Pass `controllers=GARBAGE_COLLECTION` to remove dependents of deleted owners. Pass
-`controllers=ALL_CONTROLLERS, scheduled=True` to run every controller and the scheduler, and add nodes with `Kwok`.
+Each control plane has its own ports and directory, so several can run next to each other and to the full cluster. By
+default it runs only etcd and kube-apiserver. Pass `controllers=GARBAGE_COLLECTION` to remove dependents of deleted
+owners. Pass `controllers=ALL_CONTROLLERS, scheduled=True` to run every controller and the scheduler, and add nodes with
+`Kwok`.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class ControlPlane:
         self._supervisor.start(daemons.etcd())
         flags = [
             f"--bind-address={LOCALHOST}",
-            # The endpoints of the `kubernetes` Service must not contain a loopback address, and there is no other.
+            # The endpoints of the `kubernetes` Service must not be loopback addresses, but the server has no others.
             "--endpoint-reconciler-type=none",
             # This admission plugin waits for the default account, which no controller creates here.
             "--disable-admission-plugins=ServiceAccount",

@@ -21,8 +21,8 @@ _ELSEWHERE = ("198.51.100.1", 9)
 class Ports:
     """Ports of the control plane.
 
-    The defaults are those of the full cluster and differ from the usual ones, so that it can run beside another
-    Kubernetes on the same machine.
+    The defaults are the ports of the full cluster. They differ from Kubernetes' defaults, so that the cluster can run
+    beside another Kubernetes on the same machine.
     """
 
     api: int = 16443

@@ -21,7 +21,7 @@ class Paths:
     """Directories of the local cluster.
 
     Attributes:
-        state: Of the embedded cluster: kubeconfig, keys, etcd's data, logs, the kubelet's root. `down` removes it.
+        state: kubeconfig, keys, etcd's data, logs and kubelet root of the embedded cluster. `down` removes it.
         cache: Built binaries and imported images. `down --purge` removes the images only.
     """
 

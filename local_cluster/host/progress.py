@@ -1,7 +1,7 @@
 """Log of long steps with their durations, which the cache keeps for the estimates of later commands.
 
-Steps may run in parallel threads. Running steps are repeated twice a minute, because a silent five-minute build looks
-like a hang. If the remaining steps are known, the same line shows their estimated duration.
+Steps may run in parallel threads. The names of running steps are printed twice a minute, because a silent five-minute
+build looks like a hang. If the remaining steps are known, the same line shows their estimated duration.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _NAMES: tuple[ProviderName, ...] = ("embedded", "kind")
 
 @dataclass(frozen=True)
 class ProviderChoice:
-    """Name of the provider, and the reason for choosing it as a clause."""
+    """Name of the provider, and a clause that gives the reason for choosing it."""
 
     name: ProviderName
     reason: str

@@ -21,7 +21,7 @@ class ImageBackend(Protocol):
         ...
 
     def ensure_base(self) -> None:
-        """Make the base image of all images, unless the builder fetches it."""
+        """Build the base image of all images, unless the builder pulls it."""
         ...
 
     def list_built(self) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Base images of the Dockerfiles, made from Debian packages for machines that cannot reach a registry.
 
-One resembles `python:3.11-slim-bookworm`: Debian 12, Python 3.11, commands `python` and `pip`. Settings of this machine
-(CA bundle, configuration of pip) go into this image only, so that the Dockerfiles are the same everywhere. The other
-has Python 3.13 in /usr/local as `python:3.13-slim-bookworm`, built from the source of Debian 13.
+One image resembles `python:3.11-slim-bookworm`: Debian 12, Python 3.11, commands `python` and `pip`. Settings of this
+machine (CA bundle, configuration of pip) go into this image only, so that the Dockerfiles are the same everywhere. The
+other image has Python 3.13 in /usr/local, as in `python:3.13-slim-bookworm`, built from the source of Debian 13.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def newest_key() -> str:
 
 
 def ensure_newest_python() -> None:
-    """Build the image with the newest Python if it is missing. The base image must be there."""
+    """Build the image with the newest Python if it is missing. The base image must exist."""
     keyed = f"{_KEYED_NEWEST}:{newest_key()}"
     if not _is_tagged(keyed, NEWEST_REFERENCE):
         with progress.step(NEWEST_STEP):

@@ -93,7 +93,7 @@ def earlier_references(image: ImageSpec, key: str, references: Iterable[str]) ->
 
 
 def base_arguments(image: ImageSpec, root: Path, bases: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the ARGs for base images that the Dockerfile of an image has."""
+    """Return the entries of `bases` whose names are ARGs in the Dockerfile of an image."""
     text = (root / image.dockerfile).read_text()
     return {name: reference for name, reference in bases.items() if f"ARG {name}=" in text}
 

@@ -27,7 +27,7 @@ class EmbeddedImages:
         ensure_system_packages(self._paths.cache)
 
     def base_key(self, image: ImageSpec) -> str:
-        """Return a hash of what the base images are made from."""
+        """Return a hash of the inputs of the base images."""
         return base.newest_key() if _has_newest_python(image, REPOSITORY) else base.base_key()
 
     def ensure_base(self) -> None:

@@ -1,8 +1,8 @@
 """`python -m local_cluster.images.push`: builds the product's images and pushes them to a registry.
 
 Needs nothing but Python and docker (with buildx), or podman or buildah (with skopeo). Asks the registry for the digests
-of the base images, of vLLM and of what was pushed: the first are built on, the others are in the chart's values. Where
-syft is installed, it writes the SBOM of each pushed image. Prints the file with the values.
+of the base images, to build on exactly these, and for the digests of vLLM and the pushed images, which it writes to a
+file with the chart's values. Prints the path of that file. If syft is installed, writes an SBOM of each pushed image.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REGISTRY = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-
 BASE = "python:3.11-slim-bookworm"
 """Base image that the Dockerfiles name."""
 NEWEST = "python:3.13-slim-bookworm"
-"""Image whose Python the orchestrator's image has besides."""
+"""Image whose Python is added to the orchestrator's image as a second version."""
 ENGINE = "vllm/vllm-openai:v0.32.0"
 """Engine image named in the chart."""
 PLATFORM = re.compile(r"linux/(amd64|arm64)")
@@ -145,7 +145,10 @@ def find_builder(wanted: str, which: Callable[[str], str | None] = shutil.which)
 
 
 def digest_from_registry(reference: str, builder: str) -> str:
-    """Return a registry's digest for a reference, that of the index if there is one. Raises LocalClusterError."""
+    """Return the digest of a reference in its registry: the digest of the index if the image has one.
+
+    Raises LocalClusterError.
+    """
     inspect = ("buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}", reference)
     command = (
         ("docker", *inspect) if builder == "docker" else ("skopeo", "inspect", "--no-tags", f"docker://{reference}")
@@ -159,7 +162,7 @@ def digest_from_registry(reference: str, builder: str) -> str:
         output = getattr(error, "stderr", None) or error
         raise LocalClusterError(
             f"{tool} did not find the digest of {reference}: {output}\nCheck that {tool} is installed and logged in to "
-            "the registry. BASE=..., NEWEST=... and ENGINE=... name the base images and vLLM's in a registry of yours."
+            "the registry. To use the base images or vLLM from another registry, set BASE=..., NEWEST=... or ENGINE=..."
         ) from None
 
 

@@ -75,7 +75,7 @@ def clean_revision(ask: Ask = ask) -> str:
     git = ("git", "-C", str(REPOSITORY))
     changed = ask([*git, "status", "--porcelain"]).strip()
     if changed:
-        raise LocalClusterError(f"Files differ from the commit, which the release would not show:\n{changed}")
+        raise LocalClusterError(f"The checkout has changes that are not committed. Commit or remove them:\n{changed}")
     return ask([*git, "rev-parse", "HEAD"]).strip()
 
 
@@ -107,8 +107,8 @@ def check_is_new(registry: str, *, plain_http: bool, ask: Ask = ask) -> None:
         if MISSING.search(str(error)):
             return
         raise LocalClusterError(
-            f"The registry does not say whether it has version {version} of the chart. {error}\nLog in with `helm "
-            f"registry login`. Create the repository {place} if the registry gives no answer about missing ones."
+            f"The registry did not report whether it has version {version} of the chart. {error}\nLog in with `helm "
+            f"registry login`. Create the repository {place} if the registry refuses requests for missing repositories."
         ) from None
     raise LocalClusterError(
         f"{place} already has version {version}, and a release is immutable. Increase `version` and `appVersion` in "
@@ -140,7 +140,7 @@ def push_chart(archive: Path, registry: str, *, plain_http: bool, ask: Ask = ask
     answer = ask(["helm", "push", str(archive), f"oci://{registry}/charts", *options])
     found = DIGEST.search(answer)
     if found is None:
-        raise LocalClusterError(f"`helm push` names no digest of the chart: {answer.strip()}")
+        raise LocalClusterError(f"`helm push` printed no digest of the chart: {answer.strip()}")
     return f"{registry}/charts/{CHART.name}@{found[1]}"
 
 

@@ -78,9 +78,8 @@ class EmbeddedCluster:
         with file_lock(self.paths.lock), ThreadPoolExecutor(max_workers=1) as pool:
             if ahead := steps_ahead(self.paths, images):
                 progress.expect(ahead, SECONDS)
-            # Once the programs are available, image builds follow the start: an image on the node is not built again,
-            # and only
-            # its containerd can report this.
+            # If no program has to be built, images are built after the start: an image on the node is not built again,
+            # and only the node's containerd can list the images there.
             beside = images and missing_builds(CLUSTER_BUILDS, self.paths)
             building = pool.submit(build_images) if beside else None
             try:

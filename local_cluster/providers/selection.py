@@ -1,4 +1,4 @@
-"""Provider of this machine and its directories."""
+"""Selection of the cluster's provider for this machine."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ BUILDS = (
     Build("kube-router", ("github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",)),
     Build("gvisor", ("gvisor.dev/gvisor/runsc", "./containerd-shim-runsc-v1")),
     Build("lua", ("github.com/yuin/gopher-lua/cmd/glua",)),
-    # Debian's finds no targets in Kubernetes, and the other discoveries would double the build.
+    # Debian's Prometheus cannot discover targets in Kubernetes. Other discovery mechanisms would double the build time.
     Build(
         "prometheus",
         ("github.com/prometheus/prometheus/cmd/prometheus",),

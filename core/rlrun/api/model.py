@@ -37,7 +37,7 @@ OWNED_FLAGS = (
     "--allowed-media-domains",
     "--allowed-local-media-path",
 )
-"""Flags of the inference engine that only the operator may set. A file of `--config` could set all others."""
+"""Flags of the inference engine that only the operator may set. `--config` names a file that could set the others."""
 PARALLEL_FLAGS = (
     "--tensor-parallel-size",
     "-tp",

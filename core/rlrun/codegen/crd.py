@@ -2,8 +2,8 @@
 
 The files have the form in which the API server stores the objects, so that comparing tools find no difference.
 
-python -m rlrun.codegen.crd             write charts/rlrun/files/crds/*.yaml python -m rlrun.codegen.crd --check
-fail if they differ from the schema
+    python -m rlrun.codegen.crd             write charts/rlrun/files/crds/*.yaml
+    python -m rlrun.codegen.crd --check     fail if they differ from the schema
 """
 
 import argparse

@@ -153,7 +153,7 @@ def frozen_fields(cls: type[Spec]) -> dict[str, FieldInfo]:
 
 
 def may_be_absent(field: FieldInfo) -> bool:
-    """Return whether the field is neither required nor set by the API server."""
+    """Return whether the field is optional and the API server sets no default for it."""
     return not field.is_required() and default_value(field) is None
 
 

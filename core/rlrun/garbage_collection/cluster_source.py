@@ -29,7 +29,7 @@ FINISHED = frozenset(p.value for p in Phase if p.finished)
 
 
 class ClusterSource:
-    """Client for objects that may be garbage or were lost. A `namespace` of None means all namespaces."""
+    """Client that reads, restores and deletes objects of runs. A `namespace` of None means all namespaces."""
 
     def __init__(self, transport: SyncTransport) -> None:
         self._transport = transport
@@ -77,7 +77,7 @@ class ClusterSource:
     def record(self, artifact: LostArtifact) -> None:
         """Create the object of an artifact with its status, unless an object with a status exists. Raises ApiError.
 
-        An existing object is not changed, except that a missing status is written, as after an interrupted call.
+        An existing object is not changed, except to write its status if an interrupted call left it without one.
         """
         obj, meta = artifact.obj, artifact.obj["metadata"]
         kind = ALL[obj["kind"]]
@@ -131,7 +131,7 @@ def child(item: Obj) -> Child | None:
 
 
 def is_of_a_run(item: Obj) -> bool:
-    """Return whether a run owns the object, or it has no owner."""
+    """Return whether the object has no owner, or is owned by a run."""
     owners = item["metadata"].get("ownerReferences") or []
     return all(o.get("kind") == "RLRun" for o in owners)
 

@@ -1,8 +1,8 @@
 """Mark of the cluster that may delete files below a prefix of the bucket.
 
 The first operator that finds no mark writes the UID of its cluster. A second cluster with the same prefix, or a rebuilt
-one, finds a different UID. Files that it does not know may belong to the other cluster, so it deletes nothing until an
-administrator adopts the bucket (`rlrun gc --adopt`).
+one, finds a different UID. The second cluster deletes nothing until an administrator adopts the bucket
+(`rlrun gc --adopt`), because files that match none of its runs may belong to the first cluster.
 """
 
 import contextlib
@@ -73,10 +73,9 @@ def require_mark(store: Store, root: S3Uri, cluster: str) -> None:
     if mark.cluster != cluster:
         raise InstallationMismatch(
             f"{mark_uri(root)} names cluster {mark.cluster}, but this cluster is {cluster}, so nothing is deleted: "
-            "files that this cluster does not know may belong to the other one. Use a different s3.prefix if the other "
-            "cluster exists. If this cluster replaces it, follow 'Back up and restore' of docs/guides/operate.md and "
-            "adopt the "
-            "bucket with rlrun gc --adopt"
+            "files that match no run of this cluster may belong to the other one. Use a different s3.prefix if the "
+            "other cluster still exists. If this cluster replaces it, follow 'Back up and restore' of "
+            "docs/guides/operate.md and adopt the bucket with rlrun gc --adopt"
         )
 
 

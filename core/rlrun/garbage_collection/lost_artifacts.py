@@ -1,7 +1,7 @@
 """Restoration of objects for checkpoints and adapters in the bucket.
 
-The bucket has all fields of an object except `sharedWith` and `deployed`. Namespace, run and step come from the folder,
-where no other run may write; the name of the run and the model come from the manifest.
+The bucket has all fields of an object except `sharedWith` and `deployed`. The namespace, the run's UID and the step
+come from the path of the folder, to which no other run may write. The run's name and the model come from the manifest.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from rlrun.storage.layout import S3Uri, step_of
 from rlrun.storage.manifest import ArtifactKind, StoredManifest, ready_facts
 
 KINDS = {"checkpoints": (RLCHECKPOINT, ArtifactKind.checkpoint), "adapters": (RLADAPTER, ArtifactKind.adapter)}
-"""Kind of the object and of the manifest, by the run's folder."""
+"""Kind of the object and kind in the manifest, for the artifacts in each folder of a run."""
 NAME, MODEL = TypeAdapter(ObjectName), TypeAdapter(ModelId)
 
 

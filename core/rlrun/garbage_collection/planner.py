@@ -255,7 +255,9 @@ def _items_of_run(
 
 
 def _step(snapshot: ClusterSnapshot, tombstones: Tombstones, folder: StoredFolder) -> GarbageItem | None:
-    """Return the item for an artifact's folder without an object in a finished or deleted run, or None."""
+    """Return the item for the folder of an artifact that has no object and whose run is finished or deleted, or
+    None.
+    """
     run, uri = folder.run, _root(snapshot, folder.run) / folder.path
     tombstone = tombstones.runs.get(run)
     if not folder.manifest:

@@ -19,14 +19,14 @@ from rlrun.kube.requests import KubeRequest, label_selector
 LOG_LINES = 200_000
 """Number of lines requested from the end of a log, because the API server can limit bytes only from the beginning."""
 RUN_PAGE_LIMIT = 4 << 20
-"""Maximum size of a page with objects of one run. Eight such lists are read concurrently, and parsed JSON takes four
-times its size.
+"""Maximum size in bytes of a page with objects of one run. Eight such lists are read concurrently, and parsed JSON
+takes four times the memory of its text.
 """
 PAGE_LIMIT = 8 << 20
-"""Maximum size of a page in a list of which only parts are kept."""
+"""Maximum size in bytes of a page if only parts of its objects are kept."""
 VERSION_OF_NONE = "1"
-"""Version that no object has, because etcd's first write has revision 2. A server-side apply with it creates the
-object, and fails with 409 if the object exists.
+"""resourceVersion that no object has, because etcd's first write has revision 2. A server-side apply with this version
+creates the object, and fails with 409 if the object exists.
 """
 
 
@@ -106,7 +106,7 @@ class AsyncKubeClient:
             yield page
 
     async def read_listed(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        """Return the object or None, for an account that may list but not get. Raises ApiError."""
+        """Return the object or None, by a list request, for accounts that may list but not get. Raises ApiError."""
         request = requests.list_named(kind, namespace, name)
         items = requests.parse_page(request, await self._transport.send(request))
         return items[0] if items else None
@@ -129,7 +129,7 @@ class AsyncKubeClient:
     ) -> AsyncIterator[tuple[builtins.list[Obj], str]]:
         """Yield each page with the version of the list, starting with `request`.
 
-        `may_shrink` continues with smaller pages if one is too large.
+        With `may_shrink`, a page that is too large is requested again with fewer objects.
         """
         while True:
             try:
@@ -149,7 +149,7 @@ class AsyncKubeClient:
     async def watch(
         self, kind: ResourceKind, namespace: str | None, labels: Labels | None, version: str, seconds: float
     ) -> AsyncGenerator[tuple[str, Obj], None]:
-        """Yield type and object of each change after a version, for objects with these labels and at most `seconds`.
+        """Yield the type and object of each change after `version` to objects with these labels, for at most `seconds`.
 
         Raises ApiError, with status 410 if the version is too old.
         """

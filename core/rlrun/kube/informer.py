@@ -44,7 +44,7 @@ LIST_REST = 4.0
 expensive for the API server.
 """
 OBJECTS_PER_TURN = 20
-"""Number of listed objects that are converted before the event loop runs other tasks, which takes about 10 ms."""
+"""Number of listed objects that are converted, in about 10 ms, before the event loop runs other tasks."""
 MAX_REMOVED = 10_000
 """Maximum number of removed objects whose uids are remembered."""
 NEVER = 1 << 64
@@ -157,8 +157,8 @@ class Informer(Generic[T]):
         self._by_label: dict[tuple[str, str, str], tuple[T, ...]] = {}
         """Objects by namespace, label and value. Tuples as keys take a fifth of the memory of nested dictionaries."""
         self._removed: OrderedDict[str, int] = OrderedDict()
-        """Versions by uid up to which removed objects are not stored again. An object whose labels have changed may
-        return with a later version.
+        """Version of each removed object by uid. The object is stored again only with a later version, for example if
+        its labels match again.
         """
         self._removed_lately: set[str] = set()
         """Uids of objects that were removed since the last list started."""
@@ -273,7 +273,9 @@ class Informer(Generic[T]):
         return version
 
     def _remove_unlisted(self, listed: Collection[str], before: Mapping[str, T], version: int) -> None:
-        """Remove all objects that a complete list of this version lacks. `before`: the store when the list began."""
+        """Remove the objects that are not in `listed`, a complete list of this version. `before` is the store when the
+        list started.
+        """
         for uid, cached in list(self._by_uid.items()):
             # Objects written since the API server created the list are not in it.
             if uid not in listed and (cached is before.get(uid) or cached.version <= version):

@@ -22,9 +22,10 @@ class ObjectRef:
     name: str
     uid: str | None = None
     resource_version: str | None = None
-    """Version to which a deletion applies. None applies to all versions."""
+    """resourceVersion that the object must have to be deleted. None allows any version."""
     grace_seconds: int | None = None
-    """Grace period of a deletion in seconds. None uses the object's own. 0 removes a pod whose node does not respond.
+    """Grace period of a deletion in seconds. None uses the object's own period. 0 removes a pod whose node does not
+    respond.
     """
 
     @classmethod

@@ -13,7 +13,7 @@ from rlrun.kube.objects import Obj, attempt_of, label
 
 EVICTED = "Evicted"
 DISRUPTION_REASONS = frozenset({EVICTED, "Preempting", "NodeShutdown", "Terminated", "NodeLost"})
-"""Reasons in the status of a pod that was ended by the cluster instead of its process."""
+"""Reasons in the status of a pod that the cluster terminated, as opposed to a pod whose process exited."""
 REJECTED = "Pod was rejected"
 """Prefix of the kubelet's message for a pod that it has rejected."""
 UNKNOWN_ENDS = frozenset({"ContainerStatusUnknown", "Unknown"})
@@ -218,7 +218,7 @@ class Pod:
 
     @cached_property
     def is_node_silent(self) -> bool:
-        """True if Kubernetes has marked the pod because its node does not report.
+        """True if Kubernetes has marked the pod as not ready because its node has stopped reporting.
 
         A kubelet derives Ready from ContainersReady and the pod's readiness gates. If all gates are true, only the node
         controller makes Ready differ from ContainersReady.

@@ -1,4 +1,4 @@
-"""Objects that cannot be written: refused by the API server, or because another owner has their name."""
+"""Errors for objects that cannot be written: the API server refuses them, or their name belongs to another owner."""
 
 from rlrun.constants import RUN_UID_LABEL, SERVING_LABEL, Reason
 from rlrun.kube.errors import ApiError
@@ -6,9 +6,9 @@ from rlrun.kube.objects import Obj, label
 from rlrun.protocol.problem import Problem
 
 TRANSIENT_STATUSES = frozenset({401, 404, 408, 409, 410, 429})
-"""HTTP statuses that are not about the object: credentials, a missing namespace, conflicts, overload."""
+"""HTTP statuses that the object does not cause: credentials, a missing namespace, conflicts, overload."""
 OF_WEBHOOKS = ("failed calling webhook", "admission webhook ")
-"""Parts of 500 errors of a webhook that does not respond or refuses. Object names contain no spaces."""
+"""Texts in 500 errors about an admission webhook that failed or denied the request. Object names contain no spaces."""
 OWNER_LABELS = (RUN_UID_LABEL, SERVING_LABEL)
 ARTIFACTS = ("RLCheckpoint", "RLAdapter")
 REFUSED_DELETION = "The API server refused the deletion of "

@@ -159,7 +159,7 @@ METADATA_OF_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;
 
 @dataclass(frozen=True)
 class Printed:
-    """Objects that the API server is asked to print, as for `kubectl get`."""
+    """Query for objects that the API server returns as rows of a Table, as for `kubectl get`."""
 
     kind: ResourceKind
     namespace: str | None = None

@@ -17,11 +17,11 @@ OPEN_PATHS_VARIABLE = "RLRUN_OPEN_PATHS"
 POOL_API_KEY_VARIABLE = "RLRUN_POOL_API_KEY"
 """Variable with the key of a serving pool's users, valid only for USER_PATHS_VARIABLE."""
 POOL_API_KEY_SECRET_VARIABLE = "RLRUN_POOL_API_KEY_SECRET"
-"""Variable with the name of the Secret that contains this key, for error messages."""
+"""Variable with the name of the Secret that contains the pool's API key, for error messages."""
 USER_PATHS_VARIABLE = "RLRUN_USER_PATHS"
 """Variable with the paths of an engine that users may call with their key, separated by commas."""
 USER_API_KEY = "OPENAI_API_KEY"
-"""Key in this Secret, named like the variable that OpenAI clients read."""
+"""Key of the pool's API key in its Secret. OpenAI clients read a variable with the same name."""
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """Paths for probes and Prometheus, which require no token."""
 

@@ -44,7 +44,7 @@ MAX_REQUEST_BYTES = 16 * 1024**2
 MAX_RESPONSE_BYTES = 256 * 1024**2
 """Maximum size of a response of a worker or the server, which user code may control."""
 BYTES_PER_ROLLOUT = 4 * 1024**2
-"""Upper bound for the size of a rollout, or of the example, in a `GroupResult`, whose texts and metrics are truncated.
+"""Maximum size in bytes of one rollout, or of the example, in a `GroupResult`. Longer texts and metrics are truncated.
 """
 MAX_METRICS = 128
 """Maximum number of metrics of a rollout that are kept."""
@@ -157,8 +157,8 @@ class EnvironmentInfo(Schema):
     workers: int = Field(default=1, ge=1)
     """Number of processes that run rollouts."""
     rollouts_at_once: int | None = Field(default=None, ge=1)
-    """Maximum number of concurrent rollouts of a worker, or None for no limit. The time of a waiting rollout starts
-    when the rollout starts.
+    """Maximum number of concurrent rollouts of a worker, or None for no limit. A rollout's time limit
+    begins when the rollout starts, not while it waits.
     """
 
 

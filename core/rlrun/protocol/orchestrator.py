@@ -22,7 +22,7 @@ SINCE, WAIT = "since", "wait"
 MAX_WAIT_SECONDS = 60.0
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
-"""Count that fits into the exact integers of JSON."""
+"""Count below 2**53, so that every JSON parser reads it exactly."""
 
 
 class RunPhase(StrEnum):

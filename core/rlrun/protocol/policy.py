@@ -23,7 +23,7 @@ class PolicyKind(StrEnum):
     adapter = "adapter"
     """LoRA adapter, served together with others under its own name."""
     weights = "weights"
-    """All weights of the model, which replace those of an engine."""
+    """All weights of the model. An engine replaces its weights with them."""
 
 
 class PolicyRef(Schema):

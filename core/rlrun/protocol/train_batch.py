@@ -63,7 +63,7 @@ class SampleLoss(StrEnum):
 @dataclass
 class Sample:
     """One training sequence, token by token as in the engine. `token_ids`, `loss_mask`, `logprobs` and
-    `teacher_logprobs` have the same length. A batch that was received has arrays or views of what was received.
+    `teacher_logprobs` have the same length. In a received batch they are arrays, or views of the received bytes.
     """
 
     token_ids: Sequence[int]
@@ -81,7 +81,7 @@ class Sample:
     """
     teacher_logprobs: Sequence[float] | None = None
     """Log-probability of each token in the unmodified distribution of a teacher, in place of `advantage`: the trainer
-    compares it with the policy's. 0.0 where the mask is 0.
+    compares it with the policy's log-probability. 0.0 where the mask is 0.
     """
     loss: SampleLoss = SampleLoss.policy
     turn_versions: Sequence[int] | None = None
@@ -225,14 +225,14 @@ def _number_columns(sample: Sample) -> list[memoryview]:
 
 
 class BatchReader:
-    """Parser of a batch in pieces that its user reads.
+    """Incremental parser of a batch, which is fed with the number of bytes that it wants next.
 
         reader = BatchReader(content_length)
         while reader.wanted:
             reader.feed(read_exactly(reader.wanted))
         batch = reader.batch
 
-    What a header announces is compared with the size of the body, and with limits, before the reader asks for it.
+    The sizes in a header are checked against the size of the body and the limits before the reader requests the data.
     """
 
     def __init__(self, body_size: int | None = None) -> None:
@@ -264,17 +264,17 @@ class BatchReader:
             raise InputInvalid(SOURCE, f"has version {version} of the format instead of {VERSION}. {SAME_VERSION}")
         limit = limits_of(BatchHeader).size
         if not 0 < size <= limit:
-            raise InputInvalid(SOURCE, f"announces a header of {size} bytes; 1 to {limit} are allowed.")
+            raise InputInvalid(SOURCE, f"declares a header of {size} bytes; 1 to {limit} are allowed.")
         self.wanted = size
 
     def _read_header(self, data: bytes) -> None:
         header = parse(BatchHeader, data, f"{SOURCE}'s header")
         tokens = sum(sample.length for sample in header.samples)
         if tokens > MAX_BATCH_TOKENS:
-            raise InputInvalid(SOURCE, f"announces {tokens} tokens; at most {MAX_BATCH_TOKENS} are allowed.")
+            raise InputInvalid(SOURCE, f"declares {tokens} tokens; at most {MAX_BATCH_TOKENS} are allowed.")
         size = PREFIX.size + len(data) + sum(sample.size for sample in header.samples)
         if self._body_size is not None and self._body_size != size:
-            raise InputInvalid(SOURCE, f"announces {size} bytes, and the body has {self._body_size}.")
+            raise InputInvalid(SOURCE, f"declares {size} bytes, but the body has {self._body_size}.")
         self.batch.batch_id, self._headers = header.batch_id, header.samples
         self._want_sample()
 

@@ -9,8 +9,8 @@
     GET    /sessions/{session}/policies/{policy}/{file}               -> a file of a new policy, while S3 is unreachable
     DELETE /sessions/{session}
 
-ORCHESTRATOR_HEADER names the orchestrator's process. A session belongs to the process that opened it last: changes by
-other processes are refused with 410, even if a replaced process opens the session again.
+ORCHESTRATOR_HEADER names the orchestrator's process. A session belongs to the process that opened it last. Changes by
+other processes are refused with 410, and so is a replaced process's request to open the session again.
 """
 
 import math
@@ -73,7 +73,8 @@ class SessionSpec(Schema):
     max_steps: int = Field(ge=1)
     seq_len: int = Field(ge=1)
     sampling: Sampling = Field(default_factory=Sampling)
-    """Sampling parameters of the run's rollouts. The trainer applies the ones that change the distribution of tokens.
+    """Sampling parameters of the run's rollouts. The trainer applies the parameters that change the distribution of
+    tokens.
     """
     warmup_steps: int = Field(ge=0, default=0)
     """Number of steps over which the learning rate rises linearly."""
@@ -112,11 +113,13 @@ class SessionState(Schema):
     """Steps whose adapter artifact is complete in S3, oldest first."""
     uploads_pending: int = 0
     problem: Problem | None = None
-    """Cause while uploads or policies do not reach S3."""
+    """Reason why uploads or policies currently do not reach S3, or None."""
     shutdown: Problem | None = None
-    """Cause if a step and a checkpoint may take longer than the time after SIGTERM, estimated from the newest ones."""
+    """Problem if a step and a checkpoint as long as the newest ones would exceed the grace period after SIGTERM,
+    otherwise None.
+    """
     warnings: list[Problem] = Field(default_factory=list, max_length=64)
-    """Findings about model and adapter that users should know."""
+    """Findings about model and adapter that users should know about."""
     orchestrator_state: dict[str, Any] | None = Field(default=None, max_length=MAX_ENTRIES)
     """State that the orchestrator stored in the checkpoint from which this session started, or None."""
     orchestrator_state_step: int | None = None

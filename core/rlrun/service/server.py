@@ -144,11 +144,11 @@ async def read_batch(request: web.Request) -> TrainBatch:
                     reader.feed(data)
             if not await request.content.readany():
                 return reader.batch
-        message = "The batch has more bytes than its header announces."
+        message = "The batch has more bytes than its header declares."
     except TimeoutError:
         raise _too_slow() from None
     except asyncio.IncompleteReadError:
-        message = f"The batch ends before the bytes that it announces. {SAME_VERSION}"
+        message = f"The batch has fewer bytes than its header declares. {SAME_VERSION}"
     except InputInvalid as error:
         message = str(error)
     raise ProblemError.of(UNPROCESSABLE, Reason.TRAIN_BATCH_INVALID, message)

@@ -1,8 +1,9 @@
 """Packages of the environment image, next to which an environment's package is installed.
 
-Pods download nothing, and the image's packages come before pushed ones. The image has one set of packages for each
-generation of verifiers, for each Python in the same versions. environment_image_v0.txt and _v1.txt list them: lines
-`NAME==VERSION MODULE...`, written by `python -m tests.support.environment_image` from requirements/environment-*.lock.
+Pods download nothing, and the image's packages take precedence over pushed packages. The image has one set of packages
+for each generation of verifiers, in the same versions for every Python. environment_image_v0.txt and _v1.txt list the
+sets in lines `NAME==VERSION MODULE...`, written by `python -m tests.support.environment_image` from
+requirements/environment-*.lock.
 """
 
 import functools
@@ -63,7 +64,9 @@ class ImagePython:
 
 
 PYTHONS = (ImagePython("3.11", "3.11.14"), ImagePython("3.13", "3.13.5"))
-"""The oldest is that of the platform. The newest is the newest that both generations of verifiers allow."""
+"""Pythons of the image: the version that the platform uses, and the newest version that both generations of verifiers
+allow.
+"""
 IMAGE_GLIBC = 36
 """Minor version of the glibc 2 of the image's Debian 12."""
 NEWEST_GLIBC = 28
@@ -78,7 +81,7 @@ def _platforms(newest: int) -> tuple[str, ...]:
 PLATFORMS = _platforms(NEWEST_GLIBC)
 """Platforms that dependencies are resolved for, the most specific first."""
 UNLISTED = ("idlelib", "lib2to3", "pip", "pkg_resources", "setuptools", "test")
-"""Modules of Python that are missing in its list of modules, or in the lists of some versions."""
+"""Modules of Python that `sys.stdlib_module_names` lacks, in all versions or in some."""
 PLATFORM = (
     "rlrun",
     "rlrun_adapter_sidecar",

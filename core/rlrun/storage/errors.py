@@ -266,7 +266,7 @@ ANSWERS: Mapping[str, AnswerMeaning] = {code: meaning for meaning, codes in _MEA
 that the object is missing: an ingress without an S3 service behind it responds in the same way.
 """
 STATUSES = frozenset({301, 302, 307, 308, 401, 403, 405, 408, 412, 413, 429, 501, 507})
-"""Meanings by status, for unknown error codes."""
+"""Statuses that determine the meaning of a response with an unknown error code."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 MODEL_WEIGHTS = "model.safetensors"
 """File name of all weights of a model, as in transformers."""
 RUN_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Pattern of the name of a run's folder, its UID."""
+"""Pattern of a run's UID, which is the name of the run's folder."""
 WEIGHTS = {PolicyKind.adapter: ADAPTER_WEIGHTS, PolicyKind.weights: MODEL_WEIGHTS}
 """File whose digest is part of a policy's name."""
 

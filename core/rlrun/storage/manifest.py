@@ -72,7 +72,9 @@ class Manifest(Schema):
         return sum(f.size for f in self.files)
 
     def has_content_of(self, other: "Manifest") -> bool:
-        """Return whether both manifests describe the same files and details, regardless of time and place."""
+        """Return whether both manifests describe the same files and details. Ignores the creation time and the names of
+        objects.
+        """
         return self._content() == other._content()
 
     def _content(self) -> "Manifest":

@@ -11,7 +11,7 @@ from typing import Any
 Line = dict[str, Any]
 
 TRAINED = "progress/step"
-"""Key that all lines of trained steps have, and no others."""
+"""Key that every line of a trained step has, and no other line."""
 
 
 def parse_lines(text: str) -> list[Line]:

@@ -41,7 +41,9 @@ CONNECT_SECONDS = 3.0
 READ_SECONDS = 5.0
 TRIES = 4
 BACKOFF = 0.2
-"""Pauses of 0, 0.4 and 0.8 seconds between attempts, in which another replica replaces one that is shutting down."""
+"""Back-off factor in seconds. The pauses of 0, 0.4 and 0.8 seconds give another replica time to replace one that is
+shutting down.
+"""
 RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
 TRANSIENT_STATUSES = frozenset({401, *RETRYABLE_STATUSES})
 """Statuses that are retried. 401 is included, because clocks may differ by seconds and the kubelet renews tokens."""
@@ -52,7 +54,7 @@ signature is valid for all parts of an object.
 """
 READ_METHODS = ("GET", "HEAD")
 REUSE_SECONDS = 20.0
-"""Seconds for which the signature of a read is reused, or one requested in advance is kept. Signatures are valid for 15
+"""Seconds for which signatures of reads, and signatures requested in advance, are kept. Signatures are valid for 15
 minutes, but credentials may change.
 """
 REMEMBERED_SIGNATURES = 256

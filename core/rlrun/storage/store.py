@@ -2,8 +2,8 @@
 
 The client is synchronous and thread-safe (async code uses a thread pool). Every request has a deadline (see
 `RequestLimits`). The manifest of an artifact is written last and deleted first, so that a folder with a manifest is
-complete at any time. A download is verified against the manifest and appears under its name atomically. Unless given,
-the endpoint comes from the usual AWS_* variables, and so do the credentials unless rlrun-server signs the requests.
+complete at any time. A download is verified against the manifest and appears under its name atomically. By default,
+the endpoint is read from the usual AWS_* variables, and so are the credentials unless rlrun-server signs the requests.
 """
 
 import base64
@@ -87,7 +87,7 @@ all.
 LISTINGS = {"ListObjectsV2": b"ListBucketResult", "ListMultipartUploads": b"ListMultipartUploadsResult"}
 """Root element of each listing."""
 HEAD_BYTES = 1024
-"""Number of bytes of a response in which its root element is searched."""
+"""Number of bytes at the beginning of a response that are searched for the root element."""
 CHECKSUM_HEADERS = ("x-amz-checksum-", "x-amz-sdk-checksum-")
 
 

@@ -1,4 +1,4 @@
-"""Rules about the addresses that runs may name. They look at the text only and send no request.
+"""Rules about the addresses that runs may name. They check only the text and send no requests.
 
 Processes of the platform send requests to these addresses. These processes reach more than user code does: Services of
 the cluster, the API server, the cloud's metadata service. A run may name any address on the internet; other addresses

@@ -31,7 +31,7 @@ ENVIRONMENT_REFERENCE = (
 EnvironmentReference = Annotated[str, Field(min_length=3, max_length=MAX_ENVIRONMENT_ID, pattern=ENVIRONMENT_REFERENCE)]
 """Environment package as `owner/name`, `owner/name@version` or `owner/name==version`.
 
-Without a version, the newest version.
+Without a version, the reference means the newest version.
 """
 
 NEWEST_VERSION = "latest"

@@ -9,7 +9,7 @@ from rlrun.api.base.kubernetes_types import Resources
 
 CPU, MEMORY = "cpu", "memory"
 CPUS, MEMORY_GIB = (2, 16), (8, 128)
-"""Request and limit per GPU."""
+"""Request and limit per GPU, in CPUs and in GiB of memory."""
 CPUS_WITHOUT_GPU, MEMORY_GIB_WITHOUT_GPU = (1, 16), (2, 32)
 """Request and limit of a pod without GPUs."""
 
@@ -24,7 +24,7 @@ def default_resources(gpus: int) -> Resources:
 
 
 def with_default_resources(named: Resources, gpus: int) -> Resources:
-    """Return the resources `named`, with a default added for CPU or memory if it has neither a request nor a limit.
+    """Return `named` with a default added for CPU or memory if `named` has neither a request nor a limit for it.
 
     If a resource has only a request or only a limit, the other gets no default, because Kubernetes refuses a request
     above the limit.

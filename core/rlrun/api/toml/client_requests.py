@@ -122,7 +122,7 @@ class _Reader:
         fit_async_level(table)
         secrets = self._secrets()
         if not isinstance(self.body.get("team_id", ""), str):
-            self._refuse(("team_id",), "must be a text")
+            self._refuse(("team_id",), "must be a string")
         try:
             spec = RLRunSpec.model_validate(table, by_name=True, by_alias=False)
         except ValidationError as error:
@@ -255,7 +255,7 @@ class _Reader:
             if not isinstance(name, str) or not VARIABLE.fullmatch(name):
                 self._refuse(("secrets", index, "key"), "must be a name of letters, digits and _")
             elif not isinstance(value, str):
-                self._refuse(("secrets", index, "value"), "must be a text")
+                self._refuse(("secrets", index, "value"), "must be a string")
             else:
                 secrets[name] = value
         return secrets

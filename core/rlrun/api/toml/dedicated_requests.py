@@ -48,7 +48,7 @@ class _Body:
         """Return the string in a field, or None if it is missing, null or empty."""
         value = self.fields.get(name)
         if value is not None and not isinstance(value, str):
-            self.refuse("must be a text", name)
+            self.refuse("must be a string", name)
         return value if isinstance(value, str) and value else None
 
     def secrets(self) -> dict[str, str]:
@@ -62,7 +62,7 @@ class _Body:
             if not VARIABLE.fullmatch(name):
                 self.refuse("must have names of letters, digits and _", "secrets")
             elif not isinstance(value, str):
-                self.refuse("must be a text", "secrets", name)
+                self.refuse("must be a string", "secrets", name)
             else:
                 values[name] = value
         return values

@@ -7,7 +7,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DialectKey:
-    """Row for a key in another trainer's TOML file. It also applies to keys below this key that have no own row."""
+    """Row for a key in another trainer's TOML file. It also applies to keys below this key that have no row of their
+    own.
+    """
 
     key: str
     """Path without list indexes: `env.weight`. A part `*` matches any name."""
@@ -20,9 +22,11 @@ class DialectKey:
     is_inverted: bool = False
     """True if the equivalent is a boolean with the opposite value."""
     values: Mapping[str, Any] | None = None
-    """Values in this schema by those in the file. Other values are refused with the remark. None keeps the values."""
+    """Map of values in the file to values in this schema. Other values are refused with the remark. None keeps all
+    values.
+    """
     elsewhere: Mapping[str, tuple[str, Any]] | None = None
-    """Values that set a key other than `equivalent`: its path and its value."""
+    """Map of values in the file that set a key other than `equivalent`, to the path and value of that key."""
     accepted: tuple[Any, ...] = ()
     """Values that match the behavior of every run. They are dropped without a note."""
     convert: Callable[[float], float] | None = None
@@ -34,7 +38,7 @@ class DialectKey:
     is_default: bool = False
     """True if the key is only a default for its equivalent. If the file sets both, the key is unchanged."""
     is_for_text: bool = False
-    """True if a table under this key is a section of this schema."""
+    """True if the row applies only to a string. A table under this key is a section of this schema."""
 
 
 def same(*keys: str) -> Iterator[DialectKey]:

@@ -312,7 +312,7 @@ def _set_defaults(result: Translation) -> None:
         del table["eval"]
         result.notes.append(FieldProblem("orchestrator.eval", "ignored: orchestrator.eval has no source"))
     if "eval" in table:
-        message = "unset keys have the values of training's sampling; in prime-rl, the engine's defaults apply to them"
+        message = "unset keys default to the values of sampling; in prime-rl, they default to the engine's values"
         result.notes.append(FieldProblem("orchestrator.eval.sampling", message))
     if _get(table, ("sampling", "max_tokens")) is None:
         message = (

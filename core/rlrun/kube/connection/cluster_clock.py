@@ -1,4 +1,4 @@
-"""Clock of the API server, with which times of objects are compared."""
+"""Clock that follows the API server, for comparisons with the times in its objects."""
 
 import logging
 import time

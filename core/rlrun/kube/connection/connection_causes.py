@@ -1,4 +1,4 @@
-"""Human-readable causes of requests without a response.
+"""Human-readable reasons why a request got no response.
 
 urllib3 wraps the cause in several exceptions, whose texts contain addresses of Python objects and URLs.
 """

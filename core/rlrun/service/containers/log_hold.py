@@ -21,7 +21,7 @@ from rlrun.constants import LOG_HOLD_PORT
 ENDED = b"ended\n"
 """Sent to each client once all other containers have ended."""
 KEPT = b"kept\n"
-"""Response of the operator: the logs are copied, or will not be."""
+"""Response of the operator: the logs have been copied, or will not be copied."""
 CONNECTIONS = 16
 """Maximum number of connections that wait for ENDED."""
 

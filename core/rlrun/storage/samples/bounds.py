@@ -1,4 +1,4 @@
-"""Limits of a record. Longer texts keep their head and tail, and `cut` lists what is missing."""
+"""Limits of a record's size. Longer texts keep their beginning and end, and the field `cut` lists the removed parts."""
 
 import json
 from typing import Any

@@ -2,9 +2,9 @@
 
 [zstd frame of group 1] [zstd frame of group 2] ... [skippable frame: zstd(index), its length, "RLIX"]
 
-A list needs only the tail of an object, and the texts of a group one range. Programs without support for the index skip
-it (RFC 8878, 3.1.2): `zstd -dc` prints all lines. All input may be damaged or hostile: sizes in an object are checked
-against limits before use, and no frame is decompressed beyond its limit.
+To list rollouts, a program reads only the tail of an object; to show the texts of a group, one range. Programs without
+support for the index skip it (RFC 8878, 3.1.2): `zstd -dc` prints all lines. All input may be damaged or hostile: sizes
+in an object are checked against limits before use, and no frame is decompressed beyond its limit.
 """
 
 import json

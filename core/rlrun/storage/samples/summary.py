@@ -45,7 +45,7 @@ class StepSamples(Schema):
     step: int
     split: SampleSplit
     environment: Text | None = None
-    """Environment of a validation or evaluation. None for train and filtered, which have several."""
+    """Environment of a validation or evaluation. None for the splits `train` and `filtered`, which mix environments."""
     file: Text
     """Name of the object below the run's folder `rollouts`."""
     size: int

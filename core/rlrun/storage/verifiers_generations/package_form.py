@@ -34,7 +34,7 @@ class PackageForm(StrEnum):
     harness = "harness"
     """A harness of `verifiers.v1` without a taskset."""
     unknown = "unknown"
-    """The source defines neither."""
+    """The source defines none of these."""
 
 
 def package_form(module: str, read: Read) -> PackageForm:
@@ -131,7 +131,9 @@ def _names(path: str, read: Read, sizes: dict[str, int]) -> tuple[set[str], set[
 
 
 def _names_in_text(source: str) -> tuple[set[str], set[str]]:
-    """Return the names that the lines of a module bind and export. It may be for a newer Python than this one."""
+    """Return the names that the lines of a module bind and export. The source may be for a newer
+    Python.
+    """
     bound = {name for found in DEFINITION.findall(source) for name in found}
     bound.update(word for names in IMPORT.findall(source) for word in re.findall(r"\w+", names))
     return bound, {name for names in EXPORTS.findall(source) for name in re.findall(r"""["'](\w+)["']""", names)}

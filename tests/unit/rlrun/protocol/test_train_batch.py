@@ -132,7 +132,7 @@ def test_a_body_that_is_no_batch_is_refused(body: bytes, words: str) -> None:
 
 def test_what_a_header_announces_is_compared_with_the_body_before_memory_is_taken() -> None:
     body = with_header(lambda header: header.update(samples=[{**header["samples"][0], "length": 2**24}] * 8))
-    with pytest.raises(InputInvalid, match=f"announces .* bytes, and the body has {len(body)}"):
+    with pytest.raises(InputInvalid, match=f"declares .* bytes, but the body has {len(body)}"):
         read_body(body, len(body))
 
 

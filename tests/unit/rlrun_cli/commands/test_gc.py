@@ -258,7 +258,7 @@ def test_an_item_referenced_again_is_kept(world: World) -> None:
     world.cluster.answers["list rlruns"] = [{"items": before}, {"items": later}]
     answer = world.gc("--older-than", "0s", "--delete", "--yes")
     assert answer.code == 1
-    assert "the item has changed meanwhile" in answer.err
+    assert "the item has changed since" in answer.err
     assert f"team/{GONE}/run.json" in world.stored()
     assert world.deleted == ["lost-10"]
 

@@ -204,8 +204,8 @@ def test_a_file_of_the_newest_form_becomes_a_run() -> None:
         "checkpoints": {"interval": 10, "keep_cloud": -1},
     }
     assert set(group_by_reason(run.notes)) == {
-        "orchestrator.eval.sampling: unset keys have the values of training's sampling; in prime-rl, the engine's "
-        "defaults apply to them",
+        "orchestrator.eval.sampling: unset keys default to the values of sampling; in prime-rl, they default to "
+        "the engine's values",
         f"trainer.optim: {OTHER_OPTIMIZER}",
         "seq_len, orchestrator.seq_len: ignored: seqLen of the RLModel applies",
         "output_dir: ignored: files of a run are stored in the platform's S3",
