@@ -4,8 +4,8 @@
 
 `waiting` and `demo` compare `maxAsyncLevel` 2 (oversampling 2) with 0 (oversampling 1). Level 0 is strictly on-policy:
 generation and training alternate. Level 2 generates during training, up to two steps ahead of it. `long-turns` compares
-`maxOffPolicySteps` 8 with 2 at level 2: with 8, a rollout of several turns continues with newer policies, and with 2 it
-is dropped as soon as it is older than generation may run ahead.
+`maxOffPolicySteps` 8 with 2 at level 2: with 8, a rollout that takes longer than two steps continues with newer
+policies; with 2, it is dropped.
 
 Both sides make the same number of steps with the same seed and must reach the same reward, because a faster step that
 teaches less is not a gain. The first step fills the pipeline and is not counted; a second figure counts start-up and
@@ -38,7 +38,8 @@ class Comparison:
     aim: Target
     """Target of the ratio of steps per hour."""
     lost_aim: Target | None = None
-    """Target for the fraction of drawn groups that the second value loses to age. None if it is not reported."""
+    """Target for the fraction of drawn groups dropped for their age with the second value. None if it is not reported.
+    """
 
 
 LEVELS: dict[int, dict[str, Any]] = {
@@ -56,7 +57,7 @@ COMPARISONS = {
 TAIL = 8
 """Number of steps at the end whose rewards are compared."""
 EQUAL = 0.05
-"""Difference below which rewards count as equal, which is about that of two seeds of the same setting."""
+"""Difference below which rewards count as equal, about the difference between two seeds of the same setting."""
 
 
 def main() -> int:

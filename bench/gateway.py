@@ -47,9 +47,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--part", choices=("throughput", "latency"), help="run only this part of the benchmark")
     parser.add_argument("--engine", help="base URL of a running vLLM, without /v1")
-    parser.add_argument("--model", default="owner/tiny", help="served name of its model")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of throughput")
-    parser.add_argument("--pairs", type=int, default=PAIRS, help="of requests for the latency")
+    parser.add_argument("--model", default="owner/tiny", help="name under which the engine serves its model")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="number of rounds for the throughput")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="number of request pairs for the latency")
     machine_load.add_option(parser)
     args = parser.parse_args()
     machine_load.require_idle(args.busy)
@@ -238,7 +238,7 @@ def _wait_until_healthy(url: str, process: "subprocess.Popen[bytes]") -> None:
                     return
         except OSError:
             time.sleep(1)
-    raise SystemExit(f"vLLM at {url} ended or was not healthy within {START_SECONDS:.0f} s. See its log above.")
+    raise SystemExit(f"vLLM at {url} exited or was not healthy within {START_SECONDS:.0f} s. See its log above.")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.gateway_process", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--engine", required=True, help="base URL of the engine, without /v1")
-    parser.add_argument("--model", default="stub", help="name of the model there")
+    parser.add_argument("--model", default="stub", help="name of the engine's model")
     parser.add_argument("--tokens", type=int, default=64, help="tokens per response")
     parser.add_argument("--core", type=int, help="the only core to run on")
     args = parser.parse_args()

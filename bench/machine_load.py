@@ -21,7 +21,7 @@ LIMIT = 0.25
 SHARE = 0.05
 """Maximum fraction of the usable cores that may be busy, if that is more than LIMIT."""
 READING_SECONDS, SETTLE_SECONDS = 3.0, 60.0
-"""Seconds of one reading, and for earlier pods to terminate and for a newly started cluster to become quiet."""
+"""Duration of one reading in seconds, and seconds to wait for pods to terminate and a new cluster to become quiet."""
 TICKS = 100
 """Clock ticks per second in /proc/stat, regardless of the kernel's own."""
 
@@ -82,5 +82,5 @@ def require_idle(allow_busy: bool, load: Callable[[], float] = settled_load) -> 
     if not allow_busy and (found := load()) > limit():
         raise SystemExit(
             f"Not measured: {found:.2f} of {len(CORES)} cores are busy with other work, and at most {limit():g} may "
-            "be. Stop it (top shows it) and start again, or pass --busy: the results are then marked invalid."
+            "be. Stop this work (find it with top) and start again, or pass --busy to mark the results as invalid."
         )

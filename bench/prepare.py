@@ -27,8 +27,7 @@ SECONDS = 1800
 
 
 def trl_python(cache: Path = CACHE) -> Path:
-    """Return the Python of TRL's environment, installing it in minutes, once per version of the requirements.
-
+    """Return the Python of TRL's environment. Installs it once per version of the requirements, which takes minutes.
     Raises RuntimeError with pip's last lines if the installation fails.
     """
     digest = hashlib.sha256(TRL_REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:16]

@@ -3,12 +3,13 @@
     python -m bench.public_packages --clones FOLDER --scratch FOLDER [NAME...]
     python -m bench.public_packages --page
 
-FOLDER of clones has a git repository for each one in public_packages.yaml, in a folder of its key. Each environment is
-built and bundled as `rlrun env push` does, installed and loaded by the environment's server with the interpreters of
-the image's locks, and plays groups through the orchestrator's gateway with an engine that answers by script. Each one
-is also run with the evaluator of verifiers itself, which says whether it can be run at all. Rows of data sets are made
-up. Needs the Pythons of the image, and 3.12, where uv finds them. Writes docs/bench/environments/packages.json and
-docs/public-environments.md. Results of environments that are not named are kept.
+The folder of clones has a clone of each repository in public_packages.yaml, in a subfolder named after the repository's
+key. Each environment is built and bundled as `rlrun env push` does, installed and loaded by the environment's
+server with the interpreters of the image's locks, and plays groups through the orchestrator's gateway with an engine
+that answers by script. Each environment is also run with verifiers' own evaluator, which shows whether it can be run at
+all. Rows of data sets are made up. uv must find the Python versions of the image and Python 3.12 on this machine.
+Writes docs/bench/environments/packages.json and docs/public-environments.md. Results of environments that are not named
+are kept.
 """
 
 import argparse
@@ -67,11 +68,13 @@ OWNER = "public"
 POLICY = policy(3, "s3://bucket/run")
 EXAMPLES, ROLLOUTS = 2, 2
 SECONDS = 2700.0
-"""Time limit in seconds of loading, of a group, and of verifiers' own evaluator: a busy host must not decide a row."""
+"""Time limit in seconds of loading, of a group, and of verifiers' own evaluator. It is long, so that a busy host does
+not change a result.
+"""
 TIMED_OUT = 124
 POLL_SECONDS = 0.2
 UPSTREAM_PYTHON = "3.12"
-"""Python of verifiers' own evaluator: all packages of the list admit it."""
+"""Python of verifiers' own evaluator, which all packages of the list allow."""
 MAX_CAUSE = 400
 REPLY = "<think>a</think><answer>A</answer><judgement>YES</judgement> Final answer: \\boxed{A}"
 VALUES: Mapping[str, Any] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
@@ -324,7 +327,7 @@ def _with_endpoint(args: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
 
 def _one_line(parts: list[Any]) -> str:
     text = " ".join(" ".join(map(str, parts)).replace("|", "/").split())
-    # The page leaves out where this machine has Python.
+    # The page must not contain the folder of Python on this machine.
     text = re.sub(r"[^\s\"'`]*/lib/python3[.\d]*/", "", text).replace(str(Path.home()), "~")
     # Causes are at the end of a traceback.
     return text if len(text) <= MAX_CAUSE else f"{text[: MAX_CAUSE // 2]} ... {text[-MAX_CAUSE // 2 :]}"

@@ -1,7 +1,7 @@
 """Repetitions of a measurement: median and spread, ratios of pairs, and percentiles. Pure.
 
-The number of a row is the median of its repetitions. Two sides are compared repetition by repetition, because those of
-one repetition ran directly one after another with the same seed.
+The number of a row is the median of its repetitions. Two sides are compared repetition by repetition, because both
+sides of a repetition ran directly one after the other with the same seed.
 """
 
 from collections.abc import Mapping, Sequence

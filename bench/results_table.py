@@ -24,7 +24,7 @@ ASKED = (
     "scale: burst pods against Jobs",
     "server: runs",
 )
-"""Rows that answer what users ask before they choose; missed aims are among them."""
+"""Rows that answer the questions of users who compare tools, including rows that miss their target."""
 PAGES: Mapping[Path, Collection[str]] = {ROOT / "docs" / "benchmarks.md": ASKED, KEPT / "README.md": ()}
 """Pages with a table, with the titles of its rows. Empty means all rows."""
 BEGIN = "<!-- table: written by `make bench-table` from docs/bench/*.jsonl -->"
@@ -76,7 +76,7 @@ def page(text: str, written: str) -> str:
 
 
 def keep(new: Path, kept: Path) -> None:
-    """Put the rows of a folder into another one. Those of a busy machine (`--busy`) replace no valid ones."""
+    """Put the rows of a folder into another one. Rows of a busy machine (`--busy`) do not replace valid rows."""
     for name, entries in load(new).items():
         file = kept / f"{name}.jsonl"
         old = read_entries(file)

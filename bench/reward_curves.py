@@ -33,7 +33,7 @@ class Trace:
     startup_seconds: float
     """Seconds from the command to the start of the first step, which are not part of any ratio."""
     seed: int = 0
-    """Runs of both sides with the same seed are compared."""
+    """Seed of the run. Runs of both sides with the same seed are compared."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Further facts: versions, counters."""
 
@@ -76,9 +76,9 @@ def drawn_rollouts(trace: Trace, trained: int, per_group: int) -> int:
     """Return the number of rollouts drawn in order to train on `trained` of them, including those discarded or not used
     yet.
 
-    The number is that of all groups of every outcome in one status of the run. The status is read at a different time
-    than the metrics from which `trained` comes, so the two are not added: a group that is in progress in one may be
-    trained in the other. If the status lags behind the metrics, the result is at least `trained`. TRL's runs have no
+    Counts the rollouts of all groups, of every outcome, in one status of the run. `trained` comes from metrics, which
+    are read at a different time, so the two numbers are not added: a group that is in progress in the status may be
+    trained in the metrics. If the status lags behind the metrics, the result is at least `trained`. TRL's runs have no
     groups and train on every rollout.
     """
     groups: dict[str, int] = trace.facts.get("groups", {})

@@ -81,7 +81,7 @@ class Client(_Messages):
 
 
 async def upstream(tokens: int) -> tuple[asyncio.Server, str]:
-    """Start a server that gives the same response of vLLM to all requests. Returns it with its URL."""
+    """Start a server that returns the same response as vLLM to every request. Returns the server and its URL."""
     ids = [1000 + 37 * n % 9000 for n in range(tokens)]
     answer = chat_answer("canned", list(range(32)), ids, " ".join(f"word{n}" for n in ids))
     body = json.dumps(answer, separators=(",", ":")).encode()

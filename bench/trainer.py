@@ -67,7 +67,9 @@ LOADS = (
     Load("16k, 4 slots", 16384, many=True, slots=4),
     Load("65k, 4 slots", 65536, many=True, slots=4),
 )
-"""Targets: prime-rl with LoRA rank 16 on an H100 (January 2026); packed, 31,000 tokens/s on an H200."""
+"""Loads and their targets: figures of prime-rl with LoRA rank 16 on an H100 (January 2026), and for packed samples
+31,000 tokens/s on an H200.
+"""
 
 
 def main() -> int:
@@ -192,7 +194,7 @@ def cpu_results(
 
 
 def on_gpu(out: Callable[[Result], None], repeats: int) -> int:
-    """Report MFU and peak memory of each load. Without a GPU, print that and keep the rows as they are."""
+    """Report MFU and peak memory of each load. Without a GPU, print the reason and leave the rows unchanged."""
     try:
         import torch
     except ImportError:

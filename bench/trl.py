@@ -6,7 +6,7 @@ Both sides have the same model, data, reward and hyperparameters (bench/tasks.py
 that alternates between repetitions. This project runs as an RLRun on the local cluster, whose processes (API server,
 etcd, kubelet) share the two cores. TRL is a single process. On both sides time starts with the first step and ends with
 the step at which the mean reward of the last three steps reaches the target; a second figure includes start-up.
-Rollouts are counted twice: those trained on, and all that were drawn for it, whose generation costs the same.
+Two numbers of rollouts are compared: those trained on, and all that were drawn, whose generation costs the same.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> int:
 def measure(
     cluster: BenchmarkCluster, task: Task, repeats: int, options: trl_runs.TrlOptions
 ) -> tuple[dict[str, list[Trace]], list[str]]:
-    """Return traces by side, and problems. A failed run does not end the others."""
+    """Return traces by side, and problems. A failed run does not stop the other runs."""
     traces: dict[str, list[Trace]] = {name: [] for name in SIDES}
     problems = []
     for seed in range(repeats):

@@ -21,13 +21,13 @@ WORKER = Path(__file__).parent / "trl_worker.py"
 LAST_CHARACTERS = 2000
 CALIBRATION_STEPS = 4
 CALIBRATION_SECONDS = 420
-"""Deadline of each calibration with start-up. Options that complete no two steps in it count as slower."""
+"""Deadline of each calibration with start-up. Options that do not complete two steps within it count as slower."""
 
 Event = dict[str, Any]
 
 
 class TrlFailed(RuntimeError):
-    """Failure of TRL's process, or a run without a step. The message has its last lines."""
+    """Failure of TRL's process, or a run without a step. The message ends with the last lines of the process's log."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,17 @@ class Calibration:
 
     best: TrlOptions
     seconds: dict[str, float | None]
-    """Seconds per step after the first by options, None for options that completed no two steps."""
+    """Seconds per step after the first by options, None for options that did not complete two steps."""
     cores_busy: Sequence[float] = ()
-    """Busy cores before each of them."""
+    """Number of busy cores before each calibration."""
 
 
 def fastest(task: Task, load: Callable[[], float] = settled_load) -> Calibration:
     """Return the fastest options for a task.
 
     With small matrices, two threads that wait for each other are slower than one, and continuous batching has its own
-    cost. Raises TrlFailed if TRL fails with any of the options, or completes no two steps with all of them, because
-    any other options would favor us.
+    cost. Raises TrlFailed if TRL fails with any of the options, because using the others would favor us, or if it does
+    not complete two steps with any of them.
     """
     short = replace(task, max_steps=CALIBRATION_STEPS, seconds=CALIBRATION_SECONDS, waits=False)
     paces: dict[TrlOptions, float] = {}
@@ -121,7 +121,7 @@ def run(task: Task, seed: int, options: TrlOptions, *, target: float | None = No
     events = [json.loads(line) for line in trace.read_text().splitlines()] if trace.exists() else []
     began = any(event["event"] == "began" for event in events)
     if code or not began:
-        why = f"ended with code {code}" if code is not None else f"did not begin within {task.seconds} s"
+        why = f"exited with code {code}" if code is not None else f"did not begin a step within {task.seconds} s"
         raise TrlFailed(f"TRL {why} ({log}):\n{log.read_text()[-LAST_CHARACTERS:]}")
     found = trace_of(events, started)
     print(f"TRL: {len(found.steps)} steps in {found.steps[-1].seconds if found.steps else 0:.1f} s", flush=True)

@@ -5,8 +5,8 @@
     python -m bench.wire_ranks                    the same batch among two processes of the trainer (needs torch)
 
 The orchestrator hashes and sends the batch from the process that runs the gateway; the trainer reads and checks it in
-another one. The batch is sent twice: alone, for CPU time and memory, and beside a client of the gateway with a request
-every 20 ms, whose stub engine answers at once, for the longest stall of the event loop and the latency.
+another process. The batch is sent twice: alone, for CPU time and memory; and beside a client that sends the gateway a
+request every 20 ms, with a stub engine that responds at once, for the longest stall of the event loop and the latency.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from bench.report import ROOT, Result, at_most, record
 
 SEQUENCES, LENGTH, VOCABULARY = 512, 32_768, 151_936
 PROMPT, TURN = 100, 2048
-"""Tokens of a sequence's prompt, and of each of its turns with what the environment adds."""
+"""Number of tokens of a sequence's prompt, and of each of its turns including the tokens that the environment adds."""
 ADDED = 64
 """Tokens that the environment adds to each turn."""
 PAUSE_SECONDS = 0.02

@@ -9,8 +9,8 @@ API server, etcd, controllers and scheduler are real; nodes and pods are KWOK's,
 One process responds for all orchestrators. The operator runs from this checkout with the chart's default settings. All
 processes share this machine's cores. Each repetition has its own cluster. A scenario that fails does not stop the
 others; the exit status is then 1. Results are written to build/bench/scale.jsonl after each scenario. --compare
-measures nothing: it fails, naming each number, if one is outside its recorded range by more than 20% of the range's
-end.
+measures nothing. It prints each row, and fails if a number is worse than its recorded range by more than 20% of the
+range's bound.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Comparison of new results with the ranges of recorded ones. Pure.
 
 The range of a row is that of its repetitions. A number is worse if it is outside the range in the wrong direction, by
-more than TOLERANCE of the range's end. Rows of different sizes are not compared, nor are times of cores with different
+more than TOLERANCE of the range's bound. The comparison skips rows of different sizes, times on cores of different
 speed, and rows that only one file has.
 """
 

@@ -1,8 +1,8 @@
 """Proxy with one tunnel per connection, to hosts listed in the client's signed grant.
 
-The proxy resolves a name once and connects to the address that it has checked, so a name that has a private address, or
-later gets one, opens no tunnel. Only TLS for the requested host passes. With a platform proxy, the name is checked in
-the same way if it can be resolved here, but that proxy resolves it again.
+The proxy resolves a name once and connects to the address that it has checked, so it rejects names with a private
+address, even if a name gets that address after the check. Only TLS for the requested host passes. With a platform
+proxy, the name is checked in the same way if it can be resolved here, but the platform proxy resolves it again.
 """
 
 import asyncio
@@ -101,8 +101,8 @@ class EgressProxy:
             writer.close()
 
     def _admit(self, writer: asyncio.StreamWriter) -> None:
-        """Count a connection as one without a grant. If the limit is reached, the address with most of them loses its
-        oldest.
+        """Count a connection as one without a grant. If the limit is reached, close the oldest such connection of the
+        address that has the most.
 
         Raises EgressRefused if no connection can be closed.
         """

@@ -17,7 +17,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def connect_through(proxy: str, destination: Destination) -> Streams:
     """Open a connection to the destination through the proxy at this URL.
 
-    Raises OSError, also if the proxy refuses the connection. The caller must limit the time.
+    Raises OSError, for example if the proxy refuses the connection. The caller must set a timeout.
     """
     parts = urlsplit(proxy)
     reader, writer = await asyncio.open_connection(

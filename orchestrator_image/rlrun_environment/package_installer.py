@@ -122,7 +122,8 @@ async def install(wheels: list[Path], target: Path, python: ImagePython = PYTHON
 
 async def _pip_install(wheels: list[Path], target: Path, python: ImagePython) -> None:
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-cache-dir", "--no-compile"]
-    # pip is that of this process. It compares tags with the Python of the workers, and `Requires-Python` with its own.
+    # pip runs with this process's Python. With these options, it checks wheel tags against the workers' Python, but not
+    # `Requires-Python`, which it would check against its own Python.
     command += ["--python-version", python.full_version, "--ignore-requires-python"]
     command += ["--disable-pip-version-check", "--target", str(target), *map(str, wheels)]
     process = await asyncio.create_subprocess_exec(

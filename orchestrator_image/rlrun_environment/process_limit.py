@@ -2,11 +2,11 @@
 
 Code that keeps starting processes exhausts the process ids of its node. The kubelet's `podPidsLimit` is the hard limit,
 but it is a node setting that is unset by default. RLIMIT_NPROC would count the processes of all pods on the node,
-because they have the same user, so one run could stop those of others. The server is the first process of its
-container: it sees all others, and one signal reaches them all. Until it has counted them, the container's memory limit
-bounds them.
+because they have the same user, so one run could prevent other runs from starting processes. The server is the first
+process of its container: it sees all other processes and can kill them with one signal. Between two counts, only the
+container's memory limit bounds their number.
 
-As the first process, the server must also reap ended processes that user code leaves behind.
+As the first process, the server must also reap zombie processes that user code leaves behind.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ def choose_interpreter(package: str, folder: Path, interpreters: Path) -> Interp
 
     `interpreters` is a folder with interpreters by Python version and generation. Outside of the image it does not
     exist, and workers use the interpreter of this process. Raises PackageError if the image has no Python that the
-    package admits, or if the package contains a version of verifiers that runners do not support.
+    package allows, or if the package contains a version of verifiers that runners do not support.
     """
     own = folder / FIRST_ON_PATH
     pushed = next((found.version for found in importlib.metadata.distributions(name=VERIFIERS, path=[str(own)])), None)

@@ -239,7 +239,7 @@ class WorkerPool:
         for left in (worker.socket, worker.socket.with_suffix(".phase")):
             left.unlink(missing_ok=True)
         worker.killed = None
-        # Only until the environment is ready: later test runs would repeat a rollout's setup, and cost as much.
+        # Run an example only until the environment is ready, because each run costs as much as the setup of a rollout.
         options = ["--play"] if self.info is None else []
         worker.output = WorkerLogPipe(f"worker {worker.index} of the environment")
         descriptor = await worker.output.open()
@@ -293,8 +293,8 @@ class WorkerPool:
         message = f"load_environment did not finish within {self._load_deadline:g} s. Make its datasets smaller."
         if phase is not WorkPhase.load:
             message = (
-                f"The environment loads, but in the phase {phase} of its example 0 it did not respond within "
-                f"{PREPARE_SECONDS:g} s. Look for calls that block its event loop."
+                f"The environment loads, but it did not respond within {PREPARE_SECONDS:g} s in the phase {phase} of "
+                "example 0. Look for calls that block its event loop."
             )
         worker.exit_description = message
         self._not_loaded(Problem(reason=Reason.ENVIRONMENT_LOAD_FAILED, message=message))
@@ -349,7 +349,7 @@ class WorkerPool:
                 ending = _ending(await asyncio.wait_for(process.wait(), ENDING_SECONDS), worker.killed)
             except TimeoutError:
                 # The worker is alive in an unknown state, so restart it.
-                ending = "it broke its connection and was killed"
+                ending = "it closed its connection and was killed"
                 _kill_group(process.pid)
         message = f"The environment's worker exited during the group: {ending}. The worker is being restarted."
         reason = worker.killed.reason if worker.killed else Reason.ENVIRONMENT_WORKER_DIED

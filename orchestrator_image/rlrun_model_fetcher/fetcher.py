@@ -78,7 +78,9 @@ def _from_s3(uri: S3Uri, dest: Path, store: Store, say: Say) -> None:
 
 
 def name_direct_hosts(environment: MutableMapping[str, str], urls: Iterable[str]) -> None:
-    """Add to NO_PROXY the hosts of `urls` that are listed there only by network, which the hub's client ignores."""
+    """Add to NO_PROXY the hosts of `urls` that it lists only as part of a network, because the hub's client ignores
+    networks.
+    """
     rules = ProxyRules.of_environment(environment)
     if missing := missing_entries(rules, urls):
         environment["NO_PROXY"] = environment["no_proxy"] = ",".join((*rules.direct, *missing))

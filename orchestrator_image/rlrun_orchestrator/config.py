@@ -66,7 +66,7 @@ class OrchestratorSettings:
     """Time limit for the remaining uploads when the process is stopped. It must be shorter than the pod's grace period.
     """
     record_wait: float = 5.0
-    """Time that a step waits until S3 has stored its batch's record, so that a later process knows the batch."""
+    """Maximum time that a step waits for S3 to store the record of its batch, which a later process may need."""
     request_wait: float = 300.0
     """Time limit for a completion request to wait for a replica that can serve it."""
     poll_interval: float = 2.0

@@ -86,7 +86,7 @@ def trainer_timeouts(settings: OrchestratorSettings) -> TrainerTimeouts:
 def publish_timeouts(settings: OrchestratorSettings) -> PublishTimeouts:
     """Return the time limits for the publication of policies."""
     return PublishTimeouts(
-        # Engines may take as long to start as the whole run may.
+        # Engines may take as long to start as the run itself.
         first=max(settings.start_deadline, settings.inference_deadline),
         later=settings.inference_deadline,
         slow_replicas=settings.publish_grace,
@@ -130,7 +130,7 @@ def longest_group_deadline(run: ResolvedRun) -> float:
 
 def loop_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> LoopTimeouts:
     """Return the time limits for the training loop's own waits."""
-    # The final evaluation takes at least one group.
+    # The final evaluation needs time for at least one group.
     longer = max(0.0, longest_group_deadline(run) - DEFAULT_ROLLOUT_TIMEOUT / ROLLOUT_SHARE)
     return LoopTimeouts(finish=settings.finish_deadline + longer, state_saved=settings.record_wait)
 

@@ -1,9 +1,9 @@
 """Changes of the configuration during the run.
 
 The operator writes a user's change into the ConfigMap that this process has mounted, and annotates the pod so that the
-kubelet updates the files at once instead of within two minutes. This process applies only one change: more steps. The
-operator handles the others itself (retention, deadlines), or the API server rejects them. A configuration that belongs
-to another attempt, or has fewer steps, is ignored.
+kubelet updates the files at once instead of within two minutes. This process applies only one change: more steps. All
+other changes are handled by the operator (retention, deadlines) or rejected by the API server. A configuration that
+belongs to another attempt, or has fewer steps, is ignored.
 """
 
 import asyncio

@@ -63,7 +63,7 @@ class LoopTimeouts:
     finish: float
     """Time limit for the final evaluation, and for the publication of its policy."""
     state_saved: float
-    """Time that a step waits until S3 has stored the state that names its batch."""
+    """Maximum time that a step waits for S3 to store the state that names the step's batch."""
 
 
 class RunLoop:
@@ -139,7 +139,7 @@ class RunLoop:
         await self._policy_publisher.close()
         await self._dispatcher.stop_dispatching()
         if self._dispatcher.failure is not None:
-            # They show why no batch was complete.
+            # The untrained groups show why no batch was complete.
             self._reporter.record_untrained(self.step + 1, *self._dispatcher.untrained.take())
         if self._owns_state:
             self._save_state()

@@ -51,7 +51,7 @@ class StepDelays:
 
     @property
     def highest(self) -> int:
-        """Highest step that was shown, at least that of the start."""
+        """Highest step that was shown, or the step at the start if that is higher."""
         return max([self._pace.first, *self._shown.values()])
 
     def show(self, run: str, step: int, now: float) -> None:

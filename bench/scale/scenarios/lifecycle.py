@@ -13,7 +13,7 @@ from tests.support.api_address import api_address
 
 WAITING_RUNS = 100
 STATUS_SECONDS = 5.0
-"""Seconds after the last pod runs in which the controllers write their statuses."""
+"""Seconds for the controllers to write their statuses once the last pod runs."""
 FINISHED_AT_ONCE = 4
 """Number of finished runs created at a time, so few that the operator sees no run without its status."""
 

@@ -52,7 +52,8 @@ def burst_of_runs(
 ) -> tuple[float, Reading]:
     """Create runs at once, and wait until their pods are in this phase and the operator is quiet.
 
-    Returns the seconds from the first creation until all pods are in it, and the operator's work until it was quiet.
+    Returns the seconds from the first creation until all pods are in the phase, and the work of the operator until it
+    was quiet.
     """
     before = read(operator)
     chains = objects.runs(prefix, runs)
@@ -174,7 +175,7 @@ def training(
 def take_over(cluster: ScaleCluster, leader: OperatorProcess, active: int) -> tuple[OperatorProcess, dict[str, float]]:
     """Kill the operator while another one is on standby and other processes use all cores.
 
-    The other processes end when the successor has the Lease. Returns it with the figures of its start.
+    The other processes are killed when the successor has the Lease. Returns the successor and the figures of its start.
     """
     operator = cluster.start_operator()
     wait_for("a standby operator", operator.is_serving, pause=0.1)

@@ -190,7 +190,7 @@ class OperatorProcess:
     def require_running(self) -> bool:
         """Return True. Raises SystemExit with the end of the operator's log if it has exited."""
         if self._process.poll() is not None:
-            raise SystemExit(f"the operator ended:\n{self.log.read_text()[-3000:]}")
+            raise SystemExit(f"the operator exited:\n{self.log.read_text()[-3000:]}")
         return True
 
     def is_ready(self) -> bool:
@@ -220,7 +220,7 @@ class OperatorProcess:
 
 
 def start_python(log: Path, module: str, *arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
-    """Start a module of this checkout, which the kernel kills together with this process."""
+    """Run a module of this checkout in a process that the kernel kills when this process exits."""
     env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     env |= {"PYTHONPATH": f"{ROOT}:{PYTHONPATH}", **environment}
     command = [sys.executable, "-m", module, *arguments]
@@ -247,7 +247,7 @@ def wait_for(
             said = time.monotonic()
             print(f"    {said - began:.0f} s: {what}: {shown()}", flush=True)
         if time.monotonic() - began > seconds:
-            raise SystemExit(f"not within {seconds:.0f} s: {what}")
+            raise SystemExit(f"timed out after {seconds:.0f} s: {what}")
         time.sleep(pause)
 
 

@@ -14,7 +14,7 @@ METADATA_ONLY = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 class EventWatch:
     """Context manager that passes on type, object and Unix time of each event, in its own thread.
 
-    A watch that the API server ends is reopened at the last version, so that it sees all events.
+    If the API server ends the watch, it is reopened at the last resource version, so that no event is missed.
     """
 
     def __init__(

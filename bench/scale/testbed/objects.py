@@ -27,21 +27,21 @@ def namespaces(prefix: str) -> list[str]:
 
 
 def new_namespaces(names: Sequence[str]) -> Chains:
-    """Return the creations of namespaces."""
+    """Return the requests that create these namespaces."""
     return ([Call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})] for name in names)
 
 
 def runs(prefix: str, count: int) -> Chains:
-    """Return the creations of runs, distributed over the tenants' namespaces."""
+    """Return the requests that create runs, distributed over the tenants' namespaces."""
     return (
         [Call("POST", f"/{RLRUNS}/namespaces/{place_of(prefix, index)}/rlruns", run(index))] for index in range(count)
     )
 
 
 def finished_runs(prefix: str, count: int, template: dict[str, Any]) -> Chains:
-    """Return the creations of runs that ended long ago.
+    """Return the requests that create runs that ended long ago.
 
-    `template` is a run that the operator has ended, so that no work is left for its copies.
+    `template` is a finished run for which the operator has no work left, so that it has none for the copies either.
     """
     kept = {key: template["metadata"].get(key) or {} for key in ("labels", "annotations")}
     finalizers = template["metadata"].get("finalizers") or []
@@ -50,7 +50,7 @@ def finished_runs(prefix: str, count: int, template: dict[str, Any]) -> Chains:
     status = {**template["status"], **LONG_AGO, "conditions": conditions}
 
     def end(made: dict[str, Any]) -> dict[str, Any]:
-        # It conflicts if an operator has written the run since its creation.
+        # The write conflicts if an operator has written the run since its creation.
         return {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "status": status}
 
     for index in range(count):
@@ -62,14 +62,14 @@ def finished_runs(prefix: str, count: int, template: dict[str, Any]) -> Chains:
 
 
 def jobs(prefix: str, count: int, pods: Sequence[dict[str, Any]] = (TINY_POD,)) -> Chains:
-    """Return the creations of Jobs with one pod each, using these pod specs in turn."""
+    """Return the requests that create Jobs with one pod each, using these pod specs in turn."""
     for index in range(count):
         path = f"/{JOBS}/namespaces/{place_of(prefix, index)}/jobs"
         yield [Call("POST", path, job(index, pods[index % len(pods)]))]
 
 
 def deletions(prefix: str, api: str, plural: str) -> Chains:
-    """Return the deletions of all objects of a kind in the tenants' namespaces, and of their dependents."""
+    """Return the requests that delete all objects of a kind in the tenants' namespaces, and their dependents."""
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     return ([Call("DELETE", f"/{api}/namespaces/{name}/{plural}", options)] for name in namespaces(prefix))
 

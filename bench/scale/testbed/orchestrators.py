@@ -2,10 +2,10 @@
 
     python -m bench.scale.testbed.orchestrators PORT_FILE
 
-Every run is in phase Running. With `PUT /pace {"seconds": S}` each run makes a step every S seconds, spread evenly over
-the runs; 0 stops them. The step follows from the time alone, so that the benchmark knows when it was made. Its policy
-is published a little later, which completes no waiting request, like with a real orchestrator. With `PUT /silent
-{"namespaces": [...]}` requests to the runs of these namespaces never get a response.
+Every run is in phase Running. After `PUT /pace {"seconds": S}`, each run makes a step every S seconds, at times spread
+evenly over the runs; 0 stops the steps. The step of a run depends only on the time, so that the benchmark knows when it
+was made. Its policy is published a little later; as with a real orchestrator, this does not complete a waiting request.
+After `PUT /silent {"namespaces": [...]}`, requests to the runs of these namespaces never get a response.
 """
 
 import asyncio

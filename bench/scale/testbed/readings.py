@@ -55,7 +55,9 @@ class Reading:
         )
 
     def rates(self, prefix: str) -> dict[str, float]:
-        """Return the figures of a time: requests, looks and CPU per second, and all writes and lists of S3."""
+        """Return the figures of a period: requests, reconciliations and CPU seconds per second, and the numbers of
+        writes and lists of S3.
+        """
         rates = {f"{prefix}_{name}": getattr(self, name) / self.at for name in ("requests", "looks", "cpu_seconds")}
         return rates | {f"{prefix}_writes": self.writes, f"{prefix}_listings": self.listings}
 

@@ -1,10 +1,10 @@
 """Check that an engine applies adapters.
 
-vLLM silently loads an adapter whose names match no layer of its model, and then behaves like the base model. Before an
-engine's first adapter, the probe therefore loads two copies of it, one after the other, which differ only in lora_B:
-all
-zeros in the first copy, large values in the second. If both give the same next-token probabilities, the engine ignores
-adapters. If the comparison is impossible, for example without log-probabilities, the probe only logs the reason.
+vLLM silently loads an adapter whose tensor names match no layer of its model, and then behaves like the base model.
+Before an engine loads its first adapter, the probe therefore loads two copies of that adapter, one after the other,
+which differ only in lora_B: all zeros in the first copy, large values in the second. If both give the same next-token
+probabilities, the engine ignores adapters. If the comparison is impossible, for example without log-probabilities, the
+probe only logs the reason.
 """
 
 import asyncio
@@ -30,11 +30,14 @@ PROMPTS = ((8, 9, 10, 11, 12, 13, 14, 15), (15, 12, 9, 14, 11, 8, 13, 10), (10, 
 LARGE = 0.5
 """Absolute value of the weights of each lora_B, far larger than in trained adapters."""
 MARGIN = 3
-"""Factor over the rounding error, measured by repeating one copy, up to which a difference counts as rounding."""
+"""A difference of at most MARGIN times the rounding error counts as rounding. The error is measured by repeating a
+request.
+"""
 LOUD = 0.5
 """Rounding error in nats above which the comparison is meaningless."""
 FEW = 2
-"""Maximum number of common likely tokens for two distributions to count as different. Rounding replaces one of five."""
+"""Two distributions that share at most FEW of their five likely tokens count as different. Rounding replaces only one.
+"""
 ENCODINGS = {"F32": struct.pack("<f", LARGE), "F16": struct.pack("<e", LARGE), "BF16": struct.pack("<f", LARGE)[2:]}
 """LARGE in each data type's encoding. The last byte contains the sign."""
 PIECE = 1024**2

@@ -1,6 +1,6 @@
 """Client for vLLM's routes for adapters and full weights.
 
-The engine's own model list and weight version are authoritative. After a restart of the engine's container they are
+The engine's own model list and weight version are authoritative. A restart of the engine's container resets both to
 those of the base model, which the next query detects.
 """
 
@@ -108,7 +108,7 @@ class Engine:
         policy's name, until the next replacement. Raises ProblemError `WeightsLoadRejected` with the engine's error
         text: 422 if the engine rejected the weights, 502 if it failed.
         """
-        # A paused engine never has a policy's name, which would mean that it is ready.
+        # Set a version that is no policy's name first, because a policy's name would mark the paused engine as ready.
         await self._post(name, "/update_weight_version", {"new_version": UNNAMED})
         await self._post(name, "/pause?mode=keep", None)
         reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}

@@ -43,8 +43,8 @@ def main() -> None:
 
 
 def check(config: EnvironmentConfig, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run the example and return a dict: with `rewards` and `requests`, or with the `problem`, or with the requirement
-    that this Python lacks as `missing`.
+    """Run the example. Returns a dict with `rewards` and `requests`, or with `problem`, or with `missing`, the
+    requirement that this Python does not satisfy.
     """
     installed = installed_version(VERIFIERS)
     if installed and installed != arguments.verifiers:

@@ -19,10 +19,10 @@ otherwise.
 """
 SOCKET_SECONDS = 10.0
 SAMPLING: Mapping[str, Any] = {"temperature": 1.0, "max_tokens": 512}
-"""Sampling arguments, with the names that groups of a run have."""
+"""Sampling arguments, named as in the group requests of a run."""
 REFUSAL = {
     "error": {
-        "message": "this model's maximum context length is reached: only a few requests of an example are answered",
+        "message": "this model's maximum context length is reached (simulated, because the example sent many requests)",
         "type": "PromptTooLong",
         "code": "context_length_exceeded",
     }

@@ -124,7 +124,8 @@ def _exports_taskset(module: ModuleType) -> bool:
     """Return whether a module exports a taskset or an environment of verifiers.v1."""
     v1: Any = sys.modules.get("verifiers.v1")
     if not hasattr(v1, "AgentConfig"):
-        # The module did not import it, or it has the older form, whose packages define `load_environment`.
+        # The module did not import verifiers.v1, or this is an older form of it, whose packages define
+        # `load_environment`.
         return False
     found = (getattr(module, name, None) for name in getattr(module, "__all__", ()))
     return any(isinstance(one, type) and issubclass(one, v1.Taskset | v1.Env) for one in found)

@@ -62,7 +62,7 @@ class _OnSharedConnections:
 
     def __init__(self, config: ClientConfig, http: DefaultAioHttpClient) -> None:
         self._http = http
-        super().__init__(config)  # type: ignore[call-arg]  # that of verifiers' client
+        super().__init__(config)  # type: ignore[call-arg]  # subclasses also inherit from a client of verifiers
 
     def setup_client(self, config: ClientConfig) -> AsyncOpenAI:
         """Create the OpenAI client. The gateway needs no key, because the URL identifies the group."""
@@ -210,8 +210,8 @@ class VerifiersRunner:
         return Demonstration(prompt=_present(prompt), completion=_present(completion), tools=_present(tools))
 
     def _row(self, split: Split, index: int) -> dict[str, Any]:
-        """Return the example for verifiers. Messages and tools, from which it builds requests, have no absent fields.
-
+        """Return the example for verifiers, without null fields in messages and tools, from which verifiers builds
+        requests.
         Other values are as the environment's code gets them outside of this platform. Raises ProblemError.
         """
         row = row_of(self.loaded, split, index)

@@ -56,7 +56,7 @@ class ExampleSampler:
         self._redraws: dict[int, int] = {}
         """Number of times that examples were sampled again, by ordinal."""
         self._reserved: set[int] = set()
-        """Ordinals of groups that are still running although a rewind went back to before their draw."""
+        """Ordinals of groups that are still running after a rewind to a step before their examples were drawn."""
         self._initial_state = self.snapshot(())
 
     def next_example(self, environments: Collection[str]) -> SampledExample | None:

@@ -129,7 +129,9 @@ class Group:
     rollouts: list[Rollout] = field(default_factory=list)
     """Scored rollouts. Empty if the environment returned no results."""
     size: int = 0
-    """Number of valid rollouts or of their tokens, which counts for a batch. Set when the group becomes ready."""
+    """Number of valid rollouts, or of their tokens, that counts toward the size of a batch. Set when the group becomes
+    ready.
+    """
     seconds: float = 0.0
     """Duration that the environment reported."""
     filter_reason: FilterReason | None = None
@@ -174,7 +176,7 @@ class Group:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the valid rollouts, with those that the policy did not sample."""
+        """Number of tokens of the valid rollouts, including tokens that the policy did not sample."""
         return sum(len(s.token_ids) for rollout in self.valid_rollouts for s in rollout.trajectory.sequences)
 
     @property

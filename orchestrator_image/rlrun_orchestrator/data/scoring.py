@@ -217,7 +217,7 @@ def _own_error(
         return refusal
     if turns:
         message = (
-            f"the prompt of {len(turns[0].prompt_ids)} tokens leaves no token of the model's seqLen to train on; "
+            f"the prompt of {len(turns[0].prompt_ids)} tokens leaves no token to train on within the model's seqLen; "
             "shorten it, or choose a model with a higher seqLen"
         )
         return Problem(reason=Reason.PROMPT_TOO_LONG, message=message)

@@ -2,8 +2,8 @@
 
 A chat template renders the whole conversation for each turn, and the result does not always start with the earlier
 tokens (thinking that is stripped, tokens that merge differently). A rollout may also have several conversations. A turn
-extends the longest sequence with whose tokens its prompt starts. Otherwise it starts a new sequence, and the break is
-counted. No token is trained on in a context that the engine did not see, and each sampled token is trained on once.
+extends the longest sequence that is a prefix of its prompt. Without such a sequence, it starts a new one, and the break
+is counted. No token is trained on in a context that the engine did not see, and each sampled token is trained on once.
 With the branching strategy every turn is a sequence.
 """
 
@@ -16,8 +16,8 @@ from rlrun.api.run_sections.rollouts import TrajectoryStrategy
 
 
 def token_array(ids: Iterable[int]) -> "array[int]":
-    """Return token ids as an array, which two of them can be compared as. Raises TypeError and OverflowError for values
-    that are not 32-bit integers.
+    """Return token ids as an array, so that any two results can be compared. Raises TypeError and OverflowError for
+    values that are not 32-bit integers.
     """
     return ids if isinstance(ids, array) else array("i", ids)
 
@@ -37,12 +37,12 @@ class Turn:
     logprobs: "array[float]"
     finish_reason: str | None = None
     bridged: bool = False
-    """True if the prompt was built from the exact tokens of an earlier turn, because the template's would differ."""
+    """True if the prompt was built from the exact tokens of an earlier turn, because the template renders others."""
     version: int = 0
     """Version of the policy that sampled the completion."""
     before: "Turn | None" = field(default=None, repr=False, compare=False)
     shared: int = 0
-    """Number of tokens of `before` (its prompt and completion) with which the prompt starts."""
+    """Number of first tokens that the prompt has in common with the prompt and completion of `before`."""
 
     @classmethod
     def of(
@@ -79,8 +79,8 @@ class Turn:
         return ids
 
     def share(self, earlier: Sequence["Turn"]) -> None:
-        """Share the first tokens of the prompt with the longest of the `earlier` turns whose prompt and completion
-        begin this prompt.
+        """Share the first tokens of the prompt with the `earlier` turn that has the longest prompt with which this
+        prompt begins. The tokens of that turn's completion are shared as far as they are equal.
 
         Storing whole prompts would need memory that grows with the square of a conversation's turns.
         """
@@ -185,7 +185,7 @@ def build_trajectory(turns: Sequence[Turn], strategy: TrajectoryStrategy, seq_le
 
 
 def _longest_prefix(sequences: Sequence[TokenSequence], prompt_ids: "array[int]") -> TokenSequence | None:
-    """Return the longest sequence with which the prompt starts, or the newest of equally long ones."""
+    """Return the longest sequence that is a prefix of the prompt, or the newest of equally long ones."""
     fitting = [one for one in reversed(sequences) if _begins_with(prompt_ids, one.token_ids)]
     return max(fitting, key=lambda one: len(one.token_ids), default=None)
 

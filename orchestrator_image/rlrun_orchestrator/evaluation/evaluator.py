@@ -1,11 +1,11 @@
 """Evaluation and validation during training: fixed examples, the policy of one step, and rewards as metrics.
 
-Both use the gateway like training, but are pinned to the measured policy and record no tokens. Validation has the
-sampling of training in its environment, evaluation may override that of the run. They get a fixed fraction of
-training's rollouts in flight, so that training keeps its pace, and all of them once training is over. One round of each
-kind runs at a time: if an interval is shorter than a round, rounds are skipped with a warning, except for the last
-policy's. Results are reported immediately, under the step whose policy was measured. A failed evaluation is a warning
-and never ends a run.
+Both use the gateway like training, but are pinned to the measured policy and record no tokens. Validation uses the
+sampling parameters of training in its environment; evaluation may override those of the run. Both together may have a
+fixed fraction of training's maximum of rollouts in flight, so that training keeps its pace, and the whole maximum once
+training is over. One round of each kind runs at a time: if an interval is shorter than a round, rounds are skipped with
+a warning, except for the round of the last policy. Results are reported immediately, under the step whose policy was
+measured. A failed evaluation causes a warning and never fails the run.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class EvaluationTask:
 
     @property
     def split(self) -> SampleSplit:
-        """Split of the rollouts in S3."""
+        """Split under which the rollouts are stored in S3."""
         return SampleSplit.val if self.use is EnvironmentUse.train else SampleSplit.eval
 
     @property

@@ -3,7 +3,7 @@
 Replicas are discovered by the A records of the headless service. One task per replica periodically compares the wanted
 adapters with the engine's own list, so that new replicas, restarted ones with an empty engine and those that missed a
 publication are handled alike. Readiness is per policy: a replica gets requests for a policy only after its sidecar has
-confirmed that version. A slow replica serves the older version meanwhile, and a failing one delays no other.
+confirmed that version. A slow replica serves the older version meanwhile, and a failing one does not delay the others.
 
 If a run trains all weights, a replica holds one version, which a newer one replaces. Turns that started with an older
 version continue with the newer one; the logprobs of their tokens come from the weights that sampled them.

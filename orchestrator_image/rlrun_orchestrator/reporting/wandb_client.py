@@ -2,8 +2,8 @@
 
 The client library runs in its own process (`wandb_process`), which reads the lines from a pipe. Every failure becomes a
 warning with the reason WandbFailed and the last line of the client's output, and the run continues. If the server did
-not receive a run (no key, no connection, or offline mode), its files are finally stored in S3 beside the run's other
-artifacts, for `wandb sync`.
+not receive a run (no key, no connection, or offline mode), the run's files for `wandb sync` are stored in S3 at the
+end, beside its other artifacts.
 """
 
 import asyncio
@@ -150,7 +150,7 @@ class WandbLog:
             pipe.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Report how the client opens the run, and its failure."""
+        """Report whether the client opens the run offline, and why the client fails."""
         assert process.stdout is not None
         output = asyncio.create_task(self._read_output(process))
         try:

@@ -1,7 +1,7 @@
 """Batches for supervised steps: the environments' reference answers, tokenized so that only the answers are trained on.
 
-    prompt               with the start of an answer  ->  p tokens, masked
-    prompt + completion  without                      ->  the same p tokens, then the trained ones
+    prompt               with the generation prompt     ->  p tokens, masked
+    prompt + completion  without the generation prompt  ->  the same p tokens, then the trained tokens
 
 The second rendering must start with exactly the first, so that the policy learns to answer the prompt that it gets. If
 a completion has several answers (tools, turns of the environment), each is located in the same way, and the messages of
@@ -152,7 +152,7 @@ class DemonstrationLoader:
         other = refused_content(messages, media=False)
         if other is not None:
             message = (
-                f"a demonstration has content that is not text ({other} of prompt and completion together), which "
+                f"a demonstration has content that is not text ({other}, counted over prompt and completion), which "
                 "the trainer would not see; describe it in text, or remove the example from the dataset"
             )
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)

@@ -3,8 +3,8 @@
 One request per training sequence asks stock vLLM for the log probability of every token of the sequence
 (`prompt_logprobs`). vLLM computes these from the logits alone: at temperature 1 and without truncation, independent of
 the request's sampling parameters. The trainer compares them with its own log probabilities for the current policy in
-the same distribution (`rlrun_trainer.optimization.distillation`), because those of the engine belong to an older policy
-and to the run's sampling distribution.
+the same distribution (`rlrun_trainer.optimization.distillation`), because the log probabilities of the run's engine
+belong to an older policy and to the run's sampling distribution.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class DistillationTeacher:
                     "the teacher's context must be at least one token longer than seqLen of the RLModel"
                 )
                 raise SequenceRefused(_problem(Reason.TEACHER_REFUSED, message)) from error
-        # Tens of bytes for each token.
+        # Parse in a thread, because the response has tens of bytes for each token.
         return await asyncio.to_thread(self._sampled_logprobs, answer, sequence)
 
     def _sampled_logprobs(self, answer: bytes, sequence: TokenSequence) -> "array[float]":

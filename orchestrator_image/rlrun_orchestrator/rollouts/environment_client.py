@@ -20,7 +20,7 @@ from rlrun.service.errors import RequestRejected
 
 SHORT_SECONDS = 15.0
 GRACE_SECONDS = 30.0
-"""Seconds after a group's deadline for the server to report it."""
+"""Seconds after a group's deadline for the server to report that the deadline was exceeded."""
 
 
 class EnvironmentClient:

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FAILURE_PENALTY = 4
-"""Number of groups in progress that one failure since the last success equals when pods are compared."""
+"""Number of groups in progress that each failure since the last success counts as when pods are compared."""
 
 Addresses = Callable[[str], Awaitable[Iterable[str]]]
 """Function that maps the URL of a Service to the URLs of its pods. Raises OSError if there is none."""
@@ -219,7 +219,7 @@ class EnvironmentReplicas:
             backoff = Backoff(first=self._backoff, longest=60 * self._backoff)
             self.replicas[url] = EnvironmentReplica(self._connect(url), backoff=backoff)
         for replica in self.replicas.values():
-            # A silent pod has one request until its deadline, and delays no other pod.
+            # A pod that does not respond has at most one pending request, and does not delay the other pods.
             if replica.probe is None or replica.probe.done():
                 replica.probe = asyncio.create_task(self._probe(replica), name=f"probe of {self.name}")
         for url, replica in list(self.replicas.items()):

@@ -54,7 +54,7 @@ class SchedulingLimits:
         )
 
     def for_groups_of(self, tokens: float) -> "SchedulingLimits":
-        """Return the limits for batches of `tokens_per_batch`, if a group has so many tokens on average."""
+        """Return the limits for batches of `tokens_per_batch`. `tokens` is the mean number of tokens of a group."""
         assert self.tokens_per_batch is not None
         groups = self.tokens_per_batch / tokens
         oversampling = self.max_groups_in_flight / self.groups_per_batch

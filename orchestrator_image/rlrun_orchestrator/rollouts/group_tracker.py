@@ -36,8 +36,8 @@ class GroupTracker:
     ) -> None:
         """`counts` has the counts of the run's earlier processes, whose groups in flight count as stale. A batch has at
         least `rollouts_per_group` valid rollouts for each of its `limits.groups_per_batch` groups. If rollouts fail, it
-        contains more groups. With `limits.tokens_per_batch`, a batch has at least so many tokens, and `limits` holds
-        until the first group has ended.
+        contains more groups. With `limits.tokens_per_batch`, a batch has at least this number of tokens instead, and
+        the numbers of groups in `limits` apply only until the first group has ended.
         """
         self._limits = limits
         self._rollouts_per_group = rollouts_per_group
@@ -81,8 +81,8 @@ class GroupTracker:
 
     def slots_of(self, environment: str) -> float:
         """Return the number of slots that a group of the environment takes. It is more than one if the newest groups
-        had more rollouts than requested, as episodes with several agents do. With batches of tokens it is the ratio of
-        their mean size to that of all environments.
+        had more rollouts than requested, as episodes with several agents do. With batches of tokens, it is the mean
+        number of tokens of the environment's newest groups, divided by the mean over all environments.
         """
         sizes = self._sizes.get(environment)
         slots = sum(sizes) / len(sizes) / self._usual_size if sizes else 1.0
@@ -100,7 +100,7 @@ class GroupTracker:
         """Return the numbers of groups of the whole run by outcome. `in_flight` is the number of groups that have not
         ended.
         """
-        # A state that is older than the end of its process lacks groups that a returned batch takes back.
+        # `return_batch` may subtract groups that a saved state, written before its process ended, does not contain.
         return GroupCounts(**{state: max(0, self._ended[state]) for state in COUNTED}, in_flight=len(self._groups))
 
     # --- one group ----------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class GroupTracker:
         self.step = step
         dropped: list[Group] = []
         if trained is not None:
-            # They were counted as stale when their process ended.
+            # The groups of this batch were counted as stale when their process ended.
             self._ended[GroupState.trained] += trained.groups
             self._ended[GroupState.stale] -= trained.groups
             dropped = self.drop_ordinals(trained.ordinals)

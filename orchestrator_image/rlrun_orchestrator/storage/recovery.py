@@ -6,7 +6,7 @@ trainer names the batch with which a step was made; the batch is known if it is 
 
 The sampler state must belong to the trainer's step, so `choose_sampler_state` searches for a state of that step:
 
-    the newest state in S3        the orchestrator was replaced, the trainer lived (or saved its state when it ended)
+    the newest state in S3        the orchestrator was replaced, the trainer kept running (or saved its state on exit)
     the one in the checkpoint     the trainer was replaced, or both were
     the one stored beside it      the same, if the trainer saved the checkpoint by itself during its shutdown
 

@@ -1,7 +1,8 @@
 """Files in S3 with the state of a run's orchestrators, one per process.
 
-A process that is cut off with its node may still write while its token is valid. It has its own file, which its
-successor has copied and no later process reads. This needs no conditional writes, which some S3 servers lack.
+A process on a node that has lost its connection to the cluster may still write to S3 while its token is valid. Each
+process therefore writes to its own file, which its successor copies at its start and no later process reads. Such files
+need no conditional writes, which some S3 servers lack.
 """
 
 import json

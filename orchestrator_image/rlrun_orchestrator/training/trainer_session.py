@@ -183,7 +183,7 @@ class TrainerSession:
 
     async def _wait_until_published(self, state: SessionState, deadline: float) -> SessionState:
         """Return the state once the policy of its step is published. While the trainer still works on a step that an
-        earlier process requested, it reports the previous policy, from which no rollout of the next step may come.
+        earlier process requested, it reports the previous policy, which must not sample rollouts for the next step.
         """
         if state.policy.version >= state.step:
             return state
@@ -224,8 +224,8 @@ class TrainerSession:
         result = await self._with_retries(lambda: self._client.step(step, batch, limit), deadline)
         if result.step != step + 1:
             message = (
-                f"the trainer returned a result of step {result.step} instead of {step + 1} for step {step}, which "
-                "was not used; if restarts do not help, check that trainer and orchestrator have the same version"
+                f"the trainer returned a result of step {result.step} instead of {step + 1} after step {step}; the "
+                "result is not used. If restarts do not help, check that trainer and orchestrator have the same version"
             )
             raise FatalError(Problem(reason=Reason.STEP_RESULT_INVALID, message=message), ExitCode.RESTART)
         self._add_warnings(result.warnings)

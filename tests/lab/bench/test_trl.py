@@ -130,5 +130,5 @@ def test_options_that_complete_no_two_steps_are_slower(monkeypatch: pytest.Monke
 
 
 def test_failed_options_are_an_error_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TrlFailed, match="ended with code 1"):
-        calibrated(monkeypatch, 3.0, TrlFailed("TRL ended with code 1"))
+    with pytest.raises(TrlFailed, match="exited with code 1"):
+        calibrated(monkeypatch, 3.0, TrlFailed("TRL exited with code 1"))

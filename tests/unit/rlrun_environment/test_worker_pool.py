@@ -61,7 +61,7 @@ async def test_a_worker_that_lives_and_drops_connections_is_killed(broken, monke
     process = worker.process
     result = await pool.run(REQUEST)
     assert [r.error.reason for r in result.rollouts] == ["EnvironmentWorkerDied"] * 2
-    assert "broke its connection and was killed" in result.rollouts[0].error.message
+    assert "closed its connection and was killed" in result.rollouts[0].error.message
     assert await asyncio.wait_for(process.wait(), 10) == -9
     with pytest.raises(ProblemError, match="EnvironmentWorkerDied"):
         await pool.run(REQUEST)

@@ -25,7 +25,7 @@ from rlrun_environment.worker.user_code.load_error import LoadError
 from rlrun_environment.worker.user_code.loaded import EnvironmentForm, Loaded
 
 RUNTIME = "subprocess"
-"""Only supported runtime of agents and tool servers."""
+"""The only supported runtime of agents and tool servers."""
 MAX_SHOWN = 3
 """Maximum number of invalid fields in one message."""
 SELECT = "select"

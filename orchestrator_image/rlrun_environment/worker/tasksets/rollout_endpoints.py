@@ -14,7 +14,9 @@ from verifiers.v1 import EvalClientConfig
 from verifiers.v1.interception import Interception, InterceptionServer
 
 NO_KEY = "GATEWAY_NEEDS_NO_KEY"
-"""Variable for the gateway's key, which is not needed. It identifies configurations for the gateway."""
+"""Name of the API key variable in client configurations for the gateway. The gateway needs no key, so the variable is
+unset; its name identifies these configurations.
+"""
 
 
 def gateway_client(base_url: str) -> Any:

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 INFINITE_TASKS = 10_000
-"""Number of examples of a taskset that yields tasks endlessly. `args.select` chooses others."""
+"""Number of examples of a taskset that yields tasks endlessly. `args.select` selects other tasks."""
 
 
 class TaskRows:

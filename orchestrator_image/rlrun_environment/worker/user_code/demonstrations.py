@@ -34,14 +34,14 @@ def demonstrate(loaded: Loaded, request: DemonstrationRequest) -> Demonstration:
 
 
 def _tools(value: Any) -> list[dict[str, Any]]:
-    """Return tools in the format of the OpenAI API. Returns none for anything else, such as functions."""
+    """Return the tools in the format of the OpenAI API, or an empty list for any other value, such as functions."""
     if not isinstance(value, list | tuple) or not all(isinstance(entry, Mapping) for entry in value):
         return []
     return [dict(entry) for entry in value]
 
 
 def _messages(value: Any, role: str) -> list[dict[str, Any]]:
-    """Return the chat messages in a column's value, or none if it cannot be read as messages."""
+    """Return the chat messages in a column's value, or an empty list if the value cannot be read as messages."""
     if isinstance(value, str):
         return [{"role": role, "content": value}] if value else []
     if isinstance(value, Mapping):

@@ -12,14 +12,14 @@ from typing import Any
 from rlrun.protocol.environment import ExampleContent, FunctionReward
 
 MAX_COMPLETION = 262_144
-"""Maximum number of characters of a rollout's completion with its structure, longer than any real conversation."""
+"""Maximum number of characters of a rollout's completion, including JSON syntax; longer than any real conversation."""
 MAX_DEPTH = 16
 MAX_METRICS = 128
 """Maximum number of metrics of one rollout. The first ones are kept."""
 MAX_FUNCTIONS = 64
 """Maximum number of reward functions of one rollout. The first ones are kept."""
 MAX_EXAMPLE = 32_768
-"""Maximum number of characters of an example's answer and of its info, each with its structure."""
+"""Maximum number of characters of an example's answer, and of its info, each including JSON syntax."""
 MAX_NAME = 200
 MAX_WORDS = 600
 """Maximum number of characters of an exception's text."""

@@ -43,9 +43,11 @@ class Conversation:
     ended: bool
     """True if the last token is the model's end-of-turn token."""
     sampled_text: str = ""
-    """Text of the sampled tokens, without special tokens and the end. A parser may omit a part of it from `answer`."""
+    """Text of the sampled tokens without special tokens and without the last token. A parser may omit a part of it from
+    `answer`.
+    """
     before: "Conversation | None" = None
-    """Chat with whose exact tokens the prompt starts, because the gateway put them there."""
+    """Chat whose exact tokens the gateway put at the start of the prompt."""
     prefix_length: int = 0
     """Length of the common prefix of the template's renderings of this chat and `before`."""
     suffix: "array[int]" = field(default_factory=lambda: array("i"))

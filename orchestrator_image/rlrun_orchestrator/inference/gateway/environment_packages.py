@@ -90,7 +90,7 @@ class PackageReader:
             reading = asyncio.create_task(asyncio.to_thread(self._read, ref, self.pins.of(ref)), name=f"read {ref.id}")
             self._reading[ref] = reading
             reading.add_done_callback(lambda _: self._reading.pop(ref))
-        # A request that ends must not cancel the read for others.
+        # A request that ends must not cancel the read for other requests.
         return await asyncio.shield(reading)
 
     async def watch(self) -> None:

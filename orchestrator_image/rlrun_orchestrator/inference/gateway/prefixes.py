@@ -1,9 +1,10 @@
 """Exact token prefixes of conversations: the tokens with which the next prompt must start, and how to build it. Pure.
 
 A chat request contains messages, and the template may render the model's own answer with other tokens than the model
-sampled: text is split differently, arguments of calls are reformatted. The gateway knows the sampled tokens. It sends
-them, followed by what the template puts after the answer, if the engine's own rendering proves both parts and shows
-that the template keeps the whole answer. Otherwise the chat is sent unchanged, and a new training sequence starts.
+sampled: text is split differently, arguments of calls are reformatted. The gateway has recorded the sampled tokens. It
+sends them, followed by the tokens that the template puts after the answer, if the engine's own rendering shows that
+both are correct and that the template keeps the whole answer. Otherwise the chat is sent unchanged, and a new training
+sequence starts.
 """
 
 from array import array
@@ -115,8 +116,8 @@ def sampled_text(texts: Iterable[str]) -> str:
 
 
 def _has_all_sampled(names: Iterable[str], sampled: str) -> bool:
-    """Return True if a rendered answer has every character that the model sampled, apart from whitespace. This ensures
-    that nothing that the parser dropped from the message is restored where the template removes it.
+    """Return True if a rendered answer has every character that the model sampled, apart from whitespace. Otherwise the
+    parser dropped text from the message, and the sampled tokens would restore text that the template removes.
     """
     rendered = Counter(token_text(name for name in names if not SPECIAL.fullmatch(name)).casefold())
     counts = Counter(sampled.replace(SPACE, " ").casefold())

@@ -26,8 +26,8 @@ class InvalidEngineResponse(ValueError):
 def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
     """Parse the token ids and logprobs of the only choice.
 
-    vLLM puts the prompt's ids at the top of a chat response, but into the choice of a text completion, and logprobs
-    into `content[].logprob` or `token_logprobs[]`, respectively. Raises InvalidEngineResponse.
+    A chat response of vLLM has the prompt's ids at the top level and logprobs in `content[].logprob`; a text completion
+    has the prompt's ids in the choice and logprobs in `token_logprobs[]`. Raises InvalidEngineResponse.
     """
     try:
         choice = answer["choices"][0]

@@ -53,7 +53,7 @@ NEUTRAL_DISTRIBUTION: dict[str, Any] = {
     "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }  # fmt: skip
-"""Fields that change the distribution, with the values that leave it as it is. All are sent, because the engine's
+"""Fields that change the distribution, with the values that leave it unchanged. All are sent, because the engine's
 defaults come from the model's generation_config.json.
 """
 REPLACED_FIELDS = (*NEUTRAL_DISTRIBUTION, "min_tokens", "seed")
@@ -117,7 +117,7 @@ class SamplingRules:
     """Maximum number of tokens of prompt and answer. None means no limit besides the engine's."""
 
     def with_overrides(self, *given: SamplingOverrides | None) -> "SamplingRules":
-        """Return rules in which the given overrides replace parameters, later ones those of earlier ones."""
+        """Return rules with the given overrides applied in order. Later overrides take precedence over earlier ones."""
         sampling = self.sampling
         for overrides in given:
             sampling = overrides.apply_to(sampling) if overrides is not None else sampling
@@ -192,13 +192,13 @@ class SamplingRules:
             request["stop"] = list(dict.fromkeys([*sampling.stop, *([theirs] if isinstance(theirs, str) else theirs)]))
         if sampling.min_tokens:
             if requested.get("stop_token_ids"):
-                # The engine also bans them among the first tokens, which the trainer does not know.
+                # The engine would also ban these ids among the first min_tokens tokens, and the trainer would not.
                 raise BadRequest(
                     "stop_token_ids cannot be combined with the run's sampling.minTokens; use stop instead"
                 )
             request["min_tokens"] = min(sampling.min_tokens, limit)
         if prompt_ids is not None:
-            # Where the prefill stage of a disaggregated vLLM hands its tokens to the decode stage.
+            # In a disaggregated vLLM, the prefill stage passes its tokens to the decode stage in this field.
             request["kv_transfer_params"] = {"prompt_token_ids": list(prompt_ids)}
         if sampling.seed is not None:
             # With the same seed, all rollouts of a group would be equal.

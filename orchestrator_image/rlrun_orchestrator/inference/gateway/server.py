@@ -312,7 +312,7 @@ class Gateway:
         turn = parse_turn(exchange.kind, answer)
         continued = exchange.continuation
         turn.version = served.policy.version
-        # An engine that does not know the field renders the messages, and reports it.
+        # An engine that ignores `kv_transfer_params` renders the messages instead, and returns different prompt ids.
         turn.bridged = continued is not None and turn.prompt_ids == continued.prompt
         group.record_turn(exchange.rollout, exchange.arrival, turn)
         if turn.completion_ids:

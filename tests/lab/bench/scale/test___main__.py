@@ -53,7 +53,7 @@ def test_repetitions_before_a_failure_are_recorded(
     def play(options: Options) -> Figures:
         played.append(options)
         if len(played) == 2:
-            raise SystemExit("not within 1800 s: 40 pods Running")
+            raise SystemExit("timed out after 1800 s: 40 pods Running")
         return {"number": 1}
 
     plant(monkeypatch, planted=play)
