@@ -12,7 +12,7 @@ object missing from the cluster proves nothing.
 | unfinished multipart upload | its run is finished or has a tombstone, or it belongs to a model or environment |
 | RLCheckpoint or RLAdapter | its run was deleted with its artifacts, and its files are missing or incomplete |
 | child in the cluster | its run has a tombstone, and Kubernetes has not deleted the child |
-| tombstone | its run has no other files |
+| tombstone | its run has no other files, or is in the cluster again, after a restore |
 
 Items younger than the minimum age, by their newest file or their tombstone, are never garbage. Neither are items of a
 run that may still write, artifacts that have an object, and checkpoints that an unfinished run starts from. Items that
@@ -61,6 +61,7 @@ class GarbageReason(StrEnum):
     upload_unfinished = "UploadUnfinished"
     files_gone = "FilesGone"
     deletion_done = "DeletionDone"
+    deletion_undone = "DeletionUndone"
     run_unknown = "RunUnknown"
     object_unknown = "ObjectUnknown"
     files_unknown = "FilesUnknown"
@@ -74,6 +75,7 @@ MEANING = {
     GarbageReason.upload_unfinished: "the multipart upload was not completed",
     GarbageReason.files_gone: "its RLRun was deleted with its artifacts, and its files are missing or incomplete",
     GarbageReason.deletion_done: "no other files of the deleted run are left",
+    GarbageReason.deletion_undone: "its RLRun is in the cluster again",
     GarbageReason.run_unknown: "its RLRun is not in this cluster, and there is no tombstone for it",
     GarbageReason.object_unknown: "its RLRun was deleted, but there is no tombstone for its RLCheckpoint or RLAdapter",
     GarbageReason.files_unknown: "its files are missing or incomplete, and there is no tombstone for them",
@@ -142,20 +144,23 @@ class Tombstones:
         self._artifacts = {(t.run, t.path): t for t in tombstones if t.path}
 
     def of_artifact(self, run: RunFolder, path: str) -> Tombstone | None:
-        """Return the tombstone that records the deletion of the artifact: the artifact's own tombstone or the tombstone
-        of its run.
+        """Return a tombstone that records the deletion of the artifact: the tombstone of its run or the artifact's own
+        tombstone.
         """
-        whole = self.runs.get(run)
-        if whole is not None and whole.content is not None and whole.content.deletes(path):
-            return whole
-        return self._artifacts.get((run, path))
+        return next(self._of_artifact(run, path), None)
 
     def of_files(self, folder: StoredFolder) -> Tombstone | None:
-        """Return the tombstone for the artifact in this folder, unless it records the deletion of earlier files of the
-        same step.
+        """Return a tombstone for the artifact in this folder, unless it records the deletion of earlier files: of the
+        same step, or of the run before a restore brought it back.
         """
-        found = self.of_artifact(folder.run, folder.path)
-        return None if found is not None and found.path and found.written < folder.newest else found
+        return next((t for t in self._of_artifact(folder.run, folder.path) if t.written >= folder.newest), None)
+
+    def _of_artifact(self, run: RunFolder, path: str) -> Iterator[Tombstone]:
+        whole, own = self.runs.get(run), self._artifacts.get((run, path))
+        if whole is not None and whole.content is not None and whole.content.deletes(path):
+            yield whole
+        if own is not None:
+            yield own
 
 
 def _old_items(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta) -> list[GarbageItem]:
@@ -320,13 +325,14 @@ def _children(snapshot: ClusterSnapshot, tombstones: Tombstones) -> Iterator[Gar
 
 
 def _unneeded_tombstones(snapshot: ClusterSnapshot) -> Iterator[GarbageItem]:
-    left = {f.run.uid for f in snapshot.folders} | {c.run_uid for c in snapshot.children} | set(snapshot.runs)
+    left = {f.run.uid for f in snapshot.folders} | {c.run_uid for c in snapshot.children}
     left |= {a.run_uid for a in snapshot.artifacts}
     left |= {where[0].uid for where in (locate(snapshot.root, u.key) for u in snapshot.uploads) if where}
     for tombstone in sorted(snapshot.tombstones, key=lambda t: (t.run.namespace, t.run.uid, t.path)):
-        if tombstone.run.uid in left:
+        run, exists = tombstone.run, tombstone.run.uid in snapshot.runs
+        if not exists and run.uid in left:
             continue
-        run, reason = tombstone.run, GarbageReason.deletion_done
+        reason = GarbageReason.deletion_undone if exists else GarbageReason.deletion_done
         root = _root(snapshot, run)
         uri = artifact_tombstone(snapshot.root, root / tombstone.path) if tombstone.path else None
         uri = uri or run_tombstone(snapshot.root, run.namespace, run.uid)

@@ -85,13 +85,14 @@ class Applier:
             raise error
         if error is None:
             await self._remove(observation, plan.removals, now)
+            if plan.purge is not None:
+                await self.logs.settle(plan.purge.root)
+                await self._artifacts.purge(observation.s3_variables, plan.purge)
+            # After the purge: a user may still decide to keep the files that it could not delete.
             if plan.tombstone is not None:
                 tombstone = plan.tombstone
                 content = tombstone.content.to_bytes()
                 await self._artifacts.write_tombstone(observation.s3_variables, tombstone.uri, content)
-            if plan.purge is not None:
-                await self.logs.settle(plan.purge.root)
-                await self._artifacts.purge(observation.s3_variables, plan.purge)
         # A run whose files are kept does not wait for artifact objects.
         if plan.remove_finalizer and (error is None or plan.tombstone is None):
             await self._set_finalizers(observation, [f for f in _finalizers(observation.run) if f != FINALIZER])

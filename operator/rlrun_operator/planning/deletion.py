@@ -2,11 +2,12 @@
 
 Kubernetes deletes the children by their owner references. While the run's finalizer delays the deletion, the operator
 writes the run's tombstone to the bucket, without which garbage collection deletes nothing. With artifactPolicy Delete
-the operator also deletes the files in S3, after the pods have terminated, because they could write again. Both steps
-have a deadline, so that an unreachable S3 does not block the deletion of a namespace. An annotation skips them.
+the operator first deletes the files in S3, after the pods have terminated, because they could write again. Both steps
+have a deadline, so that an unreachable S3 does not block the deletion of a namespace. An annotation skips them. Files
+that are left then have no tombstone, so garbage collection keeps them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -44,8 +45,8 @@ def plan_deletion(observation: RunObservation, settings: OperatorSettings, now: 
     if (observation.run.get("spec") or {}).get("artifactPolicy") != ArtifactPolicy.delete:
         return _plan_record(observation, settings, now, root)
     kept_objects = observation.catalog.objects_in_use
-    freed = tuple(without_owner(o) for o in kept_objects if o["metadata"].get("ownerReferences"))
-    return replace(_plan_files(observation, settings, now, root, kept_objects), artifact_applies=freed)
+    plan = _plan_files(observation, settings, now, root, kept_objects)
+    return replace(plan, artifact_applies=_without_owners(kept_objects))
 
 
 def _plan_record(observation: RunObservation, settings: OperatorSettings, now: datetime, root: S3Uri) -> Plan:
@@ -63,7 +64,18 @@ def _plan_record(observation: RunObservation, settings: OperatorSettings, now: d
     )
     status = _status(observation, message, now) if waited >= REPORTED_SECONDS else None
     tombstone = _tombstone(observation, settings, RunTombstone(artifact_policy=ArtifactPolicy.retain))
-    return Plan(tombstone=tombstone, status=status, remove_finalizer=True, requeue_after=RETRY_SECONDS)
+    return Plan(
+        # The policy may have been Delete a moment ago: Kubernetes would delete the objects that the run owns.
+        artifact_applies=_without_owners(observation.catalog.objects),
+        tombstone=tombstone,
+        status=status,
+        remove_finalizer=True,
+        requeue_after=RETRY_SECONDS,
+    )
+
+
+def _without_owners(objects: Iterable[Obj]) -> tuple[Obj, ...]:
+    return tuple(without_owner(obj) for obj in objects if obj["metadata"].get("ownerReferences"))
 
 
 def _tombstone(observation: RunObservation, settings: OperatorSettings, content: RunTombstone) -> TombstoneWrite:

@@ -132,7 +132,8 @@ STEP = "checkpoints/step-000010"
 )
 def test_absence_from_the_cluster_deletes_nothing(seen: ClusterSnapshot) -> None:
     """After a restore, the cluster does not know newer runs, checkpoints and adapters; the bucket does."""
-    assert [item for item in plan_deletions(seen, NOW, DAY) if item.run_uid in (GONE, LIVE)] == []
+    items = [item for item in plan_deletions(seen, NOW, DAY) if item.kind != "Tombstone"]
+    assert [item for item in items if item.run_uid in (GONE, LIVE)] == []
 
 
 def test_what_the_cluster_does_not_know_is_reported() -> None:
@@ -171,6 +172,18 @@ def test_a_tombstone_counts_only_for_files_that_are_older() -> None:
     assert found(world(*files, tombstones=(deleted(), deleted_artifact(STEP)))) == []
 
 
+def test_a_tombstone_of_a_run_counts_only_for_files_that_are_older() -> None:
+    """After a restore the run was back and made checkpoints, and then its object was lost, not deleted."""
+    later = "checkpoints/step-000020/manifest.json"
+    files = [*stored(*WHOLE), *stored(later, at=OLD + timedelta(hours=1))]
+    assert found(world(*files, tombstones=(deleted(whole=True),))) == [("ObjectGone", f"{GONE}/{STEP}")]
+    assert unknown(world(*files, tombstones=(deleted(whole=True),))) == [
+        ("ObjectUnknown", f"{GONE}/checkpoints/step-000020")
+    ]
+    own = deleted_artifact("checkpoints/step-000020", at=OLD + timedelta(hours=2))
+    assert found(world(*files, tombstones=(deleted(whole=True), own))) == [("RunGone", GONE)]
+
+
 def test_an_item_is_as_young_as_its_tombstone() -> None:
     assert found(world(*stored(*WHOLE), tombstones=(deleted(at=NOW, whole=True),))) == []
     one = (deleted(), deleted_artifact(STEP, at=NOW))
@@ -179,7 +192,10 @@ def test_an_item_is_as_young_as_its_tombstone() -> None:
 
 def test_a_run_that_is_back_after_a_restore_is_kept_in_spite_of_its_tombstone() -> None:
     for uid in (LIVE, DONE):
-        assert found(world(*stored(*WHOLE, uid=uid), tombstones=(deleted(uid, whole=True),))) == []
+        seen = world(*stored(*WHOLE, uid=uid), tombstones=(deleted(uid, whole=True), deleted_artifact(STEP, uid)))
+        folder = f"s3://bucket/prefix/rlrun.deleted/team/{uid}"
+        tombstones = [("DeletionUndone", f"{folder}/run.json"), ("DeletionUndone", f"{folder}/{STEP}.json")]
+        assert found(seen) == tombstones, "only the tombstones go"
 
 
 def test_a_deleted_run_stays_with_its_artifacts() -> None:
@@ -230,7 +246,7 @@ def test_a_run_that_lives_is_left_alone() -> None:
     upload = Upload(key("checkpoints/step-000020/a", LIVE), "u", OLD)
     child = Child("Job", "team", "live-orchestrator-a1", LIVE, OLD)
     seen = world(*stored(*paths, uid=LIVE), uploads=(upload,), children=(child,), tombstones=(deleted(LIVE),))
-    assert found(seen) == []
+    assert [reason for reason, _ in found(seen)] == ["DeletionUndone"], "its tombstone is of a time before a restore"
 
 
 def test_only_unusable_objects_of_a_finished_run_are_removed() -> None:
@@ -293,7 +309,7 @@ def test_tombstones_go_when_nothing_is_left_of_their_run() -> None:
     assert found(world(tombstones=both)) == done
     for left in (world(*stored("logs/x"), tombstones=(deleted(),)), world(artifacts=(artifact(10),), tombstones=both)):
         assert not any(reason == "DeletionDone" for reason, _ in found(left))
-    assert found(world(tombstones=(deleted(LIVE), deleted(at=NOW)))) == []
+    assert found(world(tombstones=(deleted(LIVE, at=NOW), deleted(at=NOW)))) == []
 
 
 def test_tombstones_are_located_by_what_was_deleted() -> None:
@@ -374,7 +390,8 @@ def test_items_in_use_or_younger_than_the_age_are_never_deleted(seen: ClusterSna
     for item in plan_deletions(seen, NOW, timedelta(hours=hours)):
         assert item.run_uid in seen.runs or item.run_uid in buried or item.kind == "Tombstone", "absence proves nothing"
         if item.kind == "Tombstone":
-            assert not any(f.run.uid == item.run_uid for f in seen.folders), "the files need it"
+            needed = any(f.run.uid == item.run_uid for f in seen.folders) and item.run_uid not in seen.runs
+            assert not needed, "the files need it"
         elif item.kind == FOLDER:
             inside = [f for f in seen.folders if within(folder_uri(f.run, f.path), item.name)]
             assert inside
@@ -382,9 +399,10 @@ def test_items_in_use_or_younger_than_the_age_are_never_deleted(seen: ClusterSna
                 assert folder.newest <= limit, "younger than the age"
                 run = seen.runs.get(folder.run.uid)
                 if run is None and folder.manifest and folder.area in ("checkpoints", "adapters"):
-                    content = buried[folder.run.uid].content
-                    own = [t for t in seen.tombstones if (t.run, t.path) == (folder.run, folder.path)]
-                    assert (content is not None and content.deletes(folder.path)) or own, "nobody deleted it"
+                    whole = buried[folder.run.uid]
+                    signs = [t for t in seen.tombstones if (t.run, t.path) == (folder.run, folder.path)]
+                    signs += [whole] if whole.content is not None and whole.content.deletes(folder.path) else []
+                    assert any(t.written >= folder.newest for t in signs), "nobody deleted it"
                 assert run is None or run.finished, "of a run that may still write"
                 assert not any(
                     r.starts_from == artifact_name("first", folder.run.uid, int(folder.path[-6:]))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.garbage_collection.tombstones import RunTombstone
+from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import Pod
 from rlrun.storage.store import Unreachable
@@ -58,6 +59,41 @@ async def test_annotation_skips_the_deletion_of_artifacts(world: World, value: s
     await world.reconcile()
     assert world.cluster.find("RLRun", "reverse") is None
     assert any(e["reason"] == "ArtifactsNotDeleted" for e in world.cluster.events)
+    assert tombstones(world) == [], "garbage collection would delete the files"
+
+
+async def test_the_tombstone_is_written_after_the_files_are_deleted(world: World) -> None:
+    await delete(world)
+    with pytest.raises(Unreachable):
+        await world.reconcile()
+    assert tombstones(world) == []
+    del world.artifacts.errors["purge"]
+    await world.reconcile()
+    assert world.cluster.find("RLRun", "reverse") is None
+    assert len(tombstones(world)) == 1
+
+
+async def test_a_run_that_is_to_keep_its_artifacts_after_all_frees_their_objects(world: World) -> None:
+    await world.start()
+    world.artifacts.folders[f"{ROOT}/checkpoints/step-000001"] = manifest(1)
+    await world.reconcile()
+    (checkpoint,) = world.cluster.all("RLCheckpoint")
+    assert [owner["kind"] for owner in checkpoint["metadata"]["ownerReferences"]] == ["RLRun"]
+    world.run["spec"]["artifactPolicy"] = "Retain"
+    world.cluster.request_deletion(world.run)
+    written = f"apply RLCheckpoint team/{checkpoint['metadata']['name']}"
+    world.cluster.answers[written] = [ApiError(503, "ServiceUnavailable", "no answer")]
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    assert world.run, "Kubernetes would delete the checkpoint with the run"
+    del world.cluster.answers[written]
+    await world.reconcile()
+    assert world.cluster.find("RLRun", "reverse") is None
+    assert [o["metadata"].get("ownerReferences") or [] for o in world.cluster.all("RLCheckpoint")] == [[]]
+
+
+def tombstones(world: World) -> list[str]:
+    return [uri for uri in world.artifacts.files if "/rlrun.deleted/" in uri]
 
 
 async def test_annotation_skips_the_wait_for_pods(world: World) -> None:
