@@ -116,7 +116,7 @@ class LogFollower:
                     self._lines_read[each] = self._lines_read.get(each, 0) + 1
             self._done.add(each)
         except (NotReadyError, NotFoundError, UnreachableError):
-            pass  # Not started, deleted or interrupted; the next list of pods decides.
+            pass  # Not started, deleted or interrupted; retried if the next list has the container.
         except CliError as problem:
             self._lines.put((each.pod, f"({problem.message})"))
             self._done.add(each)

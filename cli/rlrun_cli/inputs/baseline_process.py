@@ -179,7 +179,7 @@ async def _run_plain(
 
 
 def _line(group: int, reward: Any, seconds: float, error: str = "") -> dict[str, Any]:
-    """Return the result of a rollout, as BaselineRollout has it. `reward` may be an exception or a dictionary."""
+    """Return a rollout's result with the fields of BaselineRollout. `reward` may be an exception or a dictionary."""
     if isinstance(reward, dict):
         reward = reward.get("reward")
     if isinstance(reward, Exception):

@@ -25,12 +25,13 @@ MAX_RESULTS = 16 * 1024**2
 
 
 def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, seconds: float) -> list[BaselineRollout]:
-    """Run the rollouts and return them. Sets `request.folder` and `.results`; `key` is the endpoint's API key.
+    """Run the rollouts and return them. Ignores `folder` and `results` of the request. `key` is the endpoint's API key.
 
     Raises CliError if the environment cannot be loaded or the rollouts do not finish within `seconds`.
     """
     if problem := problem_of_this_python(wheels):
-        raise CliError(f"the environment cannot be run: {problem}", "install rlrun in such a Python")
+        hint = "install rlrun in a Python that requires-python allows"
+        raise CliError(f"the environment cannot be run: {problem}", hint)
     with tempfile.TemporaryDirectory(prefix="rlrun-check-") as scratch:
         packages = Path(scratch, "packages")
         unpack(wheels, packages)

@@ -259,7 +259,7 @@ class RemoteCluster:
         )
         with _cli_errors():
             for line in self.transport.log(request):
-                # A progress bar writes all its states on one line.
+                # A progress bar writes all its states on one line, separated by carriage returns.
                 yield from [state for state in line.split("\r") if state] or [""]
 
     def served_kinds(self) -> Obj:

@@ -81,9 +81,9 @@ class CliContext:
     namespace: str | None = None
     connect: "Callable[[Path | None, str | None, str | None], RemoteCluster]" = _connect
     connect_server: "Callable[[Path | None, str | None, str | None], RemoteCluster]" = _connect_server
-    """Factory like `connect`, for a command that needs no cluster if there is no kubeconfig."""
+    """Factory like `connect`, for commands that can work without a kubeconfig."""
     store: "Callable[[str | None, AddressingStyle | None], Store]" = _open_store
-    """Factory for a store with its own S3 credentials, for the platform team."""
+    """Factory for a store that uses the S3 credentials of this machine, for the platform team."""
     storage: "Callable[[RemoteCluster, str | None], RemoteStorage]" = _open_storage
     """Factory for a user's storage, opened through rlrun-server."""
     server: "Callable[[RemoteCluster, str | None], Send]" = _find_server

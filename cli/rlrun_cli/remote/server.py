@@ -232,7 +232,7 @@ class ProxiedServer:
             raise _refusal(error) if is_answer else self._rejection(error) from error
 
     def _probe(self) -> None:
-        """Send one short request. Raises StorageServerUnavailable if nothing answers it."""
+        """Send one short request. Raises StorageServerUnavailable if it gets no response."""
         try:
             self._cluster.transport.send(self._request("GET", PROBE_PATH, None, ANSWER_SECONDS))
         except ApiError as error:

@@ -40,7 +40,7 @@ def watch(
             for event, change in api.changes(printed, version, WATCH_SECONDS):
                 version, last_response = change.version, clock()
                 if change.columns:
-                    # The kind may have got another column since the list.
+                    # A column may have been added to the kind since the list.
                     table = replace(table, columns=change.columns)
                 if event == BOOKMARK:
                     continue

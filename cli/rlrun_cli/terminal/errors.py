@@ -19,7 +19,7 @@ INVISIBLE = (
     *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0x3164, 0xFEFF, 0xFFA0, *range(0xFFF0, 0xFFFC),
     *range(0x1D173, 0x1D17B), *range(0xE0000, 0xE1000),
 )  # fmt: skip
-"""Characters that reorder others or have no width, and so make one name look like another."""
+"""Characters that have no width or reorder text, which can make one name look like another."""
 ESCAPES = {code: f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}" for code in INVISIBLE}
 """Table for `str.translate` that makes invisible characters visible."""
 CONTROL_CHARACTERS = {**dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)]), **ESCAPES}

@@ -97,7 +97,7 @@ class LazyGroup(PlainHelp, TyperGroup):
     """Group of commands. Prints a CliError as a message and exits with its code."""
 
     entries: Mapping[str, Entry] = {}
-    """Table of the group, set by a subclass or an instance."""
+    """Entries of the group by command name, set by a subclass or an instance."""
     default: str | None = None
 
     def __init__(
@@ -105,7 +105,7 @@ class LazyGroup(PlainHelp, TyperGroup):
     ) -> None:
         self.entries = self.entries if entries is None else entries
         self.default = default
-        # Without a command, a name in `commands` serves only to find similar names.
+        # Until `get_command` loads a command, its name in `commands` only serves to suggest similar names.
         super().__init__(**{**settings, "commands": dict.fromkeys(self.entries), "rich_markup_mode": None})
 
     @override

@@ -62,7 +62,7 @@ def document_format(fmt: TableFormat | None) -> Format:
 
 
 class _Escaping:
-    """Stream that makes visible those characters that are invisible or reorder others."""
+    """Stream that escapes characters that are invisible or reorder text."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -109,7 +109,7 @@ def phase(text: str | None) -> Text:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Return the number with fixed digits, or `-` for None."""
+    """Return the number with `digits` decimal places, or `-` for None."""
     return "-" if value is None else f"{float(value):.{digits}f}"
 
 

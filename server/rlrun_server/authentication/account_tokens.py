@@ -1,4 +1,4 @@
-"""Tokens of the ServiceAccounts behind API keys, with whose permissions callers with a key change objects."""
+"""Tokens of the ServiceAccounts behind API keys. Changes by a caller with an API key are made with such a token."""
 
 import base64
 import json

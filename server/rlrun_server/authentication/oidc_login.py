@@ -1,7 +1,7 @@
 """Login of a browser at an OpenID Connect issuer: authorization code flow with PKCE (RFC 7636).
 
 State, nonce and verifier of a login are sealed in a cookie of the browser that started it, so that any replica can
-complete the login, but no other browser.
+complete the login, but only in that browser.
 """
 
 import base64

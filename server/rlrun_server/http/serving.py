@@ -32,7 +32,7 @@ PAUSE_SECONDS = 0.01
 HANDSHAKE_SECONDS = 5.0
 """Time limit of the TLS handshake in seconds."""
 TLS_BUFFER_BYTES = 32 * 1024
-"""Buffer of each connection with TLS, whose records have at most 16 KiB."""
+"""Size of the read buffer of each TLS connection. A TLS record has at most 16 KiB."""
 
 SEND_BUFFER_BYTES = 32 * 1024
 """Size of the kernel's send buffer. Linux doubles it; its default allows megabytes per connection, which count toward
@@ -54,7 +54,7 @@ class _TlsConnection(sslproto.SSLProtocol):
 
     def __init__(self, connection: LimitedConnection, tls: ssl.SSLContext, ready: "asyncio.Future[None]") -> None:
         """`ready` is set at the end of the handshake."""
-        # typeshed has it as an integer.
+        # typeshed declares the timeout as an integer.
         deadline: Any = HANDSHAKE_SECONDS
         super().__init__(ready.get_loop(), connection, tls, ready, True, ssl_handshake_timeout=deadline)
         self._connection = connection
@@ -148,13 +148,13 @@ class _Connections:
                 continue
             except Exception:
                 # Nothing awaits this task: if it failed, the server would run without accepting connections.
-                log.exception("no connection was accepted")
+                log.exception("could not accept a connection because of an unexpected error")
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             try:
                 self._begin(accepted, str(address[0]))
             except Exception:
-                log.exception("a connection was closed")
+                log.exception("closed a connection because of an unexpected error")
                 accepted.close()
             # sock_accept does not wait while connections arrive.
             await asyncio.sleep(0)

@@ -17,7 +17,7 @@ TOML_TEXT = re.compile(
     r"|'''.*?(?:'{3,5}|\Z)|'[^'\n]*'?|#[^\n]*",
     re.DOTALL,
 )
-"""Pattern of strings and comments. At an unterminated one, the parser stops with an error."""
+"""Pattern of strings and comments. The parser stops with an error at an unterminated string."""
 TOML_SEPARATOR = re.compile(r"[=,{}\[\]\n]")
 
 
@@ -30,7 +30,7 @@ def read_yaml(body: bytes) -> Any:
     except (RecursionError, ValueError) as error:
         if isinstance(error, InputInvalid):
             raise
-        raise InputInvalid(BODY, "is not YAML: it is nested too deep, or a value is out of range.") from None
+        raise InputInvalid(BODY, "is not YAML: it is nested too deeply, or a value is out of range.") from None
     return check_value(value)
 
 

@@ -1,7 +1,7 @@
 """Requests to the engines of serving pools.
 
-The address depends only on the namespace and the base model of an RLAdapter, never on a request. Responses without a
-proof from an engine of this pool are discarded.
+The address depends only on the namespace and the base model of an RLAdapter, never on a request. Responses without
+proof that an engine of this pool sent them are discarded.
 """
 
 import secrets

@@ -82,8 +82,8 @@ class PageApp:
         file = self._page.assets.get(name)
         if file is None:
             return None
-        # During an upgrade another replica may have served the shell. Its files may differ, so browsers must not cache
-        # these files under those addresses.
+        # During an upgrade, a replica of another version may have served the shell. Its address of this file contains
+        # that version, and browsers must not cache this version's content under that address.
         return file, FOR_GOOD if version == self._page.version else ASK_EACH_TIME
 
     def _response(self, request: Request, file: PageFile, caching: str) -> Response:

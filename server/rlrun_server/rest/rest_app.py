@@ -98,7 +98,7 @@ def rest_app(services: Services | None = None) -> FastAPI:
 
 @functools.cache
 def _routes() -> Sequence[BaseRoute]:
-    """Return the routes of all applications. FastAPI builds those of one application slowly, at its first request."""
+    """Return the routes, shared by all applications, because FastAPI takes long to build them at the first request."""
     together = APIRouter()
     for router in ROUTERS:
         together.include_router(router, prefix=PREFIX, responses={"4XX": PROBLEM, "5XX": PROBLEM})

@@ -24,7 +24,7 @@ class Certificate:
     """Certificate and key in a folder, as a TLS context for a server."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises CertificateInvalid."""
+        """Load the files. Raises CertificateInvalid."""
         self._folder = folder
         self._loaded: tuple[bytes, ...] = ()
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -39,7 +39,7 @@ class Certificate:
             files = tuple((self._folder / name).read_bytes() for name in (CHAIN, KEY))
             if files == self._loaded:
                 return False
-            # A context takes a certificate and then its key: wrong files must not leave it between the two.
+            # Try another context first: a context keeps a certificate even if its key is rejected afterwards.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._folder / CHAIN, self._folder / KEY)
             self.context.load_cert_chain(self._folder / CHAIN, self._folder / KEY)
         except OSError as error:  # ssl.SSLError is one

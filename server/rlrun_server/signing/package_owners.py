@@ -89,7 +89,7 @@ class PackageOwners:
             work = asyncio.get_running_loop().run_in_executor(self._threads, self._read_or_write, owner, uid)
             return await asyncio.wait_for(work, WAIT_SECONDS)
         except TimeoutError as error:
-            raise Unreachable(f"S3 has not answered for {WAIT_SECONDS:.0f} s") from error
+            raise Unreachable(f"S3 has not responded for {WAIT_SECONDS:.0f} s") from error
 
     def _read_or_write(self, owner: str, uid: str) -> str:
         """Return the recorded uid, after recording this one if there is none. Called in a thread."""

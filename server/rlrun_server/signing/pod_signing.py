@@ -90,7 +90,7 @@ class Signing:
         base = self._signer.base_url(bucket)
         request = read_request(asked.method, asked.url, asked.headers, bucket, base)
         if request.may_replace and is_written_once(grant, request):
-            # Trainers of attempts that began with version 0.1 send no condition, but every header of the answer.
+            # Trainers of attempts started by version 0.1 request no condition, but send every header of the response.
             others = {name: value for name, value in asked.headers.items() if name.lower() != CONDITION}
             asked = asked.model_copy(update={"headers": others | {CONDITION: ONCE}})
             request = read_request(asked.method, asked.url, asked.headers, bucket, base)
@@ -136,7 +136,7 @@ def _bucket_of(grant: StorageGrant, url: str, signer: S3Signer) -> str:
         try:
             base = signer.base_url(bucket)
         except StoreError:
-            continue  # the pod's own client says why
+            continue  # the pod's own S3 client reports the error
         if path == base or path.startswith(f"{base}/"):
             return bucket
     raise RequestNotAllowed("the URL is not in this run's bucket at the platform's S3 endpoint")

@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, quote, unquote
 from rlrun.protocol.storage_access import PAYLOAD_HASH
 
 QUERY = re.compile(r"(?:[A-Za-z0-9%._~=-]+(?:&[A-Za-z0-9%._~=-]+)*)?")
-"""Signer and S3 read such a query alike. A `#` would end it for the signer, a `+` is a space for S3 alone, and between
-two `&` the signer signs a parameter without a name."""
+"""Pattern of the queries that the signer and S3 read alike. The signer would stop at a `#`, only S3 reads a `+` as a
+space, and between two `&` the signer would sign a parameter without a name."""
 SEGMENT = re.compile(r"[A-Za-z0-9._+=@~,-]{1,255}")
 MAX_SEGMENTS = 32
 LIST_PARAMETERS = frozenset(
@@ -27,7 +27,7 @@ HEADERS = frozenset(
      "x-amz-sdk-checksum-algorithm", "x-amz-checksum-crc32", "x-amz-checksum-crc32c", "x-amz-checksum-sha1",
      "x-amz-checksum-sha256", "x-amz-checksum-mode"}
 )  # fmt: skip
-"""Headers that may be signed. Not x-amz-copy-source: it would read any object of the bucket."""
+"""Headers that may be signed. x-amz-copy-source is not one of them, because it can read any object of the bucket."""
 CONDITION, ONCE = "if-none-match", "*"
 """Header with which S3 stores an object only if there is none under its key."""
 DIGEST = re.compile(r"[0-9a-f]{64}|UNSIGNED-PAYLOAD")
@@ -139,7 +139,7 @@ def _listed_prefix(method: str, parameters: Mapping[str, str]) -> str:
 
 
 def _checked_key(path: str) -> str:
-    # Bytes that are not UTF-8 become another text, whose spelling differs from the path.
+    # Bytes that are not UTF-8 are replaced, so the text no longer matches the path.
     key = unquote(path, errors="replace") if path.isascii() else ""
     if quote(key, safe="/~") != path:
         raise RequestNotAllowed("the key is not in its canonical spelling")

@@ -37,7 +37,8 @@ class _GivenDigest(S3SigV4Auth):  # type: ignore[misc]
 class _QueryWithoutCopy(S3SigV4QueryAuth):  # type: ignore[misc]
     """Signature in the URL that also covers an empty copy source, which is a parameter of the URL.
 
-    MinIO searches signed headers in the query if the request lacks them. A header added later changes the signature.
+    MinIO looks for signed headers in the query if the request lacks them. A header added later makes the signature
+    invalid.
     """
 
     @override
@@ -87,7 +88,7 @@ class S3Signer:
     def sign_by_query(self, method: str, url: str, headers: Mapping[str, str]) -> str:
         """Return query parameters that make the request valid without additional headers.
 
-        The signature covers the given headers except PAYLOAD_HASH, not the body. Raises CredentialsMissing.
+        The signature covers the given headers except PAYLOAD_HASH, but not the body. Raises CredentialsMissing.
         """
         given = {name.lower(): value for name, value in headers.items() if name.lower() != PAYLOAD_HASH}
         copied_from = f"{'&' if '?' in url else '?'}{COPY_SOURCE}="
@@ -103,7 +104,7 @@ class S3Signer:
                 provided = self._session.get_credentials()
                 credentials = None if provided is None else provided.get_frozen_credentials()
         except Exception as error:
-            # What the providers of boto3 raise is as different as the services that they ask.
+            # boto3's credential providers raise different exceptions for different services.
             raise CredentialsMissing(f"rlrun-server could not get S3 credentials: {error}") from error
         if credentials is None:
             raise CredentialsMissing(
@@ -137,7 +138,7 @@ class OwnSigner(RequestSigner):
 
     @override
     def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:
-        pass  # a signature costs no request
+        pass  # a signature needs no request
 
     @override
     def _ask(self, asked: RequestToSign) -> SignedHeaders:

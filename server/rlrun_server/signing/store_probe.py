@@ -126,13 +126,13 @@ class StoreProbe:
     def _run(self) -> SigningVerdict:
         folder = self._root / PROBE_FOLDER / uuid.uuid4().hex
         answers = {}
-        # Some servers make the bucket of an object that is written, and a wrong name would not be noticed.
+        # Some servers create the bucket when an object is written, so a wrong bucket name would go unnoticed.
         self._store.check(folder)
         try:
             for method in SigningMethod:
                 answers[method] = self._statuses(method, folder)
                 if method is SigningMethod.headers and not 200 <= answers[method][ProbeRequest.plain] < 300:
-                    # The same request by the client raises an error with S3's own words.
+                    # Repeat the request with the client, whose error contains S3's message.
                     self._store.put_bytes(folder / SOURCE, _archive(folder.key))
                 if is_safe(method, answers[method]):
                     break
@@ -152,7 +152,7 @@ class StoreProbe:
             return NO_CONDITIONS
         except AlreadyExists:
             return ""
-        # Trainers may replace files of their own artifacts, which the digest tells of (docs/security.md).
+        # Trainers may replace files of their own artifacts, which the digest reveals (docs/security.md).
         log.warning("the S3 server ignores If-None-Match: trainers can replace files of their artifacts")
         return ""
 

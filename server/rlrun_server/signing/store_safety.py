@@ -39,7 +39,7 @@ FIRST_RESULT_SECONDS = 30.0
 PERIOD_SECONDS = 3600.0
 """Pause after a test while requests are signed, in seconds."""
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 30.0
-"""Pauses after other tests, in seconds, doubled while the results are the same."""
+"""Shortest and longest pause after other tests, in seconds. The pause doubles while results are of the same kind."""
 UNSAFE_TESTS = 3
 """Number of unsafe results after which signing stops."""
 SAFE_TESTS = 3

@@ -28,8 +28,9 @@ PACKAGES = "rlenvironments"
 NAMESPACE_AND_RUN = 2
 OWNER_AND_NAME = 2
 PACKAGE_FIELDS = ("owner", "name", "version", "file")
-"""Parts of the key of a package's file. Names that begin otherwise than with a letter or digit, such as `.owner`, are
-the platform's: servers on a file system would keep a package of that name in the place of the record."""
+"""Parts of the key of a package's file. Names that do not begin with a letter or digit, such as `.owner`, are reserved
+for the platform: on a server that stores objects in a file system, such a package would take the place of the
+owner's record."""
 
 Owners = Mapping[str, Sequence[str]]
 """Patterns of the namespaces of each listed owner."""
@@ -44,7 +45,7 @@ def required_check(request: S3Request, root: S3Uri, owners: Owners, namespace: s
     prefix = f"{root.key}/" if root.key else ""
     if request.bucket != root.bucket or not request.key.startswith(prefix):
         raise RequestNotAllowed("the URL is outside the platform's folder")
-    # A list's prefix ends with a slash, so that its last segment is empty.
+    # The prefix of a list ends with a slash, so its last segment is empty.
     head, *rest = request.key.removeprefix(prefix).split("/")
     if head == ENVIRONMENTS_FOLDER:
         return _package_check(request.operation, rest, owners, namespace, once=once)
@@ -88,7 +89,7 @@ def _package_check(
     # Servers on a file system keep the folder of a version as a key with a slash at its end.
     if len(rest) != OWNER_AND_NAME + 2 or not (rest[-1] or operation is Operation.delete):
         raise RequestNotAllowed("files of a package are at environments/{owner}/{name}/{version}/{file}")
-    # A version is written once. Who may delete it may also replace it.
+    # A version is written once. A user who may delete the version may also replace it.
     return Check("create" if operation is Operation.write and once else "delete", PACKAGES, place)
 
 
@@ -99,5 +100,5 @@ def _namespace_of(owner: str, owners: Owners, namespace: str) -> str:
         return namespace
     raise RequestNotAllowed(
         f"{f'namespace {namespace}' if namespace else 'this namespace'} may not use the packages of {owner}; the "
-        "platform team lists the namespaces that may in runs.environmentOwners"
+        "platform team lists the permitted namespaces in runs.environmentOwners"
     )

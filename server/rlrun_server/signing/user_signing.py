@@ -58,15 +58,13 @@ class UserSigning:
         self._signatures = RateLimiter(Rate(per_second, BURST_SECONDS * per_second))
 
     async def location(self, token: str, client: str) -> StorageLocation:
-        """Return the S3 location of the platform's files. Every user has this permission. `client` is the connection's
-        address.
-        """
+        """Return the S3 location of the platform's files, for any user. `client` is the connection's address."""
         await self._identify(token, client)
         return self._location.model_copy(update={"problem": self._safety.shortcoming})
 
     async def sign(self, token: str, client: str, read: Callable[[], Awaitable[UserSignRequest]]) -> SignedHeaders:
-        """Return the headers for the request, which `read` returns after the user is identified. Raises ProblemError,
-        and what `read` raises.
+        """Return the headers for the request. `read` returns this request, and is called only after the user is
+        identified. Raises ProblemError, and exceptions of `read`.
         """
         outcome = "error"
         try:
@@ -89,7 +87,7 @@ class UserSigning:
             namespace = asked.namespace or user.namespace
             check = required_check(request, self._root, self._owners, namespace, once=_is_once(asked))
             if check is not None and not await self._users.may(user, check):
-                # The same for a namespace that does not exist.
+                # Use the same response for a namespace that does not exist.
                 raise RequestNotAllowed(f"user {user.name} may not {check}")
             owner = written_owner(request, self._root)
             if owner is not None:
@@ -105,7 +103,7 @@ class UserSigning:
         except Unreachable as error:
             raise ProblemError(503, error.problem) from error
         except StoreError as error:
-            # Clients repeat a request after 5xx, and no repetition corrects the platform's settings.
+            # Not 5xx, after which clients retry: a retry does not help with wrong settings of the platform.
             raise ProblemError.of(403, error.reason, f"{error}. Ask the platform team.") from error
         except ApiError as error:
             raise not_reviewed(error) from error

@@ -44,7 +44,7 @@ WHOAMI_EPILOG = """Examples:
   rlrun whoami
   rlrun whoami -o json"""
 NEW_KEY_SECONDS = 1.0
-"""Time until every replica of rlrun-server accepts a new key."""
+"""Seconds until every replica of rlrun-server accepts a new key."""
 Days = Annotated[int, typer.Option(min=1, max=MAX_DAYS, help="Days until a newly created key expires.")]
 
 

@@ -133,7 +133,9 @@ def delete_secret(
 
 
 def _own(api: RemoteCluster, name: str) -> Obj:
-    """Return a Secret that `rlrun secret` may change. Raises NotFoundError, or CliError for another's Secret."""
+    """Return a Secret that `rlrun secret` may change. Raises NotFoundError, or CliError for a Secret
+    that `rlrun secret` did not create.
+    """
     try:
         item = api.get(SECRET, name)
     except NotFoundError:
@@ -181,9 +183,10 @@ def _ask_for_values(names: list[str]) -> dict[str, str]:
         return {name: typer.prompt(f"Value of {name}", hide_input=True, err=True) for name in names}
     if len(names) > 1:
         raise CliError(
-            "standard input can hold the value of one variable only", "run it once per variable, or use --env-file",
+            "standard input can hold the value of one variable only",
+            "run the command once per variable, or use --env-file",
             code=INVALID,
-        )  # fmt: skip
+        )
     if not names:
         return {}
     try:

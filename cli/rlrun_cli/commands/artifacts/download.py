@@ -87,7 +87,7 @@ def download(
     obj = obj or find_by_uri(api, uri)
     digest = str(((obj or {}).get("status") or {}).get("digest") or "")
     if not digest:
-        why = "the object has no status.digest" if obj else "you can read no adapter or checkpoint with this URI"
+        why = "the object has no status.digest" if obj else "you cannot read any adapter or checkpoint with this URI"
         output.notice(
             f"{why}: the files are verified only against their manifest, which anyone with write access to the bucket "
             "can replace"

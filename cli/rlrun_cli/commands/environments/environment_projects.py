@@ -179,7 +179,7 @@ def check_environment(
     check_name(project_name(project))
     remarks = []
     try:
-        remarks.append(Remark(f"its owner is {package_owner(project, owner)}"))
+        remarks.append(Remark(f"the owner of the package is {package_owner(project, owner)}"))
     except CliError as problem:
         remarks.append(Remark(problem.message, problem.hint or ""))
     wheel = build_wheel(folder)

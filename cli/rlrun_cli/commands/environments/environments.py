@@ -201,7 +201,9 @@ def push(
 
 
 def _check_visibility(is_public: bool | None, owner: str, is_private: bool) -> None:
-    """Print who may use an owner's packages. Raises CliError if `is_private` is set and they are not private."""
+    """Print who may use an owner's packages. Raises CliError if `is_private` is set and the packages are or may
+    be public.
+    """
     if is_private and is_public is not False:
         fact = "are public" if is_public else "may be public: this version of rlrun-server does not report it"
         raise CliError(

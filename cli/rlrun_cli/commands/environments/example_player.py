@@ -41,7 +41,8 @@ def play_example(wheels: Sequence[Wheel], args: Mapping[str, Any], seconds: floa
         text = f"example 0 did not finish within {seconds + LATE_SECONDS:.0f} s"
         return Remark(text, "look for calls that hang, or increase --timeout")
     if not found:
-        return Remark(f"example 0 failed: {' '.join(result.last_lines[-1:]) or 'its process exited'}", "correct it")
+        text = f"example 0 failed: {' '.join(result.last_lines[-1:]) or 'its process exited'}"
+        return Remark(text, "fix the environment")
     return describe(found)
 
 

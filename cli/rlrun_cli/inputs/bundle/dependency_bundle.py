@@ -260,8 +260,8 @@ class _Search:
         text, environment = "\n".join(result.last_lines), self._wheels[-1].name
         if OTHER_PYTHON.search(text) and self._python != PYTHONS[-1]:
             yield (
-                f"{environment} runs with Python {self._python}, which its requires-python allows; with "
-                f'">={PYTHONS[-1]}" it runs with {PYTHONS[-1]}'
+                f"{environment} runs with Python {self._python}, because its requires-python allows that version; set "
+                f'requires-python to ">={PYTHONS[-1]}" to run with Python {PYTHONS[-1]}'
             )
         words = {package_name(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)}
         for name in sorted(words & self._pins.keys()):

@@ -83,7 +83,7 @@ def read_settings() -> UvSettings:
         )
     except subprocess.TimeoutExpired as error:
         raise CliError(
-            f"`pip config list` did not end within {SETTINGS_SECONDS:.0f} s",
+            f"`pip config list` did not finish within {SETTINGS_SECONDS:.0f} s",
             f"Run `{' '.join(command)}` to see why, then repeat the command.",
         ) from error
     options: list[str] = []

@@ -96,7 +96,10 @@ def _problem(model: "type[KubernetesObject]", obj: Obj) -> str | None:
 
 
 def _check_accepted(checked: dict[str, str | None], hint: str) -> str:
-    """Return that all objects are accepted. `checked` maps each object to its problem. Raises CheckFailed."""
+    """Return a message if all objects are accepted. `checked` maps each object to its problem, or None.
+
+    Raises CheckFailed if an object has a problem.
+    """
     refused = [f"{obj}: {problem}" for obj, problem in checked.items() if problem is not None]
     if not refused:
         return f"this version accepts all {len(checked)}"

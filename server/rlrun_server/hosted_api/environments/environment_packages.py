@@ -110,8 +110,8 @@ class EnvironmentPackages:
             ) from error
 
     async def require_owner(self, owner: str) -> None:
-        """Check that the owner's packages belong to the namespace that exists under this name now, or to an owner in
-        the platform's list of owners. Raises RestError.
+        """Check that the owner is in the platform's list of owners, or that the owner's packages belong to the
+        namespace that currently has this name. Raises RestError.
         """
         try:
             await self._package_owners.require(owner)

@@ -211,8 +211,10 @@ class PackageUploads:
         return min(slow, key=lambda found: found[0])[1] if slow else None
 
     def _longest(self, upload: UploadSlot, now: float) -> UploadSlot | None:
-        """Return the long upload whose namespace has used the slots most, if more than the namespace of the waiting
-        upload.
+        """Return the long upload that loses its slot to `upload`, or None.
+
+        It is the long upload whose namespace has used the slots most, if that namespace has used them more than the
+        namespace of `upload`.
         """
         if now - upload.asked < PATIENCE_SECONDS:
             return None

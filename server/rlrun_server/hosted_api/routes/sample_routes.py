@@ -134,7 +134,7 @@ async def _progress(request: Request, caller: HostedCaller, run: str) -> Mapping
 def _latest_step(progress: Mapping[str, Any]) -> int:
     """Return the newest completed step.
 
-    Rollouts of later steps may be stored: of the step in training, and of steps that a restart repeats.
+    Rollouts of later steps may be stored: those of the step in training and of steps that a restart repeats.
     """
     return min(int(progress.get("step") or 0), MAX_STEP)
 

@@ -61,7 +61,10 @@ class Access:
     def count(self, user: User, requests: int = 1) -> None:
         """Charge a user's quota for requests or operations of equal cost. Raises RestError above the limit."""
         if not self._requests.allow(user.limited_as, self._clock(), requests):
-            detail = f"User {user.limited_as} sends more than {REQUESTS.per_second:.0f} requests per second. Wait."
+            detail = (
+                f"User {user.limited_as} sends more than {REQUESTS.per_second:.0f} requests per second. "
+                "Retry the request later."
+            )
             raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
 
     async def require(self, user: User, check: Check) -> None:

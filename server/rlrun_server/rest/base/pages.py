@@ -20,7 +20,7 @@ MAX_CURSOR = 1024
 T = TypeVar("T")
 Value = str | float | None
 Key = tuple[bool, str | float, str]
-"""Sort key of a row: rows without a value come last, then by value, then by uid."""
+"""Sort key of a row: a flag that sorts rows without a value last, the value, and the uid."""
 
 
 @dataclass(frozen=True)

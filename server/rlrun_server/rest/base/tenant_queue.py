@@ -48,7 +48,7 @@ class TenantQueue:
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         calls.append((result, lambda: call(*args, **kwargs)))
         self._start_waiting()
-        # A call in a thread continues after its client has disconnected. A waiting one is skipped.
+        # A call in a thread continues after its client has disconnected. A waiting call is skipped.
         return await result
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class TenantQueue:
             calls = self._waiting.pop(tenant)
             result, call = calls.popleft()
             if calls:
-                self._waiting[tenant] = calls  # behind the others
+                self._waiting[tenant] = calls  # behind the other tenants
             if result.done():
                 continue
             self._free -= 1

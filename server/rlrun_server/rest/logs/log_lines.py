@@ -29,10 +29,10 @@ LEVEL = re.compile(r"(?:^|[\s\[(|])(DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITIC
 LEVELS = {**{level.value: level for level in LogLevel}, "WARN": LogLevel.warning, "FATAL": LogLevel.critical}
 ORDER = {level: number for number, level in enumerate(LogLevel)}
 WRITTEN = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?(?=[\s\]|]|$)")
-"""Time at the beginning of a line."""
+"""Pattern of a time at the beginning of a line."""
 LAST_NANOSECOND = 253_402_300_799 * 10**9
-"""Last second of the year 9999, the latest time that can be written in UTC. A time with a negative UTC offset may be
-later.
+"""Last second of the year 9999 in nanoseconds since 1970, the latest time that can be written in UTC. A time with a
+negative UTC offset may be later.
 """
 
 
@@ -82,7 +82,7 @@ class LineFilter:
     """Conditions that lines must satisfy. A field that is None matches every line."""
 
     since: int | None = None
-    """Nanoseconds since 1970."""
+    """Earliest time of a line, in nanoseconds since 1970."""
     level: LogLevel | None = None
     search: str | None = None
     """Text to search for, in lower case."""
@@ -130,7 +130,7 @@ def parse_lines(
     for raw in lines[1:] if len(lines) > max_lines + 1 else lines:
         if not raw:
             continue
-        # The time stands before the line and is not part of it.
+        # The time precedes the line and is not part of it.
         stamp, text = b"", raw
         if timestamps:
             stamp, _, text = raw.partition(b" ")

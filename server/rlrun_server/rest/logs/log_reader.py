@@ -151,7 +151,7 @@ class LogReader:
             before = " from before a restart of a container" if query.previous else ""
             detail = (
                 f"No log{before} of the {_names(wanted)} of this run{which} is stored. Logs are copied when "
-                "containers end, and the pods are gone. Select a different role or attempt."
+                "containers terminate, and the pods are gone. Select a different role or attempt."
             )
             raise RestError(404, Reason.LOGS_NOT_AVAILABLE, detail)
         return await self._parsing.run(run.namespace, _answer, run, LogSource.kept, logs, lines, query.tail)

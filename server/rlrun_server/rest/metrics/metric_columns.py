@@ -199,7 +199,7 @@ def _series(name: str, column: "array[float]", buckets: Sequence[Sequence[int]],
 
 def _short(value: float) -> float | None:
     short = float(f"{value:.{DIGITS}g}")
-    # The largest numbers become infinite.
+    # Rounding may turn the largest numbers into infinity.
     return short if math.isfinite(short) else value
 
 
@@ -208,7 +208,7 @@ def numeric_lines(part: bytes) -> Iterator[Line]:
     for text in io.BytesIO(part):
         try:
             check_limits(text, LINE_LIMITS, "The line")
-            # Names and times that are not text are left out below, without the rest of the line.
+            # Invalid names and times are dropped below; the rest of the line is kept.
             document = json.loads(text)
         except (ValueError, RecursionError):
             continue

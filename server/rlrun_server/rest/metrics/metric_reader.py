@@ -113,7 +113,7 @@ class MetricReader:
         self._storage = storage
         self._clock = clock
         self._threads = TenantQueue(THREADS, "metrics")
-        # Not those threads: they may wait for S3, and metrics that are in memory are shown without it.
+        # A separate thread: `_threads` may wait for S3, which metrics in memory do not need.
         self._answers = TenantQueue(1, "metric-answers")
         self._lists: BoundedCache[RunKey, MetricFiles] = BoundedCache(LIST_BYTES)
         self._runs: BoundedCache[RunKey, Metrics] = BoundedCache(COLUMN_BYTES)
@@ -187,7 +187,7 @@ class MetricReader:
         began = self._clock()
         files, digest = await self._threads.run(key[0], self._walk, key)
         listed = MetricFiles(files, digest, began)
-        # Also if there are none: a client can ask for any uid.
+        # Cache empty lists too, because a client can request any uid.
         self._lists.put(key, listed, listed.size)
         if not files:
             self._runs.remove(key)
@@ -233,7 +233,7 @@ class MetricReader:
             return b""
         data = self._parts.get(file)
         if data is None:
-            # No more than was counted: the file may have grown since it was listed.
+            # Read only the listed size, which the limits count: the file may have grown since.
             data = self._storage.store.get_range(S3Uri(self._storage.root.bucket, key), 0, size)
             self._parts.put(file, data, len(data) + FILE_BYTES)
         return data

@@ -20,7 +20,7 @@ MAX_FILES = 50_000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 FILE_PARTS = 4
-"""Owner, name, version and file."""
+"""Number of parts of a file's path: owner, name, version and file."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class EnvironmentCatalog:
 
     async def read(self) -> Packages:
         """Return all packages. Raises RestError."""
-        # A list that takes longer continues, and is the result for later requests.
+        # A list that takes longer continues, and later requests use its result.
         return await wait_for_files("environment packages", self._packages.value(FRESH_SECONDS))
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ def keep_object(obj: Obj, summarize: Callable[[Obj], S]) -> KeptObject[S]:
         name=str(metadata["name"]),
         uid=uid,
         version=version,
-        # Level 1 makes 60 kB of JSON 13 kB in 0.4 ms.
+        # Level 1 compresses 60 kB of JSON to 13 kB in 0.4 ms.
         data=zlib.compress(text, 1),
         size=len(text),
         labels=(),

@@ -208,7 +208,7 @@ def _check(run: NewRun, removed: str) -> None:
 
 
 def _invalid_spec(errors: list[FieldError]) -> RestError:
-    detail = "The run is not valid. Correct what `errors` lists; nothing was created."
+    detail = "The run is not valid. Nothing was created. Correct the fields listed in `errors`."
     return RestError(422, Reason.INVALID_SPEC, detail, errors)
 
 

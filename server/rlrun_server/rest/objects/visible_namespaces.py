@@ -10,8 +10,8 @@ from rlrun_server.rest.base.access import VISIBLE, Access
 from rlrun_server.runtime.caches import ReviewCache
 
 KEPT_SECONDS = 15.0
-"""Seconds for which the namespaces of a user are cached. Permissions are cached as long, so a change takes effect after
-twice this time.
+"""Seconds for which the namespaces of a user are cached. Permissions are cached for the same time, so a
+change takes effect within twice this time.
 """
 MAX_NAMESPACES = 200
 """Maximum number of namespaces that are checked for a user who may not list runs in all namespaces."""

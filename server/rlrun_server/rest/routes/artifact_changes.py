@@ -64,7 +64,7 @@ async def _set_deployed(request: Request, namespace: str, name: str, caller: Cal
     known = services_of(request).objects.adapters
     artifact = find_artifact(services_of(request), known, namespace, name)
     cluster = await caller_cluster(request, caller)
-    # With the uid, so that no other adapter is changed that has taken the name since.
+    # With the uid, the API server rejects the change if a different adapter has this name now.
     changes = {"metadata": {"uid": artifact.uid}, "spec": {"deployed": is_deployed}}
     known.put(await cluster.send(requests.patch(RLADAPTER, namespace, artifact.name, changes, SERVER_FIELD_MANAGER)))
     changed = known.find(namespace, name)

@@ -155,7 +155,7 @@ async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptR
                 except RestError as error:
                     problems.append(f"{_name(run)}: {error.detail}")
                     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                        # Without S3 each of the others would wait as long.
+                        # If S3 does not respond, each of the other runs would wait as long.
                         break
                     continue
                 common = [name for name in (metrics if common is None else common) if name in metrics]

@@ -84,7 +84,7 @@ async def list_environments(
     namespace = query.namespace or caller.user.namespace
     owners = {package.owner for package in packages.items if query.owner in (None, package.owner)}
     mine = {owner for owner in owners if catalog.has_namespace(owner, namespace)}
-    # One answer for all owners: it is about the namespace.
+    # One check suffices for all owners, because the permission is for the namespace.
     if mine and not await services.access.may(caller.user, Check("get", PACKAGES, namespace)):
         mine = set()
     shown = {owner for owner in owners if not catalog.is_listed(owner)} | mine

@@ -216,7 +216,7 @@ async def _answer(
     def answer() -> Response:
         runs = [run.summary for run in kept]
         held = {run.uid: run.gpus or 0 for run in runs if run.attempt_started_at is not None}
-        # What the log has of an attempt is final.
+        # The record of an attempt in the log is final.
         rows, total = usage_of([*current_records(runs, now), *logged], query.by, window, held)
         return schema_response(
             Usage(

@@ -112,7 +112,7 @@ async def read_if_changed(request: Request, namespace: str, run: str) -> tuple[s
     version = await services.metrics.read_version(namespace, uid)
     if version is None and not exists:
         raise not_found(f"Run {namespace}/{run}")
-    # Columns of many runs do not fit into memory: who has them already does not need them read again.
+    # Columns of many runs do not fit into memory, so do not read them for a client that already has this version.
     if version is not None and (response := respond_unchanged(request, tag_of(uid.encode() + version))) is not None:
         return response
     metrics = await services.metrics.read(namespace, uid)

@@ -60,7 +60,7 @@ async def list_steps(
     return await read_summaries(services_of(request), caller, namespace, run, answer)
 
 
-# Ids of environments have a slash, which is one also where a client has encoded it.
+# The id of an environment contains a slash, which the router decodes if the client has encoded it.
 @router.get("/examples/{environment:path}/{example}", response_model=ExampleHistory, responses=UNCHANGED)
 async def get_example(
     request: Request,

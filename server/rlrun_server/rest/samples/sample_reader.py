@@ -116,7 +116,7 @@ class SampleReader:
         opened = self._open_files(run, step, split, files)
         result = work(opened)
         if opened.problems:
-            # A step that is repeated after a restart replaces its object, of which a part may have been read before.
+            # A step that is repeated after a restart replaces its object, possibly between two reads of it.
             fresh = self._files_of(run, step, may_be_known=False)
             if fresh != files:
                 result = work(self._open_files(run, step, split, fresh))
@@ -158,7 +158,7 @@ class SampleReader:
         if may_be_known and known is not None and self._clock() < known[0] + FRESH_SECONDS:
             return known[1]
         began = self._clock()
-        # The name of a step's object continues with a period.
+        # End the prefix with the period that follows the step in the names of its objects.
         prefix = self._uri(run, rollouts_name(step).removesuffix("jsonl.zst"))
         listed = self._decoding.without(
             lambda: list(itertools.islice(self._store.walk_prefix(prefix), 8 * MAX_OBJECTS))
@@ -170,7 +170,7 @@ class SampleReader:
         return files
 
     def _read_of(self, run: Run, file: File) -> Callable[[S3Uri, int | None, int], bytes]:
-        """Return a function that reads ranges of the object, from memory where its end is cached."""
+        """Return a function that reads ranges of the object, those in its cached end from memory."""
         size = file[1]
 
         def read(uri: S3Uri, start: int | None, length: int) -> bytes:
@@ -181,7 +181,7 @@ class SampleReader:
             if tail and start is not None and first <= start < size:
                 return tail[start - first : start - first + length]
             data = self._decoding.without(lambda: self._store.get_range(uri, start, length))
-            # The end of the object, unless it was replaced since it was listed; then the list will be another one.
+            # If the object was replaced after it was listed, this is not its end, but the next list has a new `file`.
             if len(data) <= MAX_TAIL and (start is None or (start == 0 and len(data) == size)):
                 self._tails.put((run, file), data, len(data) + FILE_BYTES)
             return data

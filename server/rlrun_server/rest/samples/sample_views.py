@@ -220,7 +220,7 @@ def histogram(rewards: Sequence[float], count: int) -> list[RewardBin]:
     low, high = min(rewards), max(rewards)
     if low == high:
         return [RewardBin(min=low, max=high, count=len(rewards))]
-    # Without the difference of both, which may be infinite. Distinct: the range may have fewer numbers than bins.
+    # Not computed from `high - low`, which may be infinite. Edges coincide if the range has fewer numbers than bins.
     edges = sorted({low * (1 - n / count) + high * (n / count) for n in range(1, count)} - {low, high})
     edges = [low, *(edge for edge in edges if low < edge < high), high]
     counts = Counter(min(bisect_right(edges, reward), len(edges) - 1) - 1 for reward in rewards)

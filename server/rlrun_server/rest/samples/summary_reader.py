@@ -75,7 +75,8 @@ log = logging.getLogger(__name__)
 FRESH_SECONDS = 2.0
 """Seconds for which a list of a run's summaries is cached."""
 OBJECTS_SECONDS = 60.0
-"""Seconds for which the list of all objects of a run is cached. Few objects have no summary."""
+"""Seconds for which the list of all objects of a run is cached. Only objects without a summary need the list, and they
+are few."""
 SUMMARY_BYTES = 48 * 1024**2
 """Memory for summaries of all runs, in bytes."""
 RUN_BYTES = 24 * 1024**2
@@ -139,7 +140,7 @@ class SummaryReader:
         if loaded.parts or loaded.listed:
             self._runs.put(run, loaded, loaded.size)
         else:
-            # A client can ask for any uid.
+            # Do not cache empty summaries, because a client can request any uid.
             self._runs.remove(run)
         return loaded.samples
 
@@ -187,7 +188,7 @@ class SummaryReader:
         folder = rollouts_folder(self._root, run)
 
         def fetch(file: File) -> bytes:
-            # No more than was counted: the file may have grown since it was listed.
+            # Read only the listed size, which the limits count: the file may have grown since.
             return self._store.get_range(folder / file[0], 0, file[1]) if file[1] else b""
 
         return list(self._threads.map(fetch, files))

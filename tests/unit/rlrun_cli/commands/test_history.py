@@ -294,7 +294,7 @@ def test_a_download_by_uri_needs_only_the_right_to_the_files(
 ) -> None:
     api.answers["list rladapters in namespace team"] = [ApiError(403, "Forbidden", "no")]
     answer = on_s3("download", str(layout.adapter(3)), tmp_path / "a")
-    assert (answer.code, "you can read no adapter or checkpoint with this URI" in answer.err) == (0, True)
+    assert (answer.code, "you cannot read any adapter or checkpoint with this URI" in answer.err) == (0, True)
 
 
 def test_rollouts_of_agents_name_them(on_s3: Rlrun, store: Store, layout: RunLayout) -> None:

@@ -191,9 +191,9 @@ def test_a_requirement_that_needs_a_newer_python_is_told_with_how_to_choose_it(
         find_dependencies([environment("helper>=2")])
     assert "helper==2.0 requires Python >=3.12" in text(told.value)
     assert (
-        'my-env runs with Python 3.11, which its requires-python allows; with ">=3.13" it runs with 3.13'
-        in told.value.details
-    )
+        "my-env runs with Python 3.11, because its requires-python allows that version; set "
+        'requires-python to ">=3.13" to run with Python 3.13'
+    ) in told.value.details
     assert files(find_dependencies([environment("helper>=2", python=">=3.12")])) == [f"helper-2.0-{TAG}.whl"]
 
 

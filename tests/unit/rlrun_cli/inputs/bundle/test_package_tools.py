@@ -47,5 +47,5 @@ def test_a_pip_that_does_not_respond_is_an_error_with_the_next_step(monkeypatch:
         raise subprocess.TimeoutExpired(str(command), timeout)
 
     monkeypatch.setattr(package_tools.subprocess, "run", hang)
-    with pytest.raises(CliError, match="`pip config list` did not end within 60 s"):
+    with pytest.raises(CliError, match="`pip config list` did not finish within 60 s"):
         read_settings()
