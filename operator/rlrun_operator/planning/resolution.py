@@ -78,7 +78,7 @@ def resolve_run(
     if frozen is not None:
         spec = _with_allowed_priority(_frozen_defaults(spec, frozen), settings)
         return resolve(identity, settings, spec, frozen.model, frozen.warm_start, packages)
-    references = resolve_references(spec, observation, settings)
+    references = resolve_references(spec, observation, status, settings)
     if isinstance(references, Problem):
         return references
     return resolve(identity, settings, spec, *references, packages)

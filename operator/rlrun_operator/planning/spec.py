@@ -17,6 +17,7 @@ from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.failure_policy import YEAR
+from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import find_model, split_checkpoint_id
@@ -192,9 +193,13 @@ def _parse(text: str, was_valid: bool) -> RLRunSpec | Problem:
 
 
 def resolve_references(
-    spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings
+    spec: RLRunSpec, observation: RunObservation, status: RLRunStatus, settings: OperatorSettings
 ) -> tuple[RLModelSpec, ArtifactRef | None] | Problem:
-    """Return the model, and the checkpoint to start from, or the first problem found."""
+    """Return the model, and the checkpoint to start from, or the first problem found.
+
+    A run with a checkpoint of its own continues from that one. Its start checkpoint, which retention no longer keeps
+    for it (`needs_start_checkpoint`), is then omitted if it cannot be used.
+    """
     problem = check_namespace(observation.namespace)
     if problem:
         return problem
@@ -206,7 +211,9 @@ def resolve_references(
         return problem
     warm_start = find_warm_start(spec, observation, settings)
     if isinstance(warm_start, Problem):
-        return warm_start
+        if status.last_checkpoint is None:
+            return warm_start
+        warm_start = None
     problem = (
         check_secrets(spec, observation, settings)
         or check_wandb(spec, observation)

@@ -57,8 +57,18 @@ class TrainerTimeouts:
 def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
     """Return the specification of the run's session. The run's adapter settings take precedence over the model's
     adapter settings.
+
+    Raises FatalError if the session would start from the base model although the run has a `checkpointId`. The operator
+    omits a start checkpoint that it cannot use once the run has a checkpoint of its own to resume from.
     """
     spec, model = run.spec, run.model
+    if spec.checkpoint_id is not None and resume_from is None and run.warm_start_from is None:
+        message = (
+            f"`spec.checkpointId`: checkpoint {spec.checkpoint_id} could not be used when this attempt began, and the "
+            f"run has no usable checkpoint of its own in {run.artifacts.run_uri}/checkpoints. The run does not start "
+            "from the base model instead. Start a new run from another checkpoint."
+        )
+        raise FatalError(Problem(reason=Reason.CHECKPOINT_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
     adapter = {name: value for name, value in spec.lora if name in Lora.model_fields and value not in (None, [])}
     return SessionSpec(
         run_uri=run.artifacts.run_uri,

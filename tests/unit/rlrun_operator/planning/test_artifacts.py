@@ -389,6 +389,53 @@ async def test_warm_start_from_a_checkpoint_whose_files_are_gone_is_refused(make
     assert world.condition("Validated")["status"] == "True"
 
 
+@pytest.mark.proves("checkpointId")
+@pytest.mark.parametrize("loss", ["deleted", "incomplete"])
+async def test_a_run_with_a_checkpoint_continues_without_its_start_checkpoint(
+    make_world: Callable[..., World], loss: str
+) -> None:
+    world = make_world(checkpointId="old")
+    uri = "s3://rlrun/team/uid-0/checkpoints/step-000005"
+    world.artifacts.folders[uri] = manifest(5)
+    old = checkpoint_object("old", 5, uri, run="old", uid="uid-0")
+    world.cluster.put(old)
+    await world.train()
+    await world.change(suspend=True)
+    if loss == "deleted":
+        del world.cluster.objects[("RLCheckpoint", "team", "old")]
+    else:
+        world.artifacts.broken[uri] = "trainer.pt is missing"
+    await world.change(2, suspend=False)
+    reason = {"deleted": "CheckpointNotFound", "incomplete": "CheckpointIncomplete"}[loss]
+    assert world.condition("Validated")["reason"] == reason, "the run would start from the base model"
+    save(world, 3)
+    await world.start()
+    assert world.status["lastCheckpoint"] == name(3)
+    assert world.condition("Validated")["status"] == "True"
+    assert world.status["attempt"] == 2
+    assert "warmStartFrom" not in world.config
+    assert world.config["spec"]["checkpointId"] == "old"
+
+
+@pytest.mark.proves("checkpointId")
+async def test_a_run_that_has_lost_all_its_checkpoints_needs_its_start_checkpoint_again(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(checkpointId="old")
+    uri = "s3://rlrun/team/uid-0/checkpoints/step-000005"
+    world.artifacts.folders[uri] = manifest(5)
+    world.cluster.put(checkpoint_object("old", 5, uri, run="old", uid="uid-0"))
+    save(world, 3)
+    await world.train()
+    await world.change(suspend=True)
+    assert world.status["lastCheckpoint"] == name(3)
+    del world.cluster.objects[("RLCheckpoint", "team", "old")]
+    del world.artifacts.folders[place(3)]
+    await world.change(2, suspend=False)
+    assert world.condition("Validated")["reason"] == "CheckpointNotFound"
+    assert world.cluster.all("Job", "ReplicaSet") == []
+
+
 @pytest.mark.parametrize("is_noticed", [False, True], ids=["first", "after its operator"])
 async def test_a_run_does_not_start_from_a_checkpoint_that_was_changed(
     make_world: Callable[..., World], is_noticed: bool

@@ -191,7 +191,7 @@ def judge(run: Obj, settings: OperatorSettings = SETTINGS, namespace: str = "tea
     """The problem of a run with these fields, and of what was seen of its references."""
     obj = run_object(namespace=namespace, **run)
     observation = RunObservation(**{"run": obj, "models": (model_object(),), **seen})
-    found = resolve_references(run_spec(**run), observation, settings)
+    found = resolve_references(run_spec(**run), observation, observation.status, settings)
     return found if isinstance(found, Problem) else None
 
 

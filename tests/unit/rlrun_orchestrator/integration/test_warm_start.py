@@ -5,10 +5,12 @@ from typing import Any, ClassVar
 
 import pytest
 from aiohttp import web
+from rlrun.constants import ExitCode
 from rlrun.protocol.environment import GroupRequest
 from rlrun_orchestrator.data.example_buffer import BufferSettings, Example, ExampleBuffer
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 
+from tests.support.expectations import lacks, present
 from tests.support.fake_environment import FakeEnvironment
 from tests.support.run_processes import RUN_URI, World
 from tests.support.train_bodies import body_of
@@ -179,3 +181,17 @@ async def test_a_trainer_that_dies_before_the_first_checkpoint_of_its_own_starts
     made = [(step, body_of(batch.samples, batch.batch_id)) for step, batch in world.trainer.batches]
     assert [step for step, _ in made] == [0, 1, 0, 1, 2]
     assert made[:2] == made[2:4]
+
+
+@pytest.mark.proves("checkpointId")
+async def test_a_run_without_any_usable_checkpoint_does_not_start_from_the_base_model(world: World) -> None:
+    """The operator leaves out a start checkpoint that is gone if the run has checkpoints, all of which are corrupt."""
+    world.spec = MORE | {"maxSteps": 4, "checkpointId": "other"}
+    for step in (2, 4):
+        world.store.objects[f"{RUN_URI}/checkpoints/step-{step:06d}/manifest.json"] = b"{"
+    await world.start()
+    assert await world.run() == ExitCode.CONFIGURATION
+    problem = present(world.last_word.problem)
+    assert problem.reason == "CheckpointNotFound"
+    assert not lacks(problem.message, "`spec.checkpointId`", "other", f"{RUN_URI}/checkpoints", "Start a new run")
+    assert not world.trainer.opened
