@@ -4,12 +4,14 @@ Each check returns a `Problem` with a remedy. No problem is final, because a mis
 """
 
 import json
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
 from rlrun.api.base.address_rules import AddressRules, refusal_message
+from rlrun.api.base.names import snake
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.base.received import InputInvalid, check_value, to_input_invalid
 from rlrun.api.base.rules import ADMITTED
@@ -17,6 +19,7 @@ from rlrun.api.checkpoint import RLCheckpoint
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.failure_policy import YEAR
+from rlrun.api.run_sections.rollouts import Sampling, SamplingOverrides
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import ConditionType, Reason
 from rlrun.kube.objects import Obj
@@ -206,7 +209,9 @@ def resolve_references(
     model = find_model(spec.model, observation.models)
     if isinstance(model, Problem):
         return model
-    problem = check_lengths(spec, model) or check_training(spec, model) or check_arguments(spec)
+    # Rules between fields hold for new runs only: an earlier version may have accepted this one without them.
+    problem = check_sampling(spec) if status.resolved is None else None
+    problem = problem or check_lengths(spec, model) or check_training(spec, model) or check_arguments(spec)
     if problem:
         return problem
     warm_start = find_warm_start(spec, observation, settings)
@@ -240,6 +245,38 @@ def check_namespace(namespace: str) -> Problem | None:
             f"Start the run in a namespace with a different name."
         ),
     )
+
+
+def check_sampling(spec: RLRunSpec) -> Problem | None:
+    """Return a problem if the overrides of an environment and the run's sampling section together violate a rule of
+    that section. The API server checks these rules for the section itself; its schemas have no rules in list items.
+    """
+    for overrides in _sampling_overrides(spec):
+        sampling, paths = spec.sampling, dict.fromkeys(Sampling.model_fields, "spec.sampling")
+        for path, section in overrides.items():
+            if section is not None:
+                sampling = section.apply_to(sampling)
+                paths |= {name: path for name, value in section if value is not None}
+        for rule in Sampling.spec_rules:
+            if rule.is_satisfied(sampling):
+                continue
+            values = sampling.model_dump(mode="json", by_alias=True)
+            found = [f"`{paths[snake(name)]}.{name}` is {json.dumps(values[name])}" for name in sorted(rule.reads)]
+            return Problem(
+                reason=Reason.INVALID_SPEC,
+                message=f"{' and '.join(found)}, which apply to the same rollouts: {rule.message}. Start a new run in "
+                "which one of these fields is changed or removed.",
+            )
+    return None
+
+
+def _sampling_overrides(spec: RLRunSpec) -> Iterator[dict[str, SamplingOverrides | None]]:
+    """Yield the overrides of each environment by path, in the order in which they apply to the run's section."""
+    for i, entry in enumerate(spec.env):
+        yield {f"spec.env[{i}].sampling": entry.sampling}
+    if spec.eval is not None:
+        for i, exam in enumerate(spec.eval.env):
+            yield {"spec.eval.sampling": spec.eval.sampling, f"spec.eval.env[{i}].sampling": exam.sampling}
 
 
 def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:

@@ -265,6 +265,66 @@ def test_arguments_that_no_process_can_get_are_named_with_size_and_limit(spec: O
     assert not lacks(found.message, *names, "130048 bytes")
 
 
+def in_environments(sampling: Obj, train: Obj | None = None, **evaluation: Obj) -> Obj:
+    """A run with this sampling section, overrides of its second environment, and those of `eval` and its environment."""
+    env = [{"id": "o/first"}, {"id": "o/second", "sampling": train or {}}]
+    if not evaluation:
+        return {"sampling": sampling, "env": env}
+    exam = [{"id": "o/exam", "sampling": evaluation.get("env", {})}]
+    return {"sampling": sampling, "env": env, "eval": {"sampling": evaluation.get("all", {}), "env": exam}}
+
+
+THINKING, EFFORT = {"enableThinking": False}, {"reasoningEffort": "low"}
+LEAST, MOST = {"minTokens": 20}, {"maxTokens": 10}
+
+
+@pytest.mark.parametrize(
+    ("run", "names"),
+    [
+        (in_environments(LEAST, MOST), ("`spec.env[1].sampling.maxTokens` is 10", "`spec.sampling.minTokens` is 20")),
+        (in_environments(LEAST, all=MOST), ("`spec.eval.sampling.maxTokens` is 10",)),
+        (in_environments(LEAST, env=MOST), ("`spec.eval.env[0].sampling.maxTokens` is 10",)),
+        (
+            in_environments(THINKING, EFFORT),
+            ('`spec.env[1].sampling.reasoningEffort` is "low"', "`spec.sampling.enableThinking` is false"),
+        ),
+        (
+            in_environments({}, THINKING | EFFORT),
+            ("`spec.env[1].sampling.reasoningEffort`", "`spec.env[1].sampling.enableThinking`"),
+        ),
+        (
+            in_environments({}, all=THINKING, env=EFFORT),
+            ("`spec.eval.env[0].sampling.reasoningEffort`", "`spec.eval.sampling.enableThinking`"),
+        ),
+    ],
+    ids=["tokens", "of evaluations", "of one", "reasoning", "within one section", "of evaluations and of one"],
+)
+def test_overrides_of_an_environment_satisfy_the_rules_of_the_sampling_section(run: Obj, names: tuple[str, ...]) -> None:
+    found = present(judge(run))
+    assert found.reason == "InvalidSpec"
+    assert not lacks(found.message, *names, "Start a new run")
+
+
+def test_a_run_that_an_earlier_version_has_accepted_continues_without_rules_between_fields() -> None:
+    run = in_environments(LEAST, MOST)
+    accepted = {**run_object(**run), "status": {"resolved": {"maxTokens": 100}}}
+    observation = RunObservation(accepted, models=(model_object(),))
+    assert not isinstance(resolve_references(run_spec(**run), observation, observation.status, SETTINGS), Problem)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        in_environments(LEAST, {"maxTokens": 20}, all=MOST, env={"maxTokens": 30}),
+        in_environments(THINKING, {"enableThinking": True}, env={"enableThinking": True}),
+        in_environments({}, EFFORT, all=THINKING),
+    ],
+    ids=["an environment of eval has more", "the same variable", "training and evaluation differ"],
+)
+def test_overrides_that_replace_a_conflict_are_accepted(run: Obj) -> None:
+    assert judge(run) is None
+
+
 def test_only_small_specs_are_kept_parsed() -> None:
     """The operator's memory must not depend on what tenants write."""
     small, large = (
