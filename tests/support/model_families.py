@@ -49,7 +49,8 @@ HYBRID = ["linear_attention", "full_attention"] * 2
 FAMILIES: dict[str, dict[str, Any]] = {
     # Dense, with attention only.
     "llama": {}, "qwen2": {}, "qwen3": {}, "mistral": {}, "ministral3": {}, "gemma2": {}, "gemma3_text": {},
-    "gemma4_text": {}, "phi3": {"original_max_position_embeddings": 256}, "olmo3": {}, "glm4": {}, "smollm3": {},
+    "gemma4_text": {"attention_k_eq_v": True}, "phi3": {"original_max_position_embeddings": 256}, "olmo3": {},
+    "glm4": {}, "smollm3": {},
     "granite": {"logits_scaling": 2.0}, "exaone4": {}, "cohere2": {}, "hunyuan_v1_dense": {}, "nemotron": {},
     "seed_oss": {"residual_dropout": 0.3, "attention_dropout": 0.3},
     "starcoder2": {"residual_dropout": 0.3, "embedding_dropout": 0.3, "attention_dropout": 0.3},

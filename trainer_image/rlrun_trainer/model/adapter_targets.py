@@ -3,8 +3,9 @@
 A name in `targetModules` selects the linear layers of the decoder whose full name ends with it. `all-linear` selects
 every layer that the trainer can train and vLLM can serve. No name selects a router or a routed expert: the trainer does
 not write the formats in which vLLM serves adapters on experts, and vLLM's CPU engine serves none. Neither does a name
-select the indexer of a sparse attention, which gets no gradient, or a layer with a computation of its own. peft would
-replace names like `gate_proj` by the experts of a mixture, so it gets full names of layers.
+select the indexer of a sparse attention, which gets no gradient, a layer with a computation of its own, or one whose
+adapter vLLM 0.32 ignores or computes differently. peft would replace names like `gate_proj` by the experts of a
+mixture, so it gets full names of layers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,9 @@ OUTSIDE = "not a layer of the language model"
 INDEXER = "a layer that chooses tokens for sparse attention, which gets no gradient"
 DIRECT = "a layer whose weights kernels of the engine or the trainer read directly, bypassing its adapter"
 CONVERTED = "a layer that the model's files store in another form, so that no name of an adapter fits it in the engine"
+UNNAMED = "a shared expert that vLLM lists inside the routed experts, where no name of an adapter fits it"
+KEYS_ONLY = "a projection to keys and values at once, to which vLLM applies an adapter for the keys only"
+REORDERED = "a projection whose rows vLLM reorders when it loads the weights, but not those of its adapter"
 WITHOUT_ADAPTERS = frozenset({"kimi_linear", "kimi_k25", "mimo_v2_flash", "minimax_m3_vl"})
 """Values of `model_type` for which vLLM 0.32 has models without the interface `SupportsLoRA`."""
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
@@ -179,5 +183,16 @@ def _refusal(model: Any, name: str, layer: torch.nn.Linear) -> str | None:
     # vLLM multiplies by the weights of DeepSeek V4's compressor without calling the layer.
     if "compressor" in parts:
         return DIRECT
+    family = model.config.get_text_config().model_type
+    # vLLM has no model of its own for this family. In transformers', which it wraps, the experts come first and hold
+    # the shared ones, so vLLM registers these as `experts._shared_experts...` only.
+    if family == "mistral4" and "shared_experts" in parts:
+        return UNNAMED
+    # vLLM computes rotary embeddings by halves of a head, the checkpoint's weights by pairs.
+    if family == "llama4_text" and parts[-1] in ("q_proj", "k_proj"):
+        return REORDERED
+    # Gemma 4's `attention_k_eq_v`: vLLM loads the weights into two slices of its layer, the adapter into one.
+    if parts[-1] == "k_proj" and getattr(block, "v_proj", layer) is None:
+        return KEYS_ONLY
     # A subclass may compute something else, such as DeepSeek V4's block-diagonal projection.
     return None if type(layer) is torch.nn.Linear else f"a {type(layer).__name__}, which adapters do not compute"

@@ -108,10 +108,14 @@ def test_a_family_is_trained_with_exact_probabilities_in_every_layer(tmp_path: P
         ("glm_moe_dsa", "weights_proj", "chooses tokens for sparse attention"),
         ("deepseek_v4", "o_a_proj", "a DeepseekV4GroupedLinear, which adapters do not compute"),
         ("deepseek_v4", "compressor.kv_proj", "read directly, bypassing its adapter"),
+        ("mistral4", "shared_experts.down_proj", "lists inside the routed experts"),
+        ("llama4_text", "q_proj", "whose rows vLLM reorders"),
+        ("llama4", "k_proj", "whose rows vLLM reorders"),
+        ("gemma4_text", "layers.1.self_attn.k_proj", "for the keys only"),
         ("qwen3_vl", "qkv", "not a layer of the language model"),
     ],
 )
-def test_a_layer_that_an_adapter_cannot_train_is_refused_with_the_reason(
+def test_a_layer_that_cannot_be_trained_or_served_is_refused_with_the_reason(
     tmp_path: Path, family: str, target: str, words: str
 ) -> None:
     base = load(tmp_path, family)
