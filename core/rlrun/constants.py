@@ -320,6 +320,7 @@ class Reason(StrEnum):
     S3_ARTIFACT_CORRUPT = "S3ArtifactCorrupt"
     ARTIFACT_CHANGED = "ArtifactChanged"
     S3_FULL = "S3Full"
+    S3_TOO_MANY_OBJECTS = "S3TooManyObjects"
     S3_ERROR = "S3Error"
     S3_NOT_IMPLEMENTED = "S3NotImplemented"
     INSTALLATION_MISMATCH = "InstallationMismatch"

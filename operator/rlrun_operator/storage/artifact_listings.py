@@ -2,6 +2,9 @@
 
 S3 sends no events. A listing is reused while no upload is due, the run's attempt, pods and reports have not changed,
 and the listing is younger than `artifactSweepSeconds`. After `forget`, the next reconcile lists S3.
+
+A run whose listing fails because of the number of its files is listed again only after `artifactSweepSeconds`, whatever
+happens meanwhile: each attempt costs seconds of a thread and of the interpreter, and the run's trainer could cause it.
 """
 
 import random
@@ -22,7 +25,8 @@ from rlrun_operator.planning.artifacts import UploadSchedule
 from rlrun_operator.planning.observation import RunKey
 from rlrun_operator.resources.platform import run_layout
 from rlrun_operator.runtime.metrics import S3_LISTINGS
-from rlrun_operator.storage.artifact_store import ArtifactStore, ReadyArtifact
+from rlrun_operator.storage.artifact_store import ArtifactStore, ReadyArtifact, TooManyObjects
+from rlrun_operator.storage.store_call import CallTooLong
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,15 @@ class _Kept:
     until: float
 
 
+@dataclass(frozen=True)
+class _Failed:
+    """Listing that failed because of the number of the run's files."""
+
+    uid: str
+    problem: Problem
+    until: float
+
+
 class ArtifactListings:
     """Listings by run. Use from one event loop only."""
 
@@ -108,16 +121,22 @@ class ArtifactListings:
         self._clock = clock
         self._spread = spread or (lambda: random.uniform(0.8, 1.2))
         self._kept: dict[RunKey, _Kept] = {}
+        self._failed: dict[RunKey, _Failed] = {}
         self._written: dict[RunKey, dict[tuple[str, int, str], datetime | None]] = {}
         """Times at which S3 received the manifests of the latest listing, by kind, step and digest."""
 
     def forget(self, key: RunKey) -> None:
-        """Make the next reconcile of the run list S3 and read the manifests again."""
+        """Make the next reconcile of the run list S3 and read the manifests again, unless it has too many files."""
         self._kept.pop(key, None)
         self._written.pop(key, None)
 
     async def list(self, request: ListingRequest, *, is_fresh: bool = False) -> ArtifactListing:
-        """Return the folders of the run, from S3 or from the last listing. `is_fresh` always lists S3."""
+        """Return the folders of the run, from S3 or from the last listing. `is_fresh` lists S3, unless the run has too
+        many files.
+        """
+        failed = self._failed.get(request.key)
+        if failed is not None and failed.uid == request.run["metadata"]["uid"] and self._clock() < failed.until:
+            return ArtifactListing(problem=failed.problem, is_kept=True)
         kept = self._kept.get(request.key)
         if kept is not None and not is_fresh and self._is_valid(kept, request):
             return ArtifactListing(kept.folders, is_kept=True)
@@ -131,12 +150,27 @@ class ArtifactListings:
         S3_LISTINGS.inc()
         try:
             folders = await self._artifacts.list(request.variables, layout, compared)
+        except (TooManyObjects, CallTooLong) as error:
+            return self._on_failure(request, error)
         except StoreError as error:
             return ArtifactListing(problem=error.problem)
-        until = self._clock() + self._settings.artifact_sweep_seconds * self._spread()
+        until = self._next_sweep()
         self._written[request.key] = {(f.kind, f.step, f.digest): f.written for f in folders if f.digest}
         self._kept[request.key] = _Kept(folders, ready, request.fingerprint, request.step, until)
         return ArtifactListing(folders)
+
+    def _next_sweep(self) -> float:
+        return self._clock() + self._settings.artifact_sweep_seconds * self._spread()
+
+    def _on_failure(self, request: ListingRequest, error: StoreError) -> ArtifactListing:
+        now, until = self._clock(), self._next_sweep()
+        seconds = self._settings.artifact_sweep_seconds
+        message = f"{error}. The operator lists the run's artifacts again after about {seconds:.0f} s."
+        problem = Problem(reason=error.reason, message=message)
+        # Deleted runs have no other event that removes their failures.
+        self._failed = {key: failed for key, failed in self._failed.items() if now < failed.until}
+        self._failed[request.key] = _Failed(request.run["metadata"]["uid"], problem, until)
+        return ArtifactListing(problem=problem)
 
     def _is_valid(self, kept: _Kept, request: ListingRequest) -> bool:
         if self._clock() >= kept.until or kept.fingerprint != request.fingerprint:

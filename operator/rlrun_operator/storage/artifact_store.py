@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from rlrun.constants import Reason
 from rlrun.garbage_collection.installation import InstallationMismatch, ensure_mark
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri, step_of
-from rlrun.storage.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
+from rlrun.storage.manifest import MAX_FILES, MAX_MANIFEST_BYTES, FileEntry, Manifest
 from rlrun.storage.store import (
     ArtifactChanged,
     BodyInterrupted,
@@ -77,6 +77,12 @@ LARGE_BYTES = 64 * 1024
 NAME_CHARACTERS = 200
 """Maximum number of characters of a file name in a message."""
 LARGEST_REWARD = 1e300
+MAX_OBJECTS = 200_000
+"""Maximum number of objects in a run's folder of checkpoints, and in its folder of adapters. 10,000 checkpoints of 16
+files stay below. A listing of as many takes 30 to 100 MiB, and more pages than 20 s allow on a slow node.
+"""
+MAX_ARTIFACT_OBJECTS = 2 * MAX_FILES
+"""Maximum number of objects in the folder of one artifact. An interrupted upload may leave a second object per file."""
 CHECK_SECONDS = 10.0
 """Seconds for which a check of bucket and credentials is cached."""
 
@@ -88,6 +94,18 @@ class CircuitOpen(Unreachable):
         super().__init__(
             f"the S3 endpoint {endpoint} does not respond to the operator, which retries every few seconds: check the "
             f"S3 service, the endpoint's DNS name, and that NetworkPolicies allow the operator to reach it"
+        )
+
+
+class TooManyObjects(StoreError):
+    """A folder contains more objects than the operator lists."""
+
+    reason = Reason.S3_TOO_MANY_OBJECTS
+
+    def __init__(self, folder: object, limit: int) -> None:
+        super().__init__(
+            f"{folder} contains more than {limit:,} objects, so the operator does not list it: delete objects that "
+            f"belong to no artifact with a client of the bucket, and stop the run if its trainer writes them"
         )
 
 
@@ -338,21 +356,34 @@ def outcome_of(error: BaseException, *, is_answered: bool) -> CallOutcome:
     return CallOutcome.ANSWERED if isinstance(error, StoreError) else CallOutcome.ABANDONED
 
 
+def _walk(store: Store, uri: S3Uri, limit: int) -> Iterator[StoredObject]:
+    """Yield every object below the folder. Raises TooManyObjects after `limit` objects."""
+    for number, stored in enumerate(store.walk(uri)):
+        if number >= limit:
+            raise TooManyObjects(uri, limit)
+        yield stored
+
+
 def _list(store: Store, layout: RunLayout, ready: ReadyArtifacts) -> list[ObservedArtifact]:
     artifacts = []
     for folder, kind in FOLDER_KINDS.items():
         folder_uri = layout.root / folder
-        folders: dict[str, dict[str, StoredObject]] = defaultdict(dict)
+        # Only sizes are kept of the files, because a trainer may write as many as the limit allows.
+        folders: dict[str, dict[str, int]] = defaultdict(dict)
+        written: dict[str, datetime] = {}
         # One listing for all folders, instead of one request per checkpoint and reconcile.
-        for stored in store.walk(folder_uri):
+        for stored in _walk(store, folder_uri, MAX_OBJECTS):
             head, _, inner = stored.key.removeprefix(f"{folder_uri.key}/").partition("/")
-            folders[head][inner] = stored
-        for name, files in sorted(folders.items()):
+            folders[head][inner] = stored.size
+            if inner == MANIFEST:
+                written[head] = stored.modified
+        for name, sizes in sorted(folders.items()):
             try:
                 step = step_of(name)
             except ValueError:
                 continue
-            artifacts.append(_inspect(store, kind, step, folder_uri / name, files, ready.get((kind, step))))
+            known = ready.get((kind, step))
+            artifacts.append(_inspect(store, kind, step, folder_uri / name, sizes, written.get(name), known))
     return artifacts
 
 
@@ -361,14 +392,14 @@ def _inspect(
     kind: ArtifactObjectKind,
     step: int,
     uri: S3Uri,
-    files: Mapping[str, StoredObject],
+    sizes: Mapping[str, int],
+    written: datetime | None,
     known: ReadyArtifact | None,
 ) -> ObservedArtifact:
-    manifest_object = files.get(MANIFEST)
-    if manifest_object is None:
+    """Return the artifact in a folder with files of these sizes, whose manifest S3 received at `written`."""
+    if written is None:
         missing = f"{MANIFEST} is missing in S3: the artifact is being uploaded again, or was deleted."
         return ObservedArtifact(kind, step, str(uri), problem=None if known is None else missing)
-    sizes, written = {name: stored.size for name, stored in files.items()}, manifest_object.modified
     if known is not None and written == known.written and sum(sizes.values()) - sizes[MANIFEST] == known.size:
         return ObservedArtifact(kind, step, str(uri), digest=known.digest, written=written)
     try:
@@ -438,7 +469,8 @@ def _missing_files(manifest: Manifest, files: Mapping[str, int]) -> str | None:
 
 
 def _verify(store: Store, uri: S3Uri, digest: str) -> str | Problem:
-    sizes = dict(store.list_files(uri))
+    prefix = f"{uri.key}/"
+    sizes = {stored.key.removeprefix(prefix): stored.size for stored in _walk(store, uri, MAX_ARTIFACT_OBJECTS)}
     try:
         stored = _read_manifest(store, uri, sizes) if MANIFEST in sizes else None
     except Corrupt as error:

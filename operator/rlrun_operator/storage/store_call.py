@@ -44,6 +44,10 @@ class StoreTimeout(Unreachable):
     """Raised if a call exceeds its time limit although S3 may be available."""
 
 
+class CallTooLong(StoreTimeout):
+    """Raised if S3 responds, but not to all requests of the call within its time limit."""
+
+
 class CallEnded(Exception):
     """Raised in the thread when the caller no longer waits, so that no further request is sent."""
 
@@ -121,7 +125,7 @@ class StoreCall:
             )
         if is_silent:
             return Unreachable(f"the S3 endpoint {endpoint} has not responded for {silence}")
-        return StoreTimeout(f"a call to the S3 endpoint {endpoint} did not finish within {total}; the call is retried")
+        return CallTooLong(f"a call to the S3 endpoint {endpoint} did not finish within {total}; the call is retried")
 
     def _check_caller(self) -> None:
         if self._has_ended:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 from rlrun.storage.store import BucketMissing, StoreError, Unreachable
+from rlrun_operator.storage.artifact_store import TooManyObjects
 
 from tests.support.cluster_objects import checkpoint_object
 from tests.support.fake_artifacts import manifest
+from tests.support.fake_poller import training
 from tests.support.operator_world import World
 
 
@@ -27,6 +29,18 @@ async def test_a_finished_run_is_not_deleted_while_its_artifacts_are_unknown(mak
     assert world.cluster.find("RLRun", "reverse") is None
 
 
+async def test_a_run_with_too_many_files_says_so_and_goes_on(world: World) -> None:
+    await world.start()
+    folder = "s3://rlrun/team/uid-1/checkpoints"
+    world.artifacts.errors["list"] = TooManyObjects(folder, 200_000)
+    world.poller.answer = training(7)
+    await world.reconcile(2)
+    condition = world.condition("ArtifactsListed")
+    assert (condition["status"], condition["reason"]) == ("False", "S3TooManyObjects")
+    assert condition["message"].startswith(f"{folder} contains more than 200,000 objects")
+    assert world.status["phase"] == "Running"
+
+
 async def test_a_finished_run_is_not_deleted_while_there_are_no_credentials(make_world: Callable[..., World]) -> None:
     world = make_world(ttlSecondsAfterFinished=0)
     await world.start()
@@ -40,7 +54,7 @@ async def test_a_finished_run_is_not_deleted_while_there_are_no_credentials(make
     assert world.cluster.find("RLRun", "reverse") is None
 
 
-@pytest.mark.parametrize("error", [Unreachable("no answer"), BucketMissing("no bucket")])
+@pytest.mark.parametrize("error", [Unreachable("no answer"), BucketMissing("no bucket"), TooManyObjects("s3://b", 5)])
 async def test_a_run_waits_while_the_files_of_its_checkpoint_are_unknown(
     make_world: Callable[..., World], error: StoreError
 ) -> None:

@@ -14,6 +14,8 @@ from rlrun.protocol.problem import Problem
 from rlrun.storage.store import StoreError
 from rlrun_operator.planning.artifacts import UploadSchedule
 from rlrun_operator.storage.artifact_listings import ArtifactListings, ListingRequest
+from rlrun_operator.storage.artifact_store import TooManyObjects
+from rlrun_operator.storage.store_call import CallTooLong
 
 from tests.support.cluster_objects import run_object
 from tests.support.fake_artifacts import FakeArtifacts, manifest
@@ -122,3 +124,32 @@ async def test_an_error_is_reported_and_not_kept(bench: Bench, monkeypatch: pyte
         found = await bench.listings.list(bench.request)
         assert (found.folders, found.is_kept) == (None, False)
         assert found.problem == Problem(reason=Reason.S3_ERROR, message="no answer")
+
+
+@pytest.mark.parametrize("error", [TooManyObjects(URI, 5), CallTooLong("over after 20 s")], ids=type)
+async def test_a_run_with_too_many_files_is_listed_once_in_each_sweep(bench: Bench, error: StoreError) -> None:
+    """Its trainer may change reports and pods as often as it likes, and other runs are listed as always."""
+    listings, artifacts = bench.listings, bench.artifacts
+    artifacts.errors["list"] = error
+    first = await listings.list(bench.request, is_fresh=True)
+    assert first.problem
+    assert (first.folders, first.problem.reason, first.is_kept) == (None, error.reason, False)
+    assert first.problem.message == f"{error}. The operator lists the run's artifacts again after about 900 s."
+    del artifacts.errors["list"]
+    bench.now = SETTINGS.artifact_sweep_seconds - 1
+    listings.forget(bench.request.key)
+    for changes in ({}, {"report": report(10)}, {"pods": []}, {"status": RLRunStatus(phase=Phase.failed)}):
+        found = await listings.list(replace(bench.request, **changes), is_fresh=True)
+        assert (found.folders, found.problem, found.is_kept) == (None, first.problem, True)
+    assert (await listings.list(replace(bench.request, run=run_object("other", uid="uid-2")))).problem is None
+    assert (await listings.list(replace(bench.request, run=run_object(uid="uid-3")))).problem is None
+    bench.now += 1
+    assert (await listings.list(bench.request)).folders
+
+
+async def test_failures_of_deleted_runs_are_not_kept(bench: Bench) -> None:
+    bench.artifacts.errors["list"] = TooManyObjects(URI, 5)
+    for number in range(3):
+        await bench.listings.list(replace(bench.request, run=run_object(f"run-{number}")))
+        bench.now += SETTINGS.artifact_sweep_seconds
+    assert len(bench.listings._failed) == 1
