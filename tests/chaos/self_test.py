@@ -340,9 +340,10 @@ def _status_last() -> AbstractContextManager[Any]:
 def _partial_ready() -> AbstractContextManager[Any]:
     inspect = artifact_store._inspect
 
-    def other(store: Store, kind: Any, step: int, uri: S3Uri, files: Any, known: Any) -> Any:
-        if MANIFEST in files:
-            return inspect(store, kind, step, uri, files, known)
+    def other(store: Store, kind: Any, step: int, uri: S3Uri, *found: Any) -> Any:
+        sizes, *_ = found
+        if MANIFEST in sizes:
+            return inspect(store, kind, step, uri, *found)
         promised = Manifest(kind=ArtifactKind.checkpoint, files=[], created_at=START, step=step, policy_version=step)
         return artifact_catalog.ObservedArtifact(kind, step, str(uri), promised)
 

@@ -266,7 +266,7 @@ def test_arguments_that_no_process_can_get_are_named_with_size_and_limit(spec: O
 
 
 def in_environments(sampling: Obj, train: Obj | None = None, **evaluation: Obj) -> Obj:
-    """A run with this sampling section, overrides of its second environment, and those of `eval` and its environment."""
+    """A run with this sampling section, overrides of its second environment, and of `eval` and its environment."""
     env = [{"id": "o/first"}, {"id": "o/second", "sampling": train or {}}]
     if not evaluation:
         return {"sampling": sampling, "env": env}
@@ -299,7 +299,7 @@ LEAST, MOST = {"minTokens": 20}, {"maxTokens": 10}
     ],
     ids=["tokens", "of evaluations", "of one", "reasoning", "within one section", "of evaluations and of one"],
 )
-def test_overrides_of_an_environment_satisfy_the_rules_of_the_sampling_section(run: Obj, names: tuple[str, ...]) -> None:
+def test_overrides_of_an_environment_satisfy_the_rules_of_sampling(run: Obj, names: tuple[str, ...]) -> None:
     found = present(judge(run))
     assert found.reason == "InvalidSpec"
     assert not lacks(found.message, *names, "Start a new run")
