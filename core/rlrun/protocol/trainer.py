@@ -108,9 +108,9 @@ class SessionState(Schema):
     policy: PolicyRef
     """Newest published policy, complete in S3 or, while S3 is unreachable, on the trainer."""
     checkpoints: list[int] = Field(default_factory=list, max_length=MAX_STEPS)
-    """Steps whose checkpoint is complete in S3, oldest first."""
+    """Steps, from the step at which the session started, whose checkpoint is complete in S3, oldest first."""
     adapters: list[int] = Field(default_factory=list, max_length=MAX_STEPS)
-    """Steps whose adapter artifact is complete in S3, oldest first."""
+    """Steps, from the step at which the session started, whose adapter is complete in S3, oldest first."""
     uploads_pending: int = 0
     problem: Problem | None = None
     """Reason why uploads or policies currently do not reach S3, or None."""

@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from rlrun.api.model import Lora
@@ -100,22 +101,22 @@ def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) ->
     )
 
 
-def complete_checkpoints(store: Store, layout: RunLayout) -> list[S3Uri]:
-    """Return the run's complete checkpoints, newest first. Raises StoreError."""
+def checkpoint_steps(store: Store, layout: RunLayout) -> list[int]:
+    """Return the steps of the run's checkpoints, newest first, including incomplete checkpoints. Raises StoreError."""
     steps = []
     for folder in store.list_folders(layout.checkpoints):
-        try:
+        with contextlib.suppress(ValueError):
             steps.append(step_of(folder))
-        except ValueError:
-            continue
-    checkpoints = []
-    for step in sorted(steps, reverse=True):
-        try:
-            if store.is_complete(layout.checkpoint(step)):
-                checkpoints.append(layout.checkpoint(step))
-        except Corrupt as error:
-            log.warning("%s", error)
-    return checkpoints
+    return sorted(steps, reverse=True)
+
+
+def is_usable(store: Store, checkpoint: S3Uri) -> bool:
+    """Return True if the checkpoint is complete. Costs two requests. Raises StoreError."""
+    try:
+        return store.is_complete(checkpoint)
+    except Corrupt as error:
+        log.warning("%s", error)
+        return False
 
 
 class TrainerSession:
@@ -153,8 +154,9 @@ class TrainerSession:
         is in seconds. If it is None, the deadline for an unreachable trainer applies.
         """
         deadline = self._timeouts.unreachable if deadline is None else deadline
-        candidates: list[S3Uri | None] = [*await self._checkpoints(deadline), None]
-        for checkpoint in candidates:
+        steps = iter(await self._read(partial(checkpoint_steps, self._store, self._layout), deadline))
+        while True:
+            checkpoint = await self._next_checkpoint(steps, deadline)
             spec = session_spec(self._run, self._schedule.max_steps, checkpoint)
             source = checkpoint or self._run.warm_start_from or "the base"
             log.info("opening the trainer session; if it does not exist yet, it will start from %s", source)
@@ -172,7 +174,6 @@ class TrainerSession:
                     raise
                 log.warning("checkpoint %s cannot be used: %s", checkpoint, failure)
                 self._conditions.add_warning(failure.problem)
-        raise AssertionError("unreachable: the last candidate neither returned nor raised")
 
     async def _open(self, spec: SessionSpec, deadline: float) -> SessionState:
         async def put() -> SessionState:
@@ -284,13 +285,31 @@ class TrainerSession:
             await asyncio.sleep(min(1.0, self._timeouts.poll_interval))
             known = await self.state()
 
-    async def _checkpoints(self, deadline: float) -> list[S3Uri]:
+    async def _next_checkpoint(self, steps: Iterator[int], deadline: float) -> S3Uri | None:
+        """Return the next complete checkpoint of `steps`, or None if no step is left. A run may have thousands of
+        checkpoints, and usually needs the first one only.
+        """
+        start = time.monotonic()
+        for incomplete, step in enumerate(steps):
+            if incomplete and time.monotonic() - start > deadline:
+                message = (
+                    f"no complete checkpoint was found within {deadline:g} s: the newest {incomplete} folders below "
+                    f"{self._layout.checkpoints} are incomplete. Restore their files, or delete them"
+                )
+                raise FatalError(Problem(reason=Reason.CHECKPOINT_INCOMPLETE, message=message), ExitCode.RESTART)
+            checkpoint = self._layout.checkpoint(step)
+            if await self._read(partial(is_usable, self._store, checkpoint), deadline):
+                return checkpoint
+        return None
+
+    async def _read(self, call: Callable[[], T], deadline: float) -> T:
+        """Return the result of `call`, which reads S3. Repeats it for at most `deadline` seconds."""
         start = time.monotonic()
         while True:
             try:
-                checkpoints = await asyncio.to_thread(complete_checkpoints, self._store, self._layout)
+                result = await asyncio.to_thread(call)
                 self._conditions.set_waiting("s3", None)
-                return checkpoints
+                return result
             except StoreError as error:
                 self._conditions.set_waiting("s3", error.problem)
                 if time.monotonic() - start > deadline:

@@ -53,15 +53,18 @@ def wait_after(failures: int) -> float:
     return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(failures - 1, 30))
 
 
-def completed_steps(store: Store, folder: S3Uri, known: frozenset[int] = frozenset()) -> list[int]:
-    """Return the steps below `folder` with a readable manifest, oldest first.
+def completed_steps(store: Store, folder: S3Uri, first: int, known: frozenset[int] = frozenset()) -> list[int]:
+    """Return the steps below `folder`, from `first` on, with a readable manifest, oldest first.
 
-    Manifests of steps in `known` are not read again.
+    Manifests of earlier steps are not read, because a run may have thousands of them, and those of steps in `known` are
+    not read again.
     """
     steps = []
     for name in store.list_folders(folder):
         try:
             step = step_of(name)
+            if step < first:
+                continue
             if step in known or store.read_manifest(folder / name) is not None:
                 steps.append(step)
         except ValueError:
@@ -83,6 +86,8 @@ class UploadQueue:
     """Maximum total size in bytes of the jobs' files. A single job may exceed it."""
     tries: int
     """Number of attempts for a job after its session was closed."""
+    first_step: int = 0
+    """Step at which the session started. Artifacts of earlier steps are not in `completed`."""
     wait: Callable[[int], float] = wait_after
     completed: dict[ArtifactKind, list[int]] = field(default_factory=dict)
     problem: Problem | None = None
@@ -222,7 +227,7 @@ class UploadQueue:
         folder = S3Uri(job.uri.bucket, job.uri.key.rsplit("/", 1)[0])
         try:
             # List again, because retention may have deleted older ones.
-            return completed_steps(self.store, folder, known)
+            return completed_steps(self.store, folder, self.first_step, known)
         except StoreError as error:
             log.warning("%s is complete, but the other artifacts could not be listed: %s", job.uri, error)
             return sorted(known)

@@ -56,9 +56,11 @@ async def open_session(
                 start = _start(spec, progress)
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
         publisher = Publisher(store, spec, settings.keep_policies, published)
-        uploads = UploadQueue(store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries)
+        uploads = UploadQueue(
+            store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries, start.step
+        )
         for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
-            uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder)
+            uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder, start.step)
         policy = await publisher.publish(start.step, await compute.run(backend.policy_files, name))
     except BaseException as error:
         await compute.run(backend.close_slot, name)

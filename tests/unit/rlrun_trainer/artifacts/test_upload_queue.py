@@ -25,7 +25,7 @@ def store_with(*steps: int) -> InMemoryStore:
 def test_an_unreadable_manifest_hides_no_other_artifact() -> None:
     store = store_with(1, 2, 3)
     store.objects[str(LAYOUT.adapter(2) / MANIFEST)] = b"not JSON"
-    assert completed_steps(store, LAYOUT.adapters) == [1, 3]
+    assert completed_steps(store, LAYOUT.adapters, 0) == [1, 3]
 
 
 async def test_an_artifact_that_is_uploaded_again_is_not_complete_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,3 +35,19 @@ async def test_the_checkpoint_that_a_session_resumed_from_is_not_replaced() -> N
     assert (await session.save_checkpoint(11, {})).uploads_pending == 1
     assert await sessions.drain(30) == 0
     compute.close()
+
+
+async def test_a_session_reads_no_manifests_of_steps_before_its_own() -> None:
+    compute, store, layout = Compute(), InMemoryStore(), RunLayout(S3Uri.parse(RUN_URI))
+    for step in range(1, 11):
+        store.publish(str(layout.checkpoint(step)), {"weights": b"w"}, ArtifactKind.checkpoint)
+        store.publish(str(layout.adapter(step)), {"weights": b"w"}, ArtifactKind.adapter)
+    sessions = Sessions(Resuming(), compute, store, TrainerSettings())  # type: ignore[arg-type]
+    session = await sessions.open("run", trainer_requests.spec(RUN_URI, resume_from=str(layout.checkpoint(10))))
+    assert (session.state.checkpoints, session.state.adapters) == ([10], [10])
+    await session.train(10, trainer_requests.samples(2))
+    await session.save_checkpoint(11, {})
+    assert await sessions.drain(30) == 0
+    assert (session.state.checkpoints, session.state.adapters) == ([10, 11], [10])
+    assert store.reads < 9, "fewer than there are checkpoints before it"
+    compute.close()

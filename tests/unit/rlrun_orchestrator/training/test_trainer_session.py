@@ -1,0 +1,90 @@
+"""A session starts from the newest usable checkpoint, at a cost that does not grow with the number of checkpoints."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import SessionSpec, SessionState
+from rlrun.service.errors import FatalError, RequestRejected
+from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
+from rlrun.storage.manifest import ArtifactKind
+from rlrun_orchestrator.data.schedule import RunSchedule
+from rlrun_orchestrator.status.status_conditions import StatusConditions
+from rlrun_orchestrator.training.trainer_session import TrainerSession, TrainerTimeouts
+
+from tests.support.fake_s3 import InMemoryStore
+from tests.support.run_processes import RUN_URI, World
+
+LAYOUT = RunLayout(S3Uri.parse(RUN_URI))
+
+
+def store_with(steps: Iterable[int], incomplete: Iterable[int] = ()) -> InMemoryStore:
+    """A store with checkpoints of these steps. Those of `incomplete` lack a file."""
+    store = InMemoryStore()
+    for step in steps:
+        store.publish(str(LAYOUT.checkpoint(step)), {"weights": b"w"}, ArtifactKind.checkpoint)
+    for step in incomplete:
+        del store.objects[str(LAYOUT.checkpoint(step) / "weights")]
+    return store
+
+
+class OpeningClient:
+    """A trainer that refuses the checkpoints in `corrupt`, and records from which checkpoints it was to start."""
+
+    def __init__(self, *corrupt: int) -> None:
+        self.opened: list[str | None] = []
+        self._corrupt = {str(LAYOUT.checkpoint(step)) for step in corrupt}
+
+    async def open(self, spec: SessionSpec, _: float) -> SessionState:
+        self.opened.append(spec.resume_from)
+        if spec.resume_from in self._corrupt:
+            raise RequestRejected(Problem(reason=Reason.S3_ARTIFACT_CORRUPT, message="bad digest"), 422)
+        return SessionState(step=0, policy=PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy"))
+
+
+def session(folder: Path, store: InMemoryStore, client: OpeningClient) -> TrainerSession:
+    run = World(folder, environments={}, spec={"env": [{"id": "owner/words"}]}).resolved()
+    timeouts, schedule = TrainerTimeouts(30.0, 30.0, 30.0, 0.01), RunSchedule(2000)
+    return TrainerSession(client, run, schedule, store, LAYOUT, StatusConditions(), timeouts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("incomplete", "corrupt", "expected", "most"),
+    [
+        pytest.param((), (), [1000], 3, id="newest"),
+        pytest.param((999, 1000), (), [998], 7, id="incomplete"),
+        pytest.param((), (1000,), [1000, 999], 5, id="refused by the trainer"),
+    ],
+)
+async def test_only_checkpoints_that_may_be_used_are_checked(
+    incomplete: tuple[int, ...],
+    corrupt: tuple[int, ...],
+    expected: list[int],
+    most: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, client = store_with(range(1, 1001), incomplete), OpeningClient(*corrupt)
+    requests: list[str] = []
+    monkeypatch.setattr(store.s3, "_check", lambda _, operation: requests.append(operation))
+    await session(tmp_path, store, client).open()
+    assert client.opened == [str(LAYOUT.checkpoint(step)) for step in expected]
+    assert len(requests) <= most, "one list of all, then a manifest and a list of files for each that is checked"
+
+
+async def test_a_run_without_a_usable_checkpoint_starts_from_the_base(tmp_path: Path) -> None:
+    store, client = store_with([1, 2, 3], [2]), OpeningClient(3)
+    store.objects[str(LAYOUT.checkpoint(1) / MANIFEST)] = b"not JSON"
+    await session(tmp_path, store, client).open()
+    assert client.opened == [str(LAYOUT.checkpoint(3)), None]
+
+
+async def test_the_search_for_a_complete_checkpoint_has_a_deadline(tmp_path: Path) -> None:
+    client, steps = OpeningClient(), range(1, 6)
+    with pytest.raises(FatalError, match="the newest 1 folders below s3:.* are incomplete") as ended:
+        await session(tmp_path, store_with(steps, steps), client).open(-1.0)
+    assert (ended.value.exit_code, ended.value.problem.reason) == (ExitCode.RESTART, Reason.CHECKPOINT_INCOMPLETE)
+    assert client.opened == []
