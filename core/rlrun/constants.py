@@ -374,6 +374,7 @@ class Reason(StrEnum):
     STEP_RESULT_INVALID = "StepResultInvalid"
     STEP_NOT_FINITE = "StepNotFinite"
     BATCH_INVALID = "BatchInvalid"
+    BATCH_TOO_LARGE = "BatchTooLarge"
     RUN_COMPLETE = "RunComplete"
     POLICY_MISSING = "PolicyMissing"
     TRAINER_DISK_FULL = "TrainerDiskFull"

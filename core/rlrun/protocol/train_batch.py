@@ -24,7 +24,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from rlrun.api.base.names import Text
-from rlrun.api.base.received import InputInvalid, InputLimits, limits_of, parse
+from rlrun.api.base.received import InputInvalid, InputLimits, check_limits, limits_of, parse
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_sections.rollouts import TrainSampling
 
@@ -34,7 +34,10 @@ MAGIC = b"RLBATCH\n"
 PREFIX = struct.Struct("<8sII")
 MAX_TOKENS = 2**24
 """Maximum number of tokens of a sample."""
-MAX_SAMPLES = 2**16
+MAX_SAMPLES = 2**17
+"""Maximum number of samples of a batch: twice the maximum of `batchSize`, because a step may have more rollouts than
+`batchSize` and a rollout more than one sequence.
+"""
 MAX_BATCH_TOKENS = 2**31
 """Maximum number of tokens of a batch."""
 PIECE_BYTES = 256 * 1024
@@ -148,6 +151,15 @@ class BatchHeader(Schema):
     samples: list[SampleHeader] = Field(max_length=MAX_SAMPLES)
 
 
+def _check_size(samples: Sequence[SampleHeader]) -> None:
+    """Raise InputInvalid for more samples or tokens than a batch may have. Both sides check a batch with it."""
+    if len(samples) > MAX_SAMPLES:
+        raise InputInvalid(SOURCE, f"has {len(samples)} sequences; at most {MAX_SAMPLES} are allowed.")
+    tokens = sum(sample.length for sample in samples)
+    if tokens > MAX_BATCH_TOKENS:
+        raise InputInvalid(SOURCE, f"has {tokens} tokens; at most {MAX_BATCH_TOKENS} are allowed.")
+
+
 def samples_digest(samples: Sequence[Sample]) -> str:
     """Return a digest of the samples, 16 hexadecimal digits. Releases the interpreter's lock for long columns."""
     digest = hashlib.sha256()
@@ -162,9 +174,13 @@ class BatchBody:
     """Batch as it is sent. Can be sent several times."""
 
     def __init__(self, batch: TrainBatch) -> None:
-        """Encode the header. Blocks for a while if there are many samples."""
+        """Encode the header. Blocks for a while if there are many samples. Raises InputInvalid for a batch that
+        `BatchReader` would refuse as too large.
+        """
         headers = [SampleHeader.of(sample) for sample in batch.samples]
+        _check_size(headers)
         text = _json(BatchHeader(batch_id=batch.batch_id, samples=headers))
+        check_limits(text, limits_of(BatchHeader), f"{SOURCE}'s header")
         self._samples = batch.samples
         self._head = PREFIX.pack(MAGIC, VERSION, len(text)) + text
         self.size = len(self._head) + sum(header.size for header in headers)
@@ -269,9 +285,7 @@ class BatchReader:
 
     def _read_header(self, data: bytes) -> None:
         header = parse(BatchHeader, data, f"{SOURCE}'s header")
-        tokens = sum(sample.length for sample in header.samples)
-        if tokens > MAX_BATCH_TOKENS:
-            raise InputInvalid(SOURCE, f"declares {tokens} tokens; at most {MAX_BATCH_TOKENS} are allowed.")
+        _check_size(header.samples)
         size = PREFIX.size + len(data) + sum(sample.size for sample in header.samples)
         if self._body_size is not None and self._body_size != size:
             raise InputInvalid(SOURCE, f"declares {size} bytes, but the body has {self._body_size}.")

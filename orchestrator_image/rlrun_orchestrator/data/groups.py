@@ -129,8 +129,8 @@ class Group:
     rollouts: list[Rollout] = field(default_factory=list)
     """Scored rollouts. Empty if the environment returned no results."""
     size: int = 0
-    """Number of valid rollouts, or of their tokens, that counts toward the size of a batch. Set when the group becomes
-    ready.
+    """Number of valid rollouts, or with batches of tokens the group's part of a batch in tokens, that counts toward the
+    size of a batch. Set when the group becomes ready.
     """
     seconds: float = 0.0
     """Duration that the environment reported."""
@@ -178,6 +178,11 @@ class Group:
     def tokens(self) -> int:
         """Number of tokens of the valid rollouts, including tokens that the policy did not sample."""
         return sum(len(s.token_ids) for rollout in self.valid_rollouts for s in rollout.trajectory.sequences)
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences of the valid rollouts."""
+        return sum(len(rollout.trajectory.sequences) for rollout in self.valid_rollouts)
 
     @property
     def trained_rollouts(self) -> list[Rollout]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.train_batch import MAX_SAMPLES
 
 from rlrun_orchestrator.data.example_buffer import Example
 from rlrun_orchestrator.data.example_sampler import SampledExample
@@ -123,7 +124,7 @@ class GroupTracker:
         if group.state is not GroupState.in_flight:
             return False
         if group.rollouts and state is not GroupState.errored:
-            size = len(group.rollouts) if self._limits.tokens_per_batch is None else max(1, group.tokens)
+            size = len(group.rollouts) if self._limits.tokens_per_batch is None else max(1, self._size_of(group))
             self._sizes.setdefault(group.example.environment, deque(maxlen=SIZES_KEPT)).append(size)
         if state is not GroupState.ready:
             self._end(group, state)
@@ -131,13 +132,22 @@ class GroupTracker:
             self._end(group, GroupState.stale)
         else:
             group.enter(state)
-            group.size = len(group.valid_rollouts) if self._limits.tokens_per_batch is None else group.tokens
+            group.size = self._size_of(group)
         return True
 
     def _end(self, group: Group, state: GroupState) -> None:
         group.enter(state)
         self._ended[state] += 1
         del self._groups[group.id]
+
+    def _size_of(self, group: Group) -> int:
+        """Return the number of valid rollouts, or of their tokens. With batches of tokens, a sequence counts as at least
+        the fraction 1 / MAX_SAMPLES of a batch, so that short sequences complete a batch before there are too many.
+        """
+        tokens = self._limits.tokens_per_batch
+        if tokens is None:
+            return len(group.valid_rollouts)
+        return max(group.tokens, math.ceil(group.sequences * tokens / MAX_SAMPLES))
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -227,8 +237,11 @@ class GroupTracker:
         if self.schedule.is_last(self.step):
             return []
         batch: list[Group] = []
-        size = 0
+        size = sequences = 0
         for group in self._ready_groups():
+            sequences += group.sequences
+            if batch and sequences > MAX_SAMPLES and self._limits.tokens_per_batch is not None:
+                break
             batch.append(group)
             size += group.size
             if size >= self._batch_size:

@@ -7,7 +7,11 @@ batch was used, even if two processes have each sent one for the step.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rlrun.api.base.received import InputInvalid
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol.problem import Problem
 from rlrun.protocol.train_batch import BatchBody, Sample, SampleLoss, TrainBatch, samples_digest
+from rlrun.service.errors import FatalError
 
 from rlrun_orchestrator.data.batch_metrics import batch_metrics, mean
 from rlrun_orchestrator.data.example_sampler import SampledExample
@@ -15,6 +19,12 @@ from rlrun_orchestrator.data.groups import Group
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.rollouts.demonstrations import DemonstrationSample, demonstration_metrics
 from rlrun_orchestrator.training.serialization import sample_of, trained_tokens, training_samples
+
+TOO_LARGE_ADVICE = (
+    "Start a new run with a lower spec.batchSize (with spec.tokenBatchSize: a lower spec.rolloutsPerExample or "
+    "tokenBatchSize), or with spec.trajectoryStrategy: interleaved, which makes fewer sequences than branching. With "
+    "checkpointId it continues from this run's newest checkpoint"
+)
 
 
 @dataclass
@@ -43,9 +53,16 @@ class Batch:
     """The batch as the trainer receives it. Set by `finalize`."""
 
     def finalize(self) -> "Batch":
-        """Set id and body. Blocks for a while, because all columns are hashed."""
+        """Set id and body. Blocks for a while, because all columns are hashed. Raises FatalError for a batch that is
+        too large for the trainer.
+        """
         self.id = samples_digest(self.samples)
-        self.body = BatchBody(TrainBatch(self.samples, self.id))
+        try:
+            self.body = BatchBody(TrainBatch(self.samples, self.id))
+        except InputInvalid as error:
+            # A restarted process would collect such a batch again.
+            problem = Problem(reason=Reason.BATCH_TOO_LARGE, message=f"{error} {TOO_LARGE_ADVICE}")
+            raise FatalError(problem, ExitCode.CONFIGURATION) from error
         return self
 
     @classmethod

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlrun.api.base.received import InputInvalid
+from rlrun.api.base.received import InputInvalid, InputLimits
+from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.rollouts import TrainSampling
 from rlrun.protocol import train_batch
 from rlrun.protocol.train_batch import (
     MAX_BATCH_TOKENS,
+    MAX_SAMPLES,
     PREFIX,
     BatchBody,
+    BatchHeader,
     Sample,
     SampleLoss,
     TrainBatch,
@@ -134,6 +137,35 @@ def test_what_a_header_announces_is_compared_with_the_body_before_memory_is_take
     body = with_header(lambda header: header.update(samples=[{**header["samples"][0], "length": 2**24}] * 8))
     with pytest.raises(InputInvalid, match=f"declares .* bytes, but the body has {len(body)}"):
         read_body(body, len(body))
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ({"MAX_SAMPLES": 2}, "3 sequences; at most 2"),
+        ({"MAX_BATCH_TOKENS": 14}, "15 tokens; at most 14"),
+        ({"size": 10}, "header .* 10"),
+        ({"values": 5}, "header has more than 5 values"),
+    ],
+)
+def test_what_the_reader_refuses_as_too_large_is_never_sent(
+    limit: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = body_of([sample()] * 3)
+    [(name, value)] = limit.items()
+    if name in ("size", "values"):
+        monkeypatch.setattr(BatchHeader, "wire_limits", InputLimits(**limit))
+    else:
+        monkeypatch.setattr(train_batch, name, value)
+    with pytest.raises(InputInvalid, match=words):
+        read_body(body)
+    with pytest.raises(InputInvalid, match=words):
+        BatchBody(TrainBatch([sample()] * 3))
+
+
+def test_the_largest_batch_size_fits_into_a_batch_also_if_rollouts_fail() -> None:
+    spec = RLRunSpec.model_json_schema()["properties"]
+    assert spec["batchSize"]["maximum"] + spec["rolloutsPerExample"]["maximum"] <= MAX_SAMPLES
 
 
 def test_a_batch_may_have_a_billion_tokens() -> None:

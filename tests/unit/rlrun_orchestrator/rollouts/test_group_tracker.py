@@ -10,6 +10,7 @@ from rlrun_orchestrator.data.example_sampler import SampledExample
 from rlrun_orchestrator.data.groups import Group, GroupState
 from rlrun_orchestrator.data.schedule import RunSchedule
 from rlrun_orchestrator.data.sent_batch import SentBatch
+from rlrun_orchestrator.rollouts import group_tracker
 from rlrun_orchestrator.rollouts.group_scheduler import SchedulingLimits
 from rlrun_orchestrator.rollouts.group_tracker import GroupTracker
 
@@ -378,6 +379,26 @@ def test_a_batch_of_tokens_is_whole_groups_until_they_have_enough_tokens() -> No
     finish(tracker, groups[3], valid=2)
     assert names(tracker.take_batch()) == groups[:3]
     assert tracker.count(GroupState.ready) == 1
+
+
+@pytest.mark.parametrize(
+    ("valid", "taken"),
+    [
+        pytest.param((2, 2, 2, 2), 3, id="six sequences complete a batch"),
+        pytest.param((4, 1, 4), 2, id="a group that does not fit waits for the next batch"),
+        pytest.param((7, 1), 1, id="a single group that is too large is a batch by itself"),
+    ],
+)
+def test_a_batch_of_tokens_is_complete_before_it_has_too_many_sequences(
+    valid: tuple[int, ...], taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_tracker, "MAX_SAMPLES", 6)
+    tracker = token_tracker(1000)
+    groups = start_all(tracker)[: len(valid)]
+    for name, rollouts in zip(groups, valid, strict=True):
+        finish(tracker, name, valid=rollouts)
+    assert names(tracker.take_batch()) == groups[:taken]
+    assert tracker.count(GroupState.ready) == len(valid) - taken
 
 
 def test_as_many_groups_start_as_batches_of_tokens_are_expected_to_need() -> None:

@@ -1,6 +1,10 @@
 """Name and record of a batch."""
 
+import pytest
+from rlrun.constants import ExitCode, Reason
+from rlrun.protocol import train_batch
 from rlrun.protocol.train_batch import Sample
+from rlrun.service.errors import FatalError
 from rlrun_orchestrator.data.example_buffer import BufferSettings, ExampleBuffer
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.training.batch import Batch
@@ -22,3 +26,14 @@ def test_id_of_a_batch_is_a_hash_of_its_samples() -> None:
     parsed = read_body(b"".join(body.pieces()), body.size)
     assert parsed.batch_id == batch_of(1).id
     assert list(parsed.samples[0].token_ids) == [1]
+
+
+def test_a_batch_that_is_too_large_for_the_trainer_ends_the_run_with_the_fields_to_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(train_batch, "MAX_SAMPLES", 0)
+    with pytest.raises(FatalError, match="1 sequences; at most 0 are allowed") as ended:
+        batch_of(1)
+    assert (ended.value.exit_code, ended.value.problem.reason) == (ExitCode.CONFIGURATION, Reason.BATCH_TOO_LARGE)
+    for field in ("spec.batchSize", "spec.tokenBatchSize", "spec.rolloutsPerExample", "spec.trajectoryStrategy"):
+        assert field in ended.value.problem.message
