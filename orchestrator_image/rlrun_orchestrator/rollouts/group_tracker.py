@@ -141,8 +141,9 @@ class GroupTracker:
         del self._groups[group.id]
 
     def _size_of(self, group: Group) -> int:
-        """Return the number of valid rollouts, or of their tokens. With batches of tokens, a sequence counts as at least
-        the fraction 1 / MAX_SAMPLES of a batch, so that short sequences complete a batch before there are too many.
+        """Return the number of valid rollouts, or of their tokens. With batches of tokens, a sequence counts as at
+        least the fraction 1 / MAX_SAMPLES of a batch, so that short sequences complete a batch before there are too
+        many.
         """
         tokens = self._limits.tokens_per_batch
         if tokens is None:
