@@ -20,11 +20,14 @@ _PROSE = (*_PAGES, ".github", "docs/bench", "docs/design", "docs/guides", "docs/
 _HERE = tuple(f"tests/{level}" for level in ("chaos", "lab", "mutants", "proofs", "unit"))
 _TESTS = (*_HERE, "tests/apiserver", "tests/browser", "tests/pictures")
 _IMAGE = (*_PROSE, *_TESTS, "charts", "cli", "crds", "demo", "server", "tests/e2e")
+_OTHERS = tuple(f"tests/{level}" for level in ("browser", "e2e", "image", "lab", "mutants", "pictures", "proofs"))
 _CLUSTER = (*_PROSE, *_TESTS, "bench", "docs", "tests/image")
 UNREAD: dict[str, Sequence[str]] = {
     "trainer": (*_IMAGE, "operator"),
     "inference": _IMAGE,
     "browser": (*_PROSE, *_HERE, "bench", "tests/image", "trainer_image"),
+    # This level runs the guides, and takes helpers from unit tests.
+    "apiserver": (*_PAGES, ".github", "docs/bench", "docs/design", "docs/images", *_OTHERS),
     "e2e": _CLUSTER,
     "e2e-alone": _CLUSTER,
 }

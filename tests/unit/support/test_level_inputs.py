@@ -15,6 +15,7 @@ TESTS = {
     "trainer": ("tests/image/rlrun_trainer", "tests/image/bench", "tests/image/examples"),
     "inference": ("tests/image/rlrun_inference",),
     "browser": ("tests/browser",),
+    "apiserver": ("tests/apiserver",),
     "e2e": ("tests/e2e",),
     "e2e-alone": ("tests/e2e",),
 }
