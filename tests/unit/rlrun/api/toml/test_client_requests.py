@@ -171,9 +171,9 @@ def test_wandb_secrets_and_team() -> None:
         ({"max_inflight_rollouts": 10**400}, ("max_inflight_rollouts",), "1 to 16 times"),
         ({"max_inflight_rollouts": 256, "oversampling_factor": 2}, ("max_inflight_rollouts",), "use only one"),
         ({"secrets": [{"key": "1 x", "value": "hidden"}]}, ("secrets", 0, "key"), "letters"),
-        ({"secrets": [{"key": "A", "value": 17}]}, ("secrets", 0, "value"), "text"),
+        ({"secrets": [{"key": "A", "value": 17}]}, ("secrets", 0, "value"), "string"),
         ({"secrets": {"A": "hidden"}}, ("secrets",), "list"),
-        ({"team_id": 3}, ("team_id",), "text"),
+        ({"team_id": 3}, ("team_id",), "string"),
     ],
     ids=str,
 )
