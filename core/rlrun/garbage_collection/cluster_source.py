@@ -102,7 +102,8 @@ def run(item: Obj) -> Run:
     reference = str((item.get("spec") or {}).get("checkpointId") or "")
     starts_from = split_checkpoint_id(reference, str(item["metadata"]["namespace"]))[1]
     meta = item["metadata"]
-    return Run(str(meta["uid"]), phase_of(item) in FINISHED, starts_from, str(meta["namespace"]))
+    deleting = bool(meta.get("deletionTimestamp"))
+    return Run(str(meta["uid"]), phase_of(item) in FINISHED, starts_from, str(meta["namespace"]), deleting)
 
 
 def artifact(item: Obj) -> Artifact:

@@ -329,10 +329,11 @@ def _unneeded_tombstones(snapshot: ClusterSnapshot) -> Iterator[GarbageItem]:
     left |= {a.run_uid for a in snapshot.artifacts}
     left |= {where[0].uid for where in (locate(snapshot.root, u.key) for u in snapshot.uploads) if where}
     for tombstone in sorted(snapshot.tombstones, key=lambda t: (t.run.namespace, t.run.uid, t.path)):
-        run, exists = tombstone.run, tombstone.run.uid in snapshot.runs
-        if not exists and run.uid in left:
+        run, existing = tombstone.run, snapshot.runs.get(tombstone.run.uid)
+        # A run that is being deleted needs its tombstone once it is gone.
+        if existing.deleting if existing is not None else run.uid in left:
             continue
-        reason = GarbageReason.deletion_undone if exists else GarbageReason.deletion_done
+        reason = GarbageReason.deletion_done if existing is None else GarbageReason.deletion_undone
         root = _root(snapshot, run)
         uri = artifact_tombstone(snapshot.root, root / tombstone.path) if tombstone.path else None
         uri = uri or run_tombstone(snapshot.root, run.namespace, run.uid)

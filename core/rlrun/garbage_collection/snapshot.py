@@ -95,6 +95,8 @@ class Run:
     starts_from: str = ""
     """Name of the RLCheckpoint that the run starts from, without namespace, or empty."""
     namespace: str = ""
+    deleting: bool = False
+    """True if the run has a deletionTimestamp."""
 
 
 @dataclass(frozen=True, slots=True)

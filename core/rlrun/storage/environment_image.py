@@ -1,9 +1,9 @@
 """Packages of the environment image, next to which an environment's package is installed.
 
 Pods download nothing, and the image's packages take precedence over pushed packages. The image has one set of packages
-for each generation of verifiers, in the same versions for every Python. environment_image_v0.txt and _v1.txt list the
-sets in lines `NAME==VERSION MODULE...`, written by `python -m tests.support.environment_image` from
-requirements/environment-*.lock.
+for each generation of verifiers. Package versions do not depend on the version of Python. `python -m
+tests.support.environment_image` writes the sets to environment_image_v0.txt and environment_image_v1.txt, in lines
+`NAME==VERSION MODULE...`, from requirements/environment-*.lock.
 """
 
 import functools

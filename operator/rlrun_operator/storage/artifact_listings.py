@@ -3,8 +3,9 @@
 S3 sends no events. A listing is reused while no upload is due, the run's attempt, pods and reports have not changed,
 and the listing is younger than `artifactSweepSeconds`. After `forget`, the next reconcile lists S3.
 
-A run whose listing fails because of the number of its files is listed again only after `artifactSweepSeconds`, whatever
-happens meanwhile: each attempt costs seconds of a thread and of the interpreter, and the run's trainer could cause it.
+A run that has too many files is listed again after `artifactSweepSeconds`. If a listing exceeded its time, the run is
+listed again after SLOW_SECONDS, because S3 may have been slow. Nothing that the run does leads to an earlier listing,
+because each takes up to 20 seconds of a thread.
 """
 
 import random
@@ -27,6 +28,11 @@ from rlrun_operator.resources.platform import run_layout
 from rlrun_operator.runtime.metrics import S3_LISTINGS
 from rlrun_operator.storage.artifact_store import ArtifactStore, ReadyArtifact, TooManyObjects
 from rlrun_operator.storage.store_call import CallTooLong
+
+SLOW_SECONDS = 60.0
+"""Seconds before a run is listed again whose listing exceeded its time. A run that has ended waits for its last listing
+for 120 seconds.
+"""
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Failed:
-    """Listing that failed because of the number of the run's files."""
+    """Listing that failed because of the number of the run's files, or exceeded its time."""
 
     uid: str
     problem: Problem
@@ -126,13 +132,13 @@ class ArtifactListings:
         """Times at which S3 received the manifests of the latest listing, by kind, step and digest."""
 
     def forget(self, key: RunKey) -> None:
-        """Make the next reconcile of the run list S3 and read the manifests again, unless it has too many files."""
+        """Make the next reconcile of the run list S3 and read the manifests again, unless its listing just failed."""
         self._kept.pop(key, None)
         self._written.pop(key, None)
 
     async def list(self, request: ListingRequest, *, is_fresh: bool = False) -> ArtifactListing:
-        """Return the folders of the run, from S3 or from the last listing. `is_fresh` lists S3, unless the run has too
-        many files.
+        """Return the folders of the run, from S3 or from the last listing. `is_fresh` lists S3, unless a listing of the
+        run just failed.
         """
         failed = self._failed.get(request.key)
         if failed is not None and failed.uid == request.run["metadata"]["uid"] and self._clock() < failed.until:
@@ -150,21 +156,20 @@ class ArtifactListings:
         S3_LISTINGS.inc()
         try:
             folders = await self._artifacts.list(request.variables, layout, compared)
-        except (TooManyObjects, CallTooLong) as error:
-            return self._on_failure(request, error)
+        except TooManyObjects as error:
+            return self._on_failure(request, error, self._settings.artifact_sweep_seconds)
+        except CallTooLong as error:
+            return self._on_failure(request, error, min(SLOW_SECONDS, self._settings.artifact_sweep_seconds))
         except StoreError as error:
             return ArtifactListing(problem=error.problem)
-        until = self._next_sweep()
+        until = self._clock() + self._settings.artifact_sweep_seconds * self._spread()
         self._written[request.key] = {(f.kind, f.step, f.digest): f.written for f in folders if f.digest}
         self._kept[request.key] = _Kept(folders, ready, request.fingerprint, request.step, until)
         return ArtifactListing(folders)
 
-    def _next_sweep(self) -> float:
-        return self._clock() + self._settings.artifact_sweep_seconds * self._spread()
-
-    def _on_failure(self, request: ListingRequest, error: StoreError) -> ArtifactListing:
-        now, until = self._clock(), self._next_sweep()
-        seconds = self._settings.artifact_sweep_seconds
+    def _on_failure(self, request: ListingRequest, error: StoreError, seconds: float) -> ArtifactListing:
+        now = self._clock()
+        until = now + seconds * self._spread()
         message = f"{error}. The operator lists the run's artifacts again after about {seconds:.0f} s."
         problem = Problem(reason=error.reason, message=message)
         # Deleted runs have no other event that removes their failures.

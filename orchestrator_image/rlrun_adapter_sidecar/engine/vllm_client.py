@@ -108,7 +108,7 @@ class Engine:
         policy's name, until the next replacement. Raises ProblemError `WeightsLoadRejected` with the engine's error
         text: 422 if the engine rejected the weights, 502 if it failed.
         """
-        # Set a version that is no policy's name first, because a policy's name would mark the paused engine as ready.
+        # The engine is ready if its version is the name of a policy. It must not be ready while it is paused.
         await self._post(name, "/update_weight_version", {"new_version": UNNAMED})
         await self._post(name, "/pause?mode=keep", None)
         reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}

@@ -34,7 +34,7 @@ class PackageForm(StrEnum):
     harness = "harness"
     """A harness of `verifiers.v1` without a taskset."""
     unknown = "unknown"
-    """The source defines none of these."""
+    """The source contains no environment, taskset or harness."""
 
 
 def package_form(module: str, read: Read) -> PackageForm:

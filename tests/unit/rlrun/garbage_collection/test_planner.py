@@ -198,6 +198,12 @@ def test_a_run_that_is_back_after_a_restore_is_kept_in_spite_of_its_tombstone() 
         assert found(seen) == tombstones, "only the tombstones go"
 
 
+def test_the_tombstone_of_a_run_whose_deletion_waits_is_kept() -> None:
+    """A finalizer of another program may hold the run for days after the operator has written the tombstone."""
+    seen = ClusterSnapshot(ROOT, {LIVE: Run(LIVE, False, deleting=True)}, tombstones=(deleted(LIVE),))
+    assert found(seen) == []
+
+
 def test_a_deleted_run_stays_with_its_artifacts() -> None:
     more = stored("checkpoints/step-000020/manifest.json", "policy/v000001-aa/manifest.json")
     seen = world(*stored(*WHOLE), *more, artifacts=(artifact(10),), tombstones=(deleted(whole=True),))
