@@ -1,5 +1,6 @@
 """Decoder of a model: the module that maps token ids to hidden states."""
 
+import types
 from typing import Any
 
 import torch
@@ -17,6 +18,11 @@ def decoder_of(model: Any) -> Any:
     found = model.get_decoder()
     # transformers does not find the decoder of Llama 4's text model, and returns the whole model.
     return model.model if found is model else found
+
+
+def add_decode(model: Any) -> None:
+    """Give the model the method `DECODE`."""
+    setattr(model, DECODE, types.MethodType(decode, model))
 
 
 def decode(model: Any, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:

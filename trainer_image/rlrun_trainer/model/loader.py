@@ -1,8 +1,7 @@
 """Loading of the model: device, precision, attention, gradient checkpointing and sharding."""
 
 import os
-import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,8 @@ from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
 from rlrun.service.containers import gpu_check
 from rlrun.service.errors import ProblemError
 from safetensors import SafetensorError
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
@@ -23,9 +21,10 @@ from transformers.utils.logging import disable_progress_bar
 from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_weights
 from rlrun_trainer.artifacts.model_folder import ModelClass
 from rlrun_trainer.model import varlen_attention
-from rlrun_trainer.model.decoder import DECODE, decode, decoder_of
+from rlrun_trainer.model.decoder import add_decode, decoder_of
 from rlrun_trainer.model.failure_guard import FailureGuard
-from rlrun_trainer.model.sharding import shard
+from rlrun_trainer.model.loading_rules import LoadingRules
+from rlrun_trainer.model.sharding import before_reading, is_sharded, mesh_of, shard
 from rlrun_trainer.runtime.process_group import ProcessGroup, group_of_one
 from rlrun_trainer.runtime.settings import TrainerSettings
 
@@ -62,11 +61,13 @@ class Loader:
         Raises ProblemError, on all processes if on one.
         """
         dtype = torch.float32 if trainable else self.dtype
-        with self.world.raise_together(in_step=False), self.explain_failures():
-            model = self._read(dtype)
-        # The first collective operations: nobody waits in them for a process that could not read the files.
         with self.world.raise_together(), self.explain_failures():
-            return self._place(model, dtype, trainable)
+            mesh = self._mesh(dtype)
+        # Without collective operations: nobody waits in them for a process that cannot read the files.
+        with self.world.raise_together(in_step=False), self.explain_failures():
+            model = self._read(dtype, mesh)
+        with self.world.raise_together(), self.explain_failures():
+            return self._place(model, mesh, trainable)
 
     @contextmanager
     def explain_failures(self) -> Iterator[None]:
@@ -94,7 +95,14 @@ class Loader:
                 "model.",
             ) from error
 
-    def _read(self, dtype: torch.dtype) -> Any:
+    def _mesh(self, dtype: torch.dtype) -> DeviceMesh | None:
+        # FSDP also provides float32 weights with lower-precision computation, even for one process.
+        if self.world.size == 1 and dtype == self.dtype:
+            return None
+        group_of_one(self.device.type)
+        return mesh_of(self.device, self.world.size, self.settings.shard_size)
+
+    def _read(self, dtype: torch.dtype, mesh: DeviceMesh | None) -> Any:
         folder = self.settings.model_dir
         if not (folder / "config.json").is_file():
             raise ProblemError.of(
@@ -103,18 +111,28 @@ class Loader:
                 f"{folder} contains no config.json. Check the RLModel's source and the log of the fetch container.",
             )
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model = load_weights(folder, config, dtype, self.attention)
-        self.names = names_in_files(model, stored_weights(folder))
-        return model
+        try:
+            stored = stored_weights(folder)
+        except ValueError as error:
+            raise SafetensorError(str(error)) from error
 
-    def _place(self, model: Any, kept: torch.dtype, trainable: bool) -> Any:
+        def prepare(model: Any) -> None:
+            rules = LoadingRules(model)
+            self.names = rules.names(stored)
+            if mesh is not None and rules.allow_parts(stored, mesh.shape[-1]):
+                shard(model, mesh, self.dtype, rules.dtypes(dtype))
+
+        with before_reading(prepare) as arguments:
+            return load_weights(folder, config, dtype, self.attention, **arguments)
+
+    def _place(self, model: Any, mesh: DeviceMesh | None, trainable: bool) -> Any:
         model.requires_grad_(trainable)
-        setattr(model, DECODE, types.MethodType(decode, model))
         recompute = recomputes(self.settings.gradient_checkpointing, self.device.type)
-        # FSDP also provides float32 weights with lower-precision computation, even for one process.
-        if self.world.size > 1 or kept != self.dtype:
-            group_of_one(self.device.type)
-            shard(model, self.device, self.world.size, self.settings.shard_size, self.dtype)
+        if mesh is None:
+            add_decode(model)
+        elif not is_sharded(model):
+            shard(model, mesh, self.dtype, {parameter.dtype for parameter in model.parameters()})
+        if mesh is not None:
             self.guard.protect(decoder_of(model).layers, recompute)
         elif recompute:
             model.activation_checkpointing_enable({"use_reentrant": False})
@@ -123,10 +141,11 @@ class Loader:
         return model
 
 
-def load_weights(
-    folder: Path, config: Any, dtype: torch.dtype, attention: str, use_safetensors: bool | None = None
-) -> Any:
-    """Return the transformers model with the weights in the folder. Raises ValueError if the folder lacks weights."""
+def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str, **arguments: Any) -> Any:
+    """Return the transformers model with the weights in the folder. Raises ValueError if the folder lacks weights.
+
+    `arguments` are passed to `from_pretrained`.
+    """
     # transformers has no text model of some multimodal families. Without images, theirs computes the same.
     known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     model, report = (AutoModelForCausalLM if known else AutoModelForImageTextToText).from_pretrained(
@@ -135,31 +154,15 @@ def load_weights(
         dtype=dtype,
         attn_implementation=attention,
         local_files_only=True,
-        use_safetensors=use_safetensors,
         trust_remote_code=False,
         output_loading_info=True,
+        **arguments,
     )
     if missing := sorted(report["missing_keys"]):
         raise ValueError(
             f"{type(model).__name__} has {len(missing)} weights that the files do not contain, such as {missing[0]}"
         )
     return model
-
-
-def names_in_files(model: Any, weights: Iterable[str]) -> CheckpointNames:
-    """Return the names of the layers in files that have `weights`, by the rules with which transformers loads them."""
-    rules, own = get_model_conversion_mapping(model), model.state_dict()
-    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-
-    def in_memory(weight: str) -> str | None:
-        name, converted = rename_source_key(weight, renamings, converters, model.base_model_prefix, own)
-        if name not in own and weight in own:
-            # As in transformers: the rules are for other files of this family.
-            return weight
-        return None if converted else str(name)
-
-    return CheckpointNames.of(weights, in_memory)
 
 
 def device_of(

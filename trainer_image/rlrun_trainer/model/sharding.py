@@ -4,25 +4,62 @@ With `shard_size`, each group of processes holds all weights (HSDP), and FSDP al
 
 Each decoder layer is a unit. Embeddings, last norm and head form the root unit, which stays gathered until the end of
 the backward pass, because the head is used in between. Adapters are added later and are small, so they are not sharded.
+
+A model is sharded before its weights are read, if it can be, so that each process reads only its parts.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.service.errors import ProblemError
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from transformers import PreTrainedModel
+from transformers.distributed import DistributedConfig
 
-from rlrun_trainer.model.decoder import DECODE, decoder_of
+from rlrun_trainer.model.decoder import DECODE, add_decode, decoder_of
 
 
-def shard(model: Any, device: torch.device, size: int, shard_size: int | None, compute: torch.dtype) -> None:
-    """Shard the model in place. The model then computes in the dtype `compute`, regardless of its weights' dtype.
+@contextmanager
+def before_reading(prepare: Callable[[Any], None]) -> Iterator[dict[str, Any]]:
+    """Context in which `from_pretrained`, with the arguments that the context returns, calls `prepare` with the model
+    before it reads the weights. The model's parameters have no memory yet, and of those that `prepare` shards each
+    process reads its part.
 
-    `size` is the number of processes. Each group of `shard_size` consecutive processes holds one copy of the weights.
-    If `shard_size` is None, all processes form one group.
+    transformers shards a model in the method that is replaced here, but with units that differ from those of `shard`.
     """
+
+    def prepared(cls: type, model: Any, *unused: Any) -> Any:
+        prepare(model)
+        return model
+
+    PreTrainedModel.maybe_distribute_model = classmethod(prepared)
+    try:
+        yield {"distributed_config": DistributedConfig()}
+    finally:
+        del PreTrainedModel.maybe_distribute_model
+
+
+def mesh_of(device: torch.device, size: int, shard_size: int | None) -> DeviceMesh:
+    """Return the mesh of `size` processes. All processes must call it.
+
+    Each group of `shard_size` consecutive processes holds one copy of the weights. If `shard_size` is None, all
+    processes form one group. Raises ProblemError if `shard_size` does not divide `size`.
+    """
+    shape = mesh_shape(size, shard_size)
+    return init_device_mesh(device.type, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
+
+
+def is_sharded(model: Any) -> bool:
+    """Return True if the model is sharded."""
+    return isinstance(model, FSDPModule)
+
+
+def shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, dtypes: set[torch.dtype]) -> None:
+    """Shard the model in place. The model then computes in the dtype `compute`. `dtypes` are those of its weights."""
     layers = getattr(decoder_of(model), "layers", None)
     if not layers:
         raise ProblemError.of(
@@ -30,13 +67,15 @@ def shard(model: Any, device: torch.device, size: int, shard_size: int | None, c
             Reason.MODEL_UNSUPPORTED,
             f"{type(model).__name__} has no list of decoder layers to shard. Use one GPU.",
         )
-    shape = mesh_shape(size, shard_size)
-    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
-    same = all(parameter.dtype == compute for parameter in model.parameters())
+    add_decode(model)
+    same = dtypes == {compute}
     policy = MixedPrecisionPolicy(None if same else compute, None if same else torch.float32)
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
+    module = type(model).__module__
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    # transformers considers classes of other packages custom code, and does not compute their buffers.
+    type(model).__module__ = module
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # Sum instead of averaging, because the loss is already divided by the tokens of the whole batch.
@@ -65,5 +104,5 @@ def mesh_shape(size: int, shard_size: int | None) -> tuple[int, ...]:
 
 def reshard(model: Any) -> None:
     """Reshard all weights, so that the model's parameters are the tensors that are stored and trained."""
-    if isinstance(model, FSDPModule):
+    if is_sharded(model):
         model.reshard()

@@ -1,0 +1,86 @@
+"""Rules with which transformers loads a model: names of weights, conversions and precision.
+
+With FSDP, transformers cuts each stored weight along its first dimension while reading it, and converts the part
+(https://github.com/huggingface/transformers/blob/main/src/transformers/distributed/sharding_utils.py). That equals the
+part of the converted weight only if the conversion keeps the first dimension.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    WeightConverter,
+    WeightRenaming,
+    build_glob_alternation,
+    rename_source_key,
+)
+
+from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames
+
+
+class LoadingRules:
+    """Rules for one model, which may have no memory for its weights yet. It must not be sharded yet."""
+
+    def __init__(self, model: Any) -> None:
+        rules = get_model_conversion_mapping(model)
+        self._model = model
+        self._own = model.state_dict()
+        self._renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+        self._converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+        self._by_pattern = {pattern: rule for rule in self._converters for pattern in rule.source_patterns}
+
+    def names(self, stored: Iterable[str]) -> CheckpointNames:
+        """Return the names of the model's layers in files with `stored` weights."""
+
+        def in_memory(weight: str) -> str | None:
+            name, converter = self._target(weight)
+            return None if converter else name
+
+        return CheckpointNames.of(stored, in_memory)
+
+    def allow_parts(self, stored: Iterable[str], processes: int) -> bool:
+        """Return True if each of the processes can read only its part of every weight in files with `stored` weights.
+
+        Returns False if the names of the stored weights are unknown.
+        """
+        targets = {self._target(weight) for weight in stored}
+        names = {name for name, _ in targets}
+        # transformers ties weights that are both in the files only if they are equal, which parts do not show.
+        if any(name in names and other in names for name, other in self._model.all_tied_weights_keys.items()):
+            return False
+        converted = [(name, converter) for name, converter in targets if converter is not None]
+        return bool(targets) and all(self._keeps_rows(converter, name, processes) for name, converter in converted)
+
+    def dtypes(self, dtype: torch.dtype) -> set[torch.dtype]:
+        """Return the dtypes of the parameters of a model that is loaded in `dtype`. Some stay in float32."""
+        plan = self._model._get_dtype_plan(dtype)
+        precise = build_glob_alternation(list(plan))[0] if plan else None
+        return {
+            torch.float32 if precise is not None and precise.search(name) else parameter.dtype
+            for name, parameter in self._model.named_parameters()
+        }
+
+    def _target(self, stored: str) -> tuple[str, WeightConverter | None]:
+        """Return the name in memory of a stored weight, and the rule that merges it with others or splits it."""
+        model, own = self._model, self._own
+        name, pattern = rename_source_key(stored, self._renamings, self._converters, model.base_model_prefix, own)
+        if name not in own and stored in own:
+            # As in transformers: the rules are for other files of this family.
+            return stored, None
+        return str(name), self._by_pattern.get(pattern)
+
+    def _keeps_rows(self, converter: WeightConverter, name: str, processes: int) -> bool:
+        for operation in converter.operations:
+            if isinstance(operation, MergeModulelist) and operation.dim == 0:
+                # Each process merges its experts, and cannot merge none.
+                experts = len(self._own[name])
+                share = -(-experts // processes)
+                if share * (processes - 1) >= experts:
+                    return False
+            elif not (isinstance(operation, Concatenate) and operation.dim > 0):
+                return False
+        return True
