@@ -289,14 +289,14 @@ def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
             f"{model.max_tokens_of_runs} tokens per turn. Start a new run with `spec.sampling.maxTokens` of at least "
             f"{shortest}.",
         )
-    limits = {"sampling": wanted} | {
-        f"env[{i}].sampling": e.sampling.max_tokens for i, e in enumerate(spec.env) if e.sampling
-    }
-    for section, limit in limits.items():
+    limits = {"spec.sampling": wanted}
+    for overrides in _sampling_overrides(spec):
+        limits |= {path: section.max_tokens for path, section in overrides.items() if section is not None}
+    for path, limit in limits.items():
         if limit is not None and limit >= model.seq_len:
             return Problem(
                 reason=Reason.MAX_TOKENS_TOO_LARGE,
-                message=f"`spec.{section}.maxTokens` is {limit}, but {model.id} has a seqLen of {model.seq_len} tokens "
+                message=f"`{path}.maxTokens` is {limit}, but {model.id} has a seqLen of {model.seq_len} tokens "
                 f"for prompt and answer. Set maxTokens below {model.seq_len}.",
             )
     return None

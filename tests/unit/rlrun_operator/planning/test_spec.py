@@ -82,6 +82,18 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
         {},
         "MaxTokensTooLarge",
     ),
+    (
+        "too many tokens in evaluations",
+        {"eval": {"env": [{"id": "acme/reverse-text"}], "sampling": {"maxTokens": 256}}},
+        {},
+        "MaxTokensTooLarge",
+    ),
+    (
+        "too many tokens in an evaluation",
+        {"eval": {"env": [{"id": "acme/reverse-text", "sampling": {"maxTokens": 256}}]}},
+        {},
+        "MaxTokensTooLarge",
+    ),
     ("just enough tokens", {"sampling": {"maxTokens": 255}}, {}, None),
     ("tokens of the model, half of its sequences", {"sampling": {"minTokens": 128}}, {}, None),
     ("more than those at least", {"sampling": {"minTokens": 129}}, {}, "InvalidSpec"),
