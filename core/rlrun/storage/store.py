@@ -83,6 +83,8 @@ DELETE_BATCH = 250
 """Number of keys in one DeleteObjects request. S3 allows 1000, but a disk-based server responds only after deleting
 all.
 """
+DELETE_PIECE = 50_000
+"""Number of objects of a folder that are listed before they are deleted."""
 
 LISTINGS = {"ListObjectsV2": b"ListBucketResult", "ListMultipartUploads": b"ListMultipartUploadsResult"}
 """Root element of each listing."""
@@ -472,20 +474,32 @@ class Store:
     def delete_prefix(self, uri: S3Uri, keep: Iterable[S3Uri] = ()) -> int:
         """Delete every object below the folder `uri`, manifests first. Returns the number of objects.
 
-        Objects below the folders in `keep` are not deleted. Raises ValueError for a whole bucket, which is never
-        intended.
+        Objects below the folders in `keep` are not deleted. If the folder has more than DELETE_PIECE objects, that many
+        are listed and deleted at a time, in the order of their keys, so that any folder can be deleted with little
+        memory. Raises ValueError for a whole bucket, which is never intended.
         """
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
         prefix, kept = _folder(uri), tuple(map(_folder, keep))
         self._abort_uploads(uri)
-        with translate_s3_errors(uri, self.endpoint):
-            keys = [str(o["Key"]) for page in self._pages(uri.bucket, prefix) for o in page.get("Contents", [])]
-        keys = [key for key in keys if not key.startswith(kept)]
+        deleted, last = 0, ""
+        while True:
+            with translate_s3_errors(uri, self.endpoint):
+                pages = self._pages(uri.bucket, prefix, after=last)
+                listed = (str(o["Key"]) for page in pages for o in page.get("Contents", []))
+                keys = list(itertools.islice((key for key in listed if not key.startswith(kept)), DELETE_PIECE))
+            if keys:
+                self._delete_keys(uri, prefix, keys, kept)
+            deleted += len(keys)
+            if len(keys) < DELETE_PIECE:
+                return deleted
+            last = keys[-1]
+
+    def _delete_keys(self, uri: S3Uri, prefix: str, keys: list[str], kept: tuple[str, ...]) -> None:
         manifests = [key for key in keys if key.rsplit("/", 1)[-1] == MANIFEST]
         others = [key for key in keys if key.rsplit("/", 1)[-1] != MANIFEST]
         # Servers on a file system (SeaweedFS, MinIO's gateway) keep empty folders until the folder's key is deleted.
-        folders = {prefix} if keys else set()
+        folders = {prefix}
         for key in keys:
             parents = key.removeprefix(prefix).split("/")[:-1]
             folders |= {prefix + "/".join(parents[: depth + 1]) + "/" for depth in range(len(parents))}
@@ -496,7 +510,6 @@ class Store:
         for group in (manifests, others, *rounds):
             for start in range(0, len(group), DELETE_BATCH):
                 self._delete(uri, group[start : start + DELETE_BATCH])
-        return len(keys)
 
     def walk(self, uri: S3Uri) -> Iterator[StoredObject]:
         """Yield every object below the folder `uri` at any depth, page by page, without keys that end with a slash."""
@@ -576,8 +589,9 @@ class Store:
                 answer = S3Answer("DeleteObjects", 0, code, one_line(error.get("Message")))
                 raise answer.to_error(f"s3://{uri.bucket}/{key}", self.endpoint)
 
-    def _pages(self, bucket: str, prefix: str, delimiter: str | None = None) -> Iterable[dict[str, Any]]:
-        arguments = {"Bucket": bucket, "Prefix": prefix} | ({"Delimiter": delimiter} if delimiter else {})
+    def _pages(self, bucket: str, prefix: str, delimiter: str = "", after: str = "") -> Iterable[dict[str, Any]]:
+        arguments = {"Bucket": bucket, "Prefix": prefix}
+        arguments |= {name: value for name, value in (("Delimiter", delimiter), ("StartAfter", after)) if value}
         pages: Iterable[dict[str, Any]] = self._s3.get_paginator("list_objects_v2").paginate(**arguments)
         return pages
 

@@ -354,6 +354,24 @@ def test_more_objects_than_one_page_and_one_delete_request(store: Store, place: 
     assert store.list_files(place) == []
 
 
+@pytest.mark.parametrize("objects", [6, 7])
+def test_a_folder_is_deleted_piece_by_piece(
+    store: Store, place: S3Uri, monkeypatch: pytest.MonkeyPatch, objects: int
+) -> None:
+    monkeypatch.setattr("rlrun.storage.store.DELETE_PIECE", 3)
+    listed = []
+    delete = store._delete
+    monkeypatch.setattr(store, "_delete", lambda uri, keys: (listed.append(len(keys)), delete(uri, keys)))
+    for number in range(objects):
+        store.put_bytes(place / f"a/{number}/x", b"")
+    store.put_bytes(place / "a/2/kept/x", b"")
+    assert store.delete_prefix(place, [place / "a/2/kept"]) == objects
+    assert [name for name, _ in store.list_files(place)] == ["a/2/kept/x"]
+    # Folders without files, which servers on a file system keep, are deleted as well.
+    assert max(listed) <= 4
+    assert store.list_folders(place / "a") == ["2"]
+
+
 def test_a_whole_bucket_is_never_deleted(store: Store, s3_server: S3Server) -> None:
     with pytest.raises(ValueError, match="refusing"):
         store.delete_prefix(S3Uri(s3_server.bucket, ""))
