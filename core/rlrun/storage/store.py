@@ -475,41 +475,39 @@ class Store:
         """Delete every object below the folder `uri`, manifests first. Returns the number of objects.
 
         Objects below the folders in `keep` are not deleted. If the folder has more than DELETE_PIECE objects, that many
-        are listed and deleted at a time, in the order of their keys, so that any folder can be deleted with little
-        memory. Raises ValueError for a whole bucket, which is never intended.
+        are listed and deleted at a time, so that any folder can be deleted with little memory. Manifests are then first
+        among these objects only. Raises ValueError for a whole bucket, which is never intended.
         """
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
         prefix, kept = _folder(uri), tuple(map(_folder, keep))
         self._abort_uploads(uri)
         deleted, last = 0, ""
+        folders: set[str] = set()
         while True:
             with translate_s3_errors(uri, self.endpoint):
                 pages = self._pages(uri.bucket, prefix, after=last)
                 listed = (str(o["Key"]) for page in pages for o in page.get("Contents", []))
                 keys = list(itertools.islice((key for key in listed if not key.startswith(kept)), DELETE_PIECE))
-            if keys:
-                self._delete_keys(uri, prefix, keys, kept)
+            manifests = [key for key in keys if key.rsplit("/", 1)[-1] == MANIFEST]
+            others = [key for key in keys if key.rsplit("/", 1)[-1] != MANIFEST]
+            # Servers on a file system (SeaweedFS, MinIO's gateway) keep empty folders until their key is deleted.
+            folders |= {folder for key in keys for folder in _folders(prefix, key)}
+            folders -= {folder for folder in folders if any(one.startswith(folder) for one in kept)}
+            is_last = len(keys) < DELETE_PIECE
+            # Folders of the last key may still have objects.
+            unfinished = set() if is_last else folders.intersection(_folders(prefix, keys[-1]))
+            empty = folders - unfinished
+            depths = sorted({folder.count("/") for folder in empty}, reverse=True)
+            rounds = [[folder for folder in empty if folder.count("/") == depth] for depth in depths]
+            # Several requests, because the server chooses the order of deletion within one request.
+            for group in (manifests, others, *rounds):
+                for start in range(0, len(group), DELETE_BATCH):
+                    self._delete(uri, group[start : start + DELETE_BATCH])
             deleted += len(keys)
-            if len(keys) < DELETE_PIECE:
+            if is_last:
                 return deleted
-            last = keys[-1]
-
-    def _delete_keys(self, uri: S3Uri, prefix: str, keys: list[str], kept: tuple[str, ...]) -> None:
-        manifests = [key for key in keys if key.rsplit("/", 1)[-1] == MANIFEST]
-        others = [key for key in keys if key.rsplit("/", 1)[-1] != MANIFEST]
-        # Servers on a file system (SeaweedFS, MinIO's gateway) keep empty folders until the folder's key is deleted.
-        folders = {prefix}
-        for key in keys:
-            parents = key.removeprefix(prefix).split("/")[:-1]
-            folders |= {prefix + "/".join(parents[: depth + 1]) + "/" for depth in range(len(parents))}
-        folders -= {folder for folder in folders if any(one.startswith(folder) for one in kept)}
-        depths = sorted({folder.count("/") for folder in folders}, reverse=True)
-        rounds = [[folder for folder in folders if folder.count("/") == depth] for depth in depths]
-        # Several requests, because the server chooses the order of deletion within one request.
-        for group in (manifests, others, *rounds):
-            for start in range(0, len(group), DELETE_BATCH):
-                self._delete(uri, group[start : start + DELETE_BATCH])
+            last, folders = keys[-1], unfinished
 
     def walk(self, uri: S3Uri) -> Iterator[StoredObject]:
         """Yield every object below the folder `uri` at any depth, page by page, without keys that end with a slash."""
@@ -594,6 +592,12 @@ class Store:
         arguments |= {name: value for name, value in (("Delimiter", delimiter), ("StartAfter", after)) if value}
         pages: Iterable[dict[str, Any]] = self._s3.get_paginator("list_objects_v2").paginate(**arguments)
         return pages
+
+
+def _folders(prefix: str, key: str) -> list[str]:
+    """Return the keys of the folders from `prefix` down to the object's own folder."""
+    parents = key.removeprefix(prefix).split("/")[:-1]
+    return [prefix] + [prefix + "/".join(parents[: depth + 1]) + "/" for depth in range(len(parents))]
 
 
 def read_connection(variables: Mapping[str, str]) -> S3Connection:

@@ -354,22 +354,34 @@ def test_more_objects_than_one_page_and_one_delete_request(store: Store, place: 
     assert store.list_files(place) == []
 
 
+@pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("objects", [6, 7])
 def test_a_folder_is_deleted_piece_by_piece(
-    store: Store, place: S3Uri, monkeypatch: pytest.MonkeyPatch, objects: int
+    store: Store, place: S3Uri, monkeypatch: pytest.MonkeyPatch, objects: int, kept: int
 ) -> None:
     monkeypatch.setattr("rlrun.storage.store.DELETE_PIECE", 3)
-    listed = []
+    deletions: list[list[str]] = []
     delete = store._delete
-    monkeypatch.setattr(store, "_delete", lambda uri, keys: (listed.append(len(keys)), delete(uri, keys)))
+
+    def recorded(uri: S3Uri, keys: list[str]) -> None:
+        deletions.append(keys)
+        delete(uri, keys)
+
+    monkeypatch.setattr(store, "_delete", recorded)
     for number in range(objects):
-        store.put_bytes(place / f"a/{number}/x", b"")
-    store.put_bytes(place / "a/2/kept/x", b"")
-    assert store.delete_prefix(place, [place / "a/2/kept"]) == objects
-    assert [name for name, _ in store.list_files(place)] == ["a/2/kept/x"]
-    # Folders without files, which servers on a file system keep, are deleted as well.
-    assert max(listed) <= 4
-    assert store.list_folders(place / "a") == ["2"]
+        store.put_bytes(place / f"a/{number // 2}/x{number}", b"")
+    if kept:
+        store.put_bytes(place / "a/2/kept/x", b"")
+    assert store.delete_prefix(place, [place / "a/2/kept"] * kept) == objects
+    assert [name for name, _ in store.list_files(place)] == ["a/2/kept/x"] * kept
+    assert max(map(len, deletions)) <= 3
+    # Folders are deleted once they are empty, also those of a file system.
+    order = [key for keys in deletions for key in keys]
+    for folder in (key for key in order if key.endswith("/")):
+        assert not any(later.startswith(folder) for later in order[order.index(folder) + 1 :])
+    assert len(set(order)) == len(order)
+    assert store.list_folders(place / "a") == ["2"] * kept
+    assert ((place / "a").key + "/" in order) != bool(kept)
 
 
 def test_a_whole_bucket_is_never_deleted(store: Store, s3_server: S3Server) -> None:
