@@ -210,7 +210,7 @@ def resolve_references(
     if isinstance(model, Problem):
         return model
     # Rules between fields hold for new runs only: an earlier version may have accepted this one without them.
-    problem = check_sampling(spec) if status.resolved is None else None
+    problem = check_sampling(spec, model) if status.resolved is None else None
     problem = problem or check_lengths(spec, model) or check_training(spec, model) or check_arguments(spec)
     if problem:
         return problem
@@ -247,14 +247,18 @@ def check_namespace(namespace: str) -> Problem | None:
     )
 
 
-def check_sampling(spec: RLRunSpec) -> Problem | None:
+def check_sampling(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     """Return a problem if the overrides of an environment and the run's sampling section together violate a rule of
-    that section. The API server checks these rules for the section itself; its schemas have no rules in list items.
+    that section, or leave no tokens for a prompt. The API server checks these rules for the section itself; its schemas
+    have no rules in list items.
     """
     for overrides in _sampling_overrides(spec):
         sampling, paths = spec.sampling, dict.fromkeys(Sampling.model_fields, "spec.sampling")
         for path, section in overrides.items():
             if section is not None:
+                problem = _check_max_tokens(path, section.max_tokens, model)
+                if problem:
+                    return problem
                 sampling = section.apply_to(sampling)
                 paths |= {name: path for name, value in section if value is not None}
         for rule in Sampling.spec_rules:
@@ -289,17 +293,21 @@ def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
             f"{model.max_tokens_of_runs} tokens per turn. Start a new run with `spec.sampling.maxTokens` of at least "
             f"{shortest}.",
         )
-    limits = {"spec.sampling": wanted}
-    for overrides in _sampling_overrides(spec):
-        limits |= {path: section.max_tokens for path, section in overrides.items() if section is not None}
-    for path, limit in limits.items():
-        if limit is not None and limit >= model.seq_len:
-            return Problem(
-                reason=Reason.MAX_TOKENS_TOO_LARGE,
-                message=f"`{path}.maxTokens` is {limit}, but {model.id} has a seqLen of {model.seq_len} tokens "
-                f"for prompt and answer. Set maxTokens below {model.seq_len}.",
-            )
-    return None
+    limits = {"spec.sampling": wanted} | {
+        f"spec.env[{i}].sampling": e.sampling.max_tokens for i, e in enumerate(spec.env) if e.sampling
+    }
+    problems = (_check_max_tokens(path, limit, model) for path, limit in limits.items())
+    return next((problem for problem in problems if problem), None)
+
+
+def _check_max_tokens(path: str, limit: int | None, model: RLModelSpec) -> Problem | None:
+    if limit is None or limit < model.seq_len:
+        return None
+    return Problem(
+        reason=Reason.MAX_TOKENS_TOO_LARGE,
+        message=f"`{path}.maxTokens` is {limit}, but {model.id} has a seqLen of {model.seq_len} tokens for prompt and "
+        f"answer. Set maxTokens below {model.seq_len}.",
+    )
 
 
 def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
