@@ -34,7 +34,7 @@ MAKER: dict[str, Any] = {
 }
 
 CLIENT = """
-import json, os, sys, urllib.error, urllib.request
+import json, os, sys, time, urllib.error, urllib.request
 url, models, texts, closed = json.loads(sys.argv[1])
 KEY = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 def ask(path, body=None):
@@ -50,7 +50,15 @@ def status(method, address, headers):
         return urllib.request.urlopen(request, timeout=60).status
     except urllib.error.HTTPError as error:
         return error.code
-served = [m["id"] for m in ask("/models")["data"]]
+for attempt in range(20):
+    # A node routes to a pod a moment after it is ready, so clients repeat refused connections.
+    try:
+        served = [m["id"] for m in ask("/models")["data"]]
+        break
+    except urllib.error.URLError as error:
+        if attempt == 19 or not isinstance(error.reason, ConnectionRefusedError):
+            raise
+        time.sleep(0.5)
 answers = {m: [answer(m, t) for t in texts] for m in models}
 refused = {address: status(method, address, KEY) for method, address in closed}
 keyless = [status("GET", url + "/models", {}), status("POST", url + "/completions", {})]
