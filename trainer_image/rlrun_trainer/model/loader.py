@@ -1,7 +1,7 @@
 """Loading of the model: device, precision, attention, gradient checkpointing and sharding."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
 from rlrun.service.containers import gpu_check
 from rlrun.service.errors import ProblemError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -119,7 +119,7 @@ class Loader:
         def prepare(model: Any) -> None:
             rules = LoadingRules(model)
             self.names = rules.names(stored)
-            if mesh is not None and rules.allow_parts(stored, mesh.shape[-1]):
+            if mesh is not None and rules.allow_parts(shapes_of(folder, stored), mesh.shape[-1]):
                 shard(model, mesh, self.dtype, rules.dtypes(dtype))
 
         with before_reading(prepare) as arguments:
@@ -163,6 +163,15 @@ def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str, 
             f"{type(model).__name__} has {len(missing)} weights that the files do not contain, such as {missing[0]}"
         )
     return model
+
+
+def shapes_of(folder: Path, weights: Iterable[str]) -> dict[str, list[int]]:
+    """Return the shapes of `weights` in the folder's safetensors files by name. Raises OSError or SafetensorError."""
+    shapes: dict[str, list[int]] = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    return {name: shapes[name] for name in weights if name in shapes}
 
 
 def device_of(

@@ -5,7 +5,8 @@ With FSDP, transformers cuts each stored weight along its first dimension while 
 part of the converted weight only if the conversion keeps the first dimension.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,18 +43,32 @@ class LoadingRules:
 
         return CheckpointNames.of(stored, in_memory)
 
-    def allow_parts(self, stored: Iterable[str], processes: int) -> bool:
-        """Return True if each of the processes can read only its part of every weight in files with `stored` weights.
+    def allow_parts(self, stored: Mapping[str, Sequence[int]], processes: int) -> bool:
+        """Return True if each of the processes can read only its part of every weight. `stored` are the shapes of the
+        weights in the files, by name.
 
-        Returns False if the names of the stored weights are unknown.
+        Returns False unless the files contain exactly the model's weights and no others of the same name, because
+        transformers initializes what is missing with collective operations if the model is sharded.
         """
-        targets = {self._target(weight) for weight in stored}
-        names = {name for name, _ in targets}
-        # transformers ties weights that are both in the files only if they are equal, which parts do not show.
-        if any(name in names and other in names for name, other in self._model.all_tied_weights_keys.items()):
+        if any(getattr(config, "quantization_config", None) for config in self._configs()):
             return False
-        converted = [(name, converter) for name, converter in targets if converter is not None]
-        return bool(targets) and all(self._keeps_rows(converter, name, processes) for name, converter in converted)
+        sizes: dict[str, int] = {}
+        for weight, shape in stored.items():
+            name, converter = self._target(weight)
+            if name not in self._own:
+                # As for transformers: a weight of another model, such as one that predicts several tokens.
+                continue
+            if converter is None and tuple(shape) != tuple(self._own[name].shape):
+                return False
+            if converter is not None and not self._keeps_rows(converter, name, processes):
+                return False
+            sizes[name] = sizes.get(name, 0) + math.prod(shape)
+        tied = self._model.all_tied_weights_keys
+        # FSDP treats tied weights as one, and transformers unties them if the files contain both and they differ.
+        if any(name in sizes and other in sizes for name, other in tied.items()):
+            return False
+        present = {name for pair in tied.items() if sizes.keys() & set(pair) for name in pair}
+        return all(name in present or sizes.get(name) == tensor.numel() for name, tensor in self._own.items())
 
     def dtypes(self, dtype: torch.dtype) -> set[torch.dtype]:
         """Return the dtypes of the parameters of a model that is loaded in `dtype`. Some stay in float32."""
@@ -63,6 +78,9 @@ class LoadingRules:
             torch.float32 if precise is not None and precise.search(name) else parameter.dtype
             for name, parameter in self._model.named_parameters()
         }
+
+    def _configs(self) -> tuple[Any, ...]:
+        return self._model.config, self._model.config.get_text_config()
 
     def _target(self, stored: str) -> tuple[str, WeightConverter | None]:
         """Return the name in memory of a stored weight, and the rule that merges it with others or splits it."""

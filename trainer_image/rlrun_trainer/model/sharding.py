@@ -25,9 +25,10 @@ from rlrun_trainer.model.decoder import DECODE, add_decode, decoder_of
 
 @contextmanager
 def before_reading(prepare: Callable[[Any], None]) -> Iterator[dict[str, Any]]:
-    """Context in which `from_pretrained`, with the arguments that the context returns, calls `prepare` with the model
-    before it reads the weights. The model's parameters have no memory yet, and of those that `prepare` shards each
-    process reads its part.
+    """Context in which `from_pretrained` calls `prepare` with the model before it reads the weights. Yields arguments
+    for `from_pretrained`.
+
+    The model's parameters have no memory yet. Each process then reads only its part of those that `prepare` shards.
 
     transformers shards a model in the method that is replaced here, but with units that differ from those of `shard`.
     """
@@ -72,10 +73,10 @@ def shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, dtypes: set[torch.
     policy = MixedPrecisionPolicy(None if same else compute, None if same else torch.float32)
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    module = type(model).__module__
+    origin = type(model).__module__
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     # transformers considers classes of other packages custom code, and does not compute their buffers.
-    type(model).__module__ = module
+    type(model).__module__ = origin
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # Sum instead of averaging, because the loss is already divided by the tokens of the whole batch.

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
+from rlrun.service.errors import ProblemError
+from rlrun_trainer.artifacts.checkpoint_names import stored_weights
 from rlrun_trainer.model import loader, sharding
 from rlrun_trainer.model.decoder import DECODE, decode
-from rlrun_trainer.model.loader import Loader, load_weights
+from rlrun_trainer.model.loader import Loader, load_weights, shapes_of
 from rlrun_trainer.model.loading_rules import LoadingRules
 from rlrun_trainer.runtime.process_group import full_tensor, init_process_group
 from rlrun_trainer.runtime.settings import TrainerSettings
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
 from tests.support import model_families, tiny_model
 from tests.support.model_families import FAMILIES
@@ -177,17 +179,57 @@ def test_each_process_needs_memory_for_its_half_of_the_model(
     assert max(peaks) <= 0.75
 
 
+def rules_and_shapes(folder: Path, family: str, **changes: Any) -> tuple[LoadingRules, dict[str, list[int]]]:
+    """Return the rules for a model without memory, and the shapes of its weights in files."""
+    model_families.save_family(folder, family, **changes)
+    with torch.device("meta"):
+        rules = LoadingRules(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)))
+    return rules, shapes_of(folder, stored_weights(folder))
+
+
 @pytest.mark.parametrize(
     ("experts", "processes", "allowed"), [(4, 4, True), (5, 4, False), (4, 8, False), (10, 4, True)]
 )
-def test_no_process_may_be_without_experts(experts: int, processes: int, allowed: bool) -> None:
-    config = model_families.config_of("qwen3_moe", num_experts=experts, num_local_experts=experts)
-    with torch.device("meta"):
-        rules = LoadingRules(AutoModelForCausalLM.from_config(config))
-    stored = [
-        f"model.layers.0.mlp.experts.{number}.{name}_proj.weight"
-        for number in range(experts)
-        for name in ("gate", "up", "down")
-    ]
-    assert rules.allow_parts(stored, processes) == allowed
-    assert rules.allow_parts([], processes) is False
+def test_no_process_may_be_without_experts(tmp_path: Path, experts: int, processes: int, allowed: bool) -> None:
+    rules, shapes = rules_and_shapes(tmp_path, "qwen3_moe", num_experts=experts, num_local_experts=experts)
+    assert rules.allow_parts(shapes, processes) == allowed
+
+
+EXPERT = "model.layers.1.mlp.experts.1.up_proj.weight"
+EXTRA = {f"model.layers.4.mlp.experts.0.{name}_proj.weight": [16, 64] for name in ("gate", "up")}
+"""Experts of a layer that predicts several tokens, which transformers does not load."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "allowed"),
+    [
+        (EXTRA, True),
+        ({"mtp.layers.0.mlp.experts.0.down_proj.weight": [64, 16]}, True),
+        ({EXPERT: None}, False),
+        ({"model.norm.weight": None}, False),
+        ({"model.embed_tokens.weight": [63, 64]}, False),
+        ({"model.layers.0.self_attn.k_proj.weight": [64, 32]}, False),
+        ({EXPERT: [16, 63]}, False),
+    ],
+)
+def test_parts_are_read_of_exactly_the_models_weights(tmp_path: Path, changes: dict[str, Any], allowed: bool) -> None:
+    rules, shapes = rules_and_shapes(tmp_path, "qwen3_moe")
+    assert rules.allow_parts(shapes, 2)
+    changed = {name: shape for name, shape in {**shapes, **changes}.items() if shape is not None}
+    assert rules.allow_parts(changed, 2) == allowed
+    assert not rules.allow_parts({}, 2)
+
+
+def test_quantized_weights_are_read_whole(tmp_path: Path) -> None:
+    rules, shapes = rules_and_shapes(tmp_path, "qwen3")
+    rules._model.config.quantization_config = {"quant_method": "fp8"}
+    assert not rules.allow_parts(shapes, 2)
+
+
+def test_an_error_while_reading_leaves_transformers_as_it_was(tmp_path: Path) -> None:
+    folder = model_families.save_family(tmp_path, "qwen3")
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ProblemError, match="Could not load the model") as caught:
+        tiny_model.load(folder)
+    assert caught.value.problem.reason == "ModelLoadFailed"
+    assert "maybe_distribute_model" not in vars(PreTrainedModel)
