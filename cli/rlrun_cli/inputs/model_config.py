@@ -17,6 +17,10 @@ MAX_BYTES = 16 * 1024**2
 """Maximum size in bytes of a JSON file of a model that is read."""
 HUB_SECONDS = 15
 HUB = "https://huggingface.co"
+READ_WHOLE = frozenset({"kimi_linear", "qwen3_vl_moe"})
+"""Types of models of which each process of a trainer reads all weights instead of its part. Those that are not
+supported here are left out. The trainer's tests of reading by parts name all of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Architecture:
     """Layers that adapters train."""
     experts: tuple[Linear, ...] = ()
     """Routers and routed experts."""
+    read_by_parts: bool = True
+    """True if each process of a trainer reads only its part of the weights."""
 
     @property
     def parameters(self) -> int:
@@ -112,9 +118,10 @@ def _architecture(text: Mapping[str, Any], config: Mapping[str, Any]) -> Archite
         experts = (Linear(sparse, hidden, routed), *_mlp_layers(sparse * routed, hidden, width))
         widths.append(width)
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", True))
+    quantized = config.get("quantization_config") or text.get("quantization_config")
     return Architecture(
         layers, attention, hidden, heads, kv_heads, head_dim, widths[0], int(text["vocab_size"]), not tied,
-        tuple(linears), experts,
+        tuple(linears), experts, not quantized and config.get("model_type") not in READ_WHOLE,
     )  # fmt: skip
 
 

@@ -30,6 +30,8 @@ MAX_GPUS = 16
 GPU_COUNTS = (1, 2, 4, 8, 16)
 GB, GIB = 1e9, 2**30
 EPHEMERAL_STORAGE = "ephemeral-storage"
+PART_READS = 1.2
+"""Copies of the weights that the memory holds while each process of a trainer reads its part."""
 PROCESS_GIB = 8
 """Node memory in GiB for a process, excluding the model."""
 
@@ -45,6 +47,8 @@ class Sizing:
     """Number of `engine_gpus` among which each layer is divided. 0 means all."""
     steps: tuple[str, ...] = ()
     """Calculation, one line per kind of memory."""
+    read_by_parts: bool = False
+    """True if each process of a trainer reads only its part of the weights. False if this is unknown."""
 
     @property
     def fits(self) -> bool:
@@ -113,7 +117,7 @@ def size_architecture(model: Architecture, job: Job) -> Sizing:
         f"{kv_bytes(model, tensor) * job.seq_len / GB:.3g} GB = {sequences(model, job, engine)} sequences of "
         f"{job.seq_len} tokens at once",
     )
-    return Sizing(weights / GB, trainer, engine, tensor, steps)
+    return Sizing(weights / GB, trainer, engine, tensor, steps, model.read_by_parts)
 
 
 def trainer_bytes(model: Architecture, job: Job, gpus: int) -> int:
@@ -133,10 +137,9 @@ def kv_bytes(model: Architecture, tensor: int) -> int:
 
 
 def pod_resources(
-    weights_gb: float, gpus: int, *, reads: int = 1, bytes_per_parameter: int = 2, downloads: bool = False
+    weights_gb: float, gpus: int, *, reads: float = 1, bytes_per_parameter: int = 2, downloads: bool = False
 ) -> Resources:
-    """Return the CPU and memory of a container with GPUs. The memory suffices for `reads` processes that read the
-    weights.
+    """Return the CPU and memory of a container with GPUs. The memory suffices for `reads` copies of the weights.
 
     `downloads` is True if the weights are copied to the node's disk. The container then requests disk space for them.
     """

@@ -13,7 +13,16 @@ from rlrun.constants import API_VERSION
 from rlrun.kube.kinds import RLMODEL
 
 from rlrun_cli.inputs.model_config import Architecture, architecture, read_config, read_hub_config
-from rlrun_cli.inputs.model_sizing import MAX_GPUS, Job, Sizing, parameters_in, pod_resources, size, size_architecture
+from rlrun_cli.inputs.model_sizing import (
+    MAX_GPUS,
+    PART_READS,
+    Job,
+    Sizing,
+    parameters_in,
+    pod_resources,
+    size,
+    size_architecture,
+)
 from rlrun_cli.inputs.run_files import load_object, read_text
 from rlrun_cli.terminal import output
 from rlrun_cli.terminal.errors import INVALID, CliError
@@ -83,8 +92,9 @@ def add_model(
             pipeline = sizing.engine_gpus // tensor
             inference["parallelism"] = {"tensor": tensor, **({"pipeline": pipeline} if pipeline > 1 else {})}
     weights = sizing.weights_gb if sizing else 0
-    # For full fine-tuning, each trainer process reads the whole model in float32.
-    reads, width = max(1, trainer["gpus"]), 4 if full_fine_tuning else 2
+    reads = PART_READS if sizing and sizing.read_by_parts else max(1, trainer["gpus"])
+    # Full fine-tuning stores weights in float32.
+    width = 4 if full_fine_tuning else 2
     downloads = source.startswith(("hf://", "s3://"))
     of_trainer = pod_resources(weights, trainer["gpus"], reads=reads, bytes_per_parameter=width, downloads=downloads)
     trainer["resources"] = of_trainer.to_json_dict()

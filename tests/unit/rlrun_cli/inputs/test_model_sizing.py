@@ -110,11 +110,29 @@ def test_a_model_that_is_too_large_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "by_parts"),
+    [
+        ({}, True),
+        ({"model_type": "qwen3_vl_moe"}, False),
+        ({"quantization_config": {"quant_method": "fp8"}}, False),
+    ],
+)
+def test_some_models_are_not_read_by_parts(changes: dict[str, Any], by_parts: bool) -> None:
+    assert size_architecture(model(**changes), JOB).read_by_parts == by_parts
+
+
+@pytest.mark.parametrize(
     ("weights", "gpus", "reads", "width", "memory"),
-    [(16.4, 1, 1, 2, "128Gi"), (141, 4, 4, 2, "558Gi"), (16.4, 8, 8, 4, "1024Gi"), (1.2, 0, 1, 2, "32Gi")],
+    [
+        (16.4, 1, 1, 2, "128Gi"),
+        (141, 4, 4, 2, "558Gi"),
+        (141, 4, 1.2, 2, "512Gi"),
+        (16.4, 8, 8, 4, "1024Gi"),
+        (1.2, 0, 1, 2, "32Gi"),
+    ],
 )
 def test_the_limit_of_memory_holds_what_the_processes_read(
-    weights: float, gpus: int, reads: int, width: int, memory: str
+    weights: float, gpus: int, reads: float, width: int, memory: str
 ) -> None:
     assert pod_resources(weights, gpus, reads=reads, bytes_per_parameter=width).limits["memory"] == memory
 
