@@ -160,7 +160,7 @@ class Trainer(Pods):
     micro_batch_tokens: int = Field(default=8192, ge=1, le=4_194_304)
     """Number of tokens packed into one forward pass. Higher values are faster and need more memory."""
     shard_size: int | None = Field(default=None, ge=1, le=1024)
-    """Number of GPUs that the model's weights are sharded over. Each such group of GPUs holds the whole model, and the groups share the batch. Defaults to all GPUs of all nodes, which needs the least memory. With a lower number, fewer GPUs exchange weights, for example those of one node."""  # noqa: E501
+    """Number of GPUs that the model's weights are sharded over. Each such group of GPUs holds the whole model, and the groups share the batch. Defaults to the GPUs of one node, so that nodes do not exchange weights in every layer. Set it to gpus x nodes for a model that one node cannot hold."""  # noqa: E501
     full_fine_tuning: bool = False
     """Allows runs to train all weights (lora.enabled: false), which needs several times the memory."""
 

@@ -78,10 +78,13 @@ class Loader:
         except (ProblemError, torch.distributed.DistError):
             raise
         except (MemoryError, torch.OutOfMemoryError) as error:
+            advice = "Give the trainer more memory or GPUs"
+            if self.settings.shard_size and self.settings.shard_size < self.world.size:
+                advice += f", or set the RLModel's trainer.shardSize to {self.world.size}, the number of all GPUs"
             raise ProblemError.of(
                 OUT_OF_MEMORY,
                 Reason.TRAINER_OUT_OF_MEMORY,
-                f"The model does not fit into the trainer's memory: {error}. Give the trainer more memory or GPUs.",
+                f"The model does not fit into the trainer's memory: {error}. {advice}.",
             ) from error
         except (OSError, SafetensorError) as error:
             raise ProblemError.of(

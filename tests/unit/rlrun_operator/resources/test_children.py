@@ -289,9 +289,18 @@ def trainer(model: Obj | None = None, **run: Any) -> Obj:
     return container_of(templates(build(model, **run))["reverse-trainer"], "trainer")
 
 
-@pytest.mark.parametrize("size", [None, "4"])
-def test_the_trainer_is_told_how_many_gpus_divide_its_weights(size: str | None) -> None:
-    main = trainer({"trainer": {"gpus": 8, "shardSize": size and int(size)}})
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ({"gpus": 8}, None),
+        ({"gpus": 8, "shardSize": 4}, "4"),
+        ({"gpus": 8, "nodes": 2}, "8"),
+        ({"gpus": 8, "nodes": 2, "shardSize": 16}, "16"),
+    ],
+)
+def test_the_gpus_of_a_node_divide_the_weights_by_default(shape: Obj, size: str | None) -> None:
+    found = templates(build({"trainer": shape}))
+    main = container_of(found["reverse-trainer-a2" if "nodes" in shape else "reverse-trainer"], "trainer")
     assert variables(main).get("RLRUN_SHARD_SIZE") == size
 
 
