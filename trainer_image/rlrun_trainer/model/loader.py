@@ -123,6 +123,8 @@ class Loader:
             rules = LoadingRules(model)
             self.names = rules.names(stored)
             if mesh is not None and rules.allow_parts(shapes_of(folder, stored), mesh.shape[-1]):
+                # transformers ties weights once they are read. FSDP must know before that they are one parameter.
+                model.tie_weights(recompute_mapping=False)
                 shard(model, mesh, self.dtype, rules.dtypes(dtype))
 
         with before_reading(prepare) as arguments:

@@ -87,7 +87,11 @@ def compare_all(folder: Path, result: dict[str, Any]) -> None:
             ids, positions = torch.arange(3, 15)[None], torch.arange(12)[None]
             with torch.no_grad():
                 states, expected = getattr(model, DECODE)(ids, positions), decode(whole, ids, positions)
+            model.unshard()
             result[f"{stored.name} {name} {trainable}"] = {
+                "tied": [
+                    one.get_input_embeddings().weight is one.get_output_embeddings().weight for one in (model, whole)
+                ],
                 "differ": differ,
                 "early": list(early),
                 "held": held / all_held,
@@ -126,6 +130,7 @@ def test_two_processes_hold_the_model_of_one(compared: list[dict[str, Any]], fam
             one = result[f"{family} {str(dtype).removeprefix('torch.')} {trainable}"]
             assert one["differ"] == []
             assert one["error"] == 0 or dtype != torch.float32
+            assert one["tied"] in ([True, True], [False, False])
             assert one["early"] == [family not in READ_WHOLE and family != TIED[1]]
             assert one["held"] < 0.7, rank
 
