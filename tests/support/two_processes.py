@@ -43,7 +43,7 @@ def _run(work: Callable[[ProcessGroup], Any], rank: int, store: Path, results: C
     limit = timedelta(seconds=SECONDS)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=limit)
     try:
-        result = work(ProcessGroup(rank, 2, rank, dist.new_group(backend="gloo", timeout=limit)))
+        result = work(ProcessGroup(rank, 2, rank, dist.new_group(backend="gloo", timeout=limit), 2))
     except Exception as error:
         result = f"{type(error).__name__}: {error}"
     results.send(result)

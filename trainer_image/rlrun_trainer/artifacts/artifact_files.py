@@ -45,15 +45,22 @@ def writing(folder: TempFolder, *failures: type[Exception]) -> Iterator[None]:
 
     `failures` are the errors besides OSError with which a library reports a full disk.
     """
+    try:
+        with writing_to(folder.path, *failures):
+            yield
+    except BaseException:
+        folder.remove()
+        raise
+
+
+@contextmanager
+def writing_to(path: Path, *failures: type[Exception]) -> Iterator[None]:
+    """Context for writing to a folder of another process, as `writing`. The folder stays if writing fails."""
     full_disk: tuple[type[Exception], ...] = (OSError, *failures)
     try:
         yield
     except full_disk as error:
-        folder.remove()
-        raise _full(folder.path, error) from error
-    except BaseException:
-        folder.remove()
-        raise
+        raise _full(path, error) from error
 
 
 def size_of(files: Files) -> int:

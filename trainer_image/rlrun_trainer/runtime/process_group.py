@@ -71,6 +71,8 @@ class ProcessGroup:
     """Rank on this node, which is the number of its GPU."""
     votes: Any = None
     """torch process group for votes, or None for the default group."""
+    local_size: int = 1
+    """Number of processes on each node."""
 
     @property
     def is_leader(self) -> bool:
@@ -260,7 +262,11 @@ def init_process_group(device: str, environ: Mapping[str, str] = os.environ) -> 
     if not dist.is_initialized():
         dist.init_process_group(_backend(device), timeout=COLLECTIVE_TIMEOUT)
     votes = dist.new_group(backend="gloo", timeout=VOTE_TIMEOUT)
-    return ProcessGroup(int(environ.get("RANK", "0")), size, int(environ.get("LOCAL_RANK", "0")), votes)
+    rank, local_rank, local_size = (
+        int(environ.get(name, default))
+        for name, default in (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+    )
+    return ProcessGroup(rank, size, local_rank, votes, local_size)
 
 
 def group_of_one(device: str) -> None:

@@ -5,6 +5,8 @@
     optimizer.safetensors                            AdamW's moments, by parameter
     reference.safetensors                            reference of the KL penalty, if it is not the base model: the
                                                      adapter in float32, or all weights in the trainer's dtype
+                                                     (for all weights, all processes of the first node write these
+                                                     three, as numbered files: see `divided_files`)
     rng.safetensors                                  states of torch's generators, of every process
     trainer.json                                     counters and the settings that must match
     orchestrator_state.json                          state of the orchestrator: progress, example buffer
@@ -13,7 +15,7 @@ There are no pickles, so reading another run's checkpoint executes no code. The 
 checkpoint does not matter.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +23,17 @@ from typing import Any
 import torch
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, load_file, save, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, load_file, save
 
 from rlrun_trainer.artifacts import checkpoint_facts
 from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing
 from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, REFERENCE, RNG, CheckpointProgress, mismatch
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
-from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
+from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into
 from rlrun_trainer.torch_backend import full_weights
+from rlrun_trainer.torch_backend.divided_files import DividedFolder, StoredTensors
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
@@ -42,46 +45,50 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
     Later updates do not change the files. Only the first process returns files. Raises ProblemError if the disk is
     full.
     """
-    folder: TempFolder | None = None
-    refusal: ProblemError | None = None
-    if slot.shape is None:
-        try:
-            folder = full_weights.write_model(base, slot, torch.float32)
-        except ProblemError as error:
-            # The other processes would wait for this process in the next collective operation.
-            refusal = error
-    reference = _reference(base, slot)
-    if folder is not None and reference:
-        try:
-            with writing(folder, SafetensorError):
-                save_file(reference, folder.path / REFERENCE)
-        except ProblemError as error:
-            folder, refusal = None, error
-        reference = {}
-    state = slot.optimizer.state
-    moments: dict[str, torch.Tensor] = {}
-    for name, parameter in slot.parameters.items():
-        for key in (*MOMENTS, STEP) if parameter in state else ():
-            tensor = full_tensor(state[parameter][key].detach())
-            if base.world.is_leader:
-                moments[f"{name}/{key}"] = tensor.cpu().contiguous()
-    generators = [load(states) for states in base.world.all_gather_bytes(save(slot.rng))]
-    if not base.world.is_leader:
-        return {}
-    if refusal is not None:
-        raise refusal
+    world = base.world
+    generators = [load(states) for states in world.all_gather_bytes(save(slot.rng))]
     random_states = save({_generator(d, rank): s for rank, rng in enumerate(generators) for d, s in rng.items()})
     facts = checkpoint_facts.json_files(progress, _shape(slot), slot.updates, slot.kl_beta, slot.reference.value)
     small = {RNG: random_states} | facts
-    if folder is None:
-        if reference:
-            small[REFERENCE] = save(reference)
-        return slot.files() | small | {OPTIMIZER: save(moments)}
-    with writing(folder, SafetensorError):
-        save_file(moments, folder.path / OPTIMIZER)
-        for name, data in small.items():
-            (folder.path / name).write_bytes(data)
+    if slot.shape is None:
+        return _weights_snapshot(base, slot, small) or {}
+    if not world.is_leader:
+        return {}
+    # Adapters are the same on all processes.
+    moments = {name: tensor.cpu().contiguous() for name, tensor in _moments(slot)}
+    if slot.reference is Reference.copy:
+        small[REFERENCE] = save({name: tensor.cpu().contiguous() for name, tensor in slot.copied.items()})
+    return slot.files() | small | {OPTIMIZER: save(moments)}
+
+
+def _weights_snapshot(base: BaseModel, slot: AdapterSlot, small: Mapping[str, bytes]) -> TempFolder | None:
+    divided = DividedFolder(base.world, base.loader.settings.scratch)
+    folder = divided.folder
+    try:
+        weights = divided.gather(slot.parameters.items(), torch.float32)
+        divided.write(MODEL_WEIGHTS, full_weights.as_stored(base, weights))
+        del weights
+        divided.write(OPTIMIZER, divided.gather(_moments(slot)))
+        if slot.reference is Reference.copy:
+            divided.write(REFERENCE, divided.gather(base.frozen_parameters().items()))
+        if folder is not None:
+            with writing(folder, SafetensorError):
+                divided.write_index()
+                full_weights.write_companions(base, folder.path, torch.float32)
+                for name, data in small.items():
+                    (folder.path / name).write_bytes(data)
+    except BaseException:
+        if folder is not None:
+            folder.remove()
+        raise
     return folder
+
+
+def _moments(slot: AdapterSlot) -> Iterator[tuple[str, torch.Tensor]]:
+    state = slot.optimizer.state
+    for name, parameter in slot.parameters.items():
+        for key in (*MOMENTS, STEP) if parameter in state else ():
+            yield f"{name}/{key}", state[parameter][key].detach()
 
 
 def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: bool = True) -> CheckpointProgress:
@@ -142,36 +149,29 @@ class _Source:
     """Validated content of a checkpoint's folder. Raises ProblemError if it does not match the slot."""
 
     def __init__(self, base: BaseModel, slot: AdapterSlot, folder: Path, resume: bool) -> None:
-        main = ADAPTER_WEIGHTS if slot.shape is not None else MODEL_WEIGHTS
+        is_adapter = slot.shape is not None
         facts = checkpoint_facts.read_facts(folder)
         checkpoint_facts.check_shape(_shape(slot), facts)
         compared = resume and facts["reference"] == Reference.copy
-        checkpoint_facts.check_files(folder, main, OPTIMIZER, RNG, *([REFERENCE] if compared else []))
+        checkpoint_facts.check_files(folder, RNG, *([ADAPTER_WEIGHTS] if is_adapter else []))
         try:
-            is_adapter = slot.shape is not None
-            self.tensors = load_file(folder / main) if is_adapter else full_weights.read_model(folder, base.loader)
+            self.moments = StoredTensors(folder, OPTIMIZER)
+            reference = StoredTensors(folder, REFERENCE) if compared else None
+            stored = StoredTensors(folder, ADAPTER_WEIGHTS if is_adapter else MODEL_WEIGHTS)
+            if is_adapter:
+                self.tensors = {name: stored.read(name) for name in stored.names()}
+            else:
+                self.tensors = full_weights.read_model(folder, base.loader)
             self.generators = load_file(folder / RNG)
-            self.moments: Any = safe_open(folder / OPTIMIZER, "pt")
-            self.reference = load_file(folder / REFERENCE) if compared else {}
+            self.reference = {name: reference.read(name) for name in reference.names()} if reference else {}
         except SafetensorError as error:
             raise mismatch(f"The checkpoint is damaged: {error}") from error
-        moved = [key.removesuffix(f"/{STEP}") for key in self.moments.keys() if key.endswith(f"/{STEP}")]  # noqa: SIM118
+        moved = [key.removesuffix(f"/{STEP}") for key in self.moments.names() if key.endswith(f"/{STEP}")]
         self.content = _Content(facts, moved, checkpoint_facts.read_orchestrator_state(folder))
         shapes = _shapes(slot.parameters)
         for tensors in (self.tensors, self.reference):
             if tensors:
                 checkpoint_facts.check_tensors(shapes, _shapes(tensors))
-
-
-def _reference(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor]:
-    """Return the slot's reference copy on the CPU of the first process. All processes must call it."""
-    found: dict[str, torch.Tensor] = {}
-    if slot.reference is Reference.copy:
-        for name, parameter in (slot.copied or base.frozen_parameters()).items():
-            tensor = full_tensor(parameter.detach())
-            if base.world.is_leader:
-                found[name] = tensor.cpu().contiguous()
-    return found
 
 
 def _fill(world: ProcessGroup, target: torch.Tensor, value: torch.Tensor | None) -> None:
@@ -181,11 +181,11 @@ def _fill(world: ProcessGroup, target: torch.Tensor, value: torch.Tensor | None)
 def _fill_moments(
     world: ProcessGroup, slot: AdapterSlot, parameter: torch.nn.Parameter, name: str, source: _Source | None
 ) -> None:
-    step = source.moments.get_tensor(f"{name}/{STEP}") if source else None
+    step = source.moments.read(f"{name}/{STEP}") if source else None
     state = {STEP: world.broadcast_tensor(step, (), torch.float32)}
     for key in MOMENTS:
         state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        _fill(world, state[key], source.moments.get_tensor(f"{name}/{key}") if source else None)
+        _fill(world, state[key], source.moments.read(f"{name}/{key}") if source else None)
     slot.optimizer.state[parameter] = state
 
 

@@ -30,16 +30,22 @@ def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempF
             state[name] = tensor.to("cpu", dtype)
     if not base.world.is_leader:
         return None
-    settings = base.loader.settings
-    folder = TempFolder(settings.scratch)
-    # Some models have stacked experts in memory; on disk each expert has its own tensors.
-    stock = revert_weight_conversion(base.model, state)
-    del state
+    folder = TempFolder(base.loader.settings.scratch)
     with writing(folder, SafetensorError):
-        own = {name: _own(tensor) for name, tensor in stock.items()}
-        save_file(own, folder.path / MODEL_WEIGHTS, metadata={"format": "pt"})
-        copy_companions(settings.model_dir, folder.path, str(dtype).removeprefix("torch."))
+        save_file(as_stored(base, state), folder.path / MODEL_WEIGHTS, metadata={"format": "pt"})
+        write_companions(base, folder.path, dtype)
     return folder
+
+
+def as_stored(base: BaseModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return weights by their names in files. `weights` are those of whole layers, by their names in memory."""
+    # Some models have stacked experts in memory; on disk each expert has its own tensors.
+    return {name: _own(tensor) for name, tensor in revert_weight_conversion(base.model, weights).items()}
+
+
+def write_companions(base: BaseModel, folder: Path, dtype: torch.dtype) -> None:
+    """Write the configuration of a model in `dtype`, and the files of its tokenizer."""
+    copy_companions(base.loader.settings.model_dir, folder, str(dtype).removeprefix("torch."))
 
 
 def read_model(folder: Path, base: Loader) -> dict[str, torch.Tensor]:

@@ -1,0 +1,100 @@
+"""Checkpoints of all weights, whose files all processes write."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from rlrun.service.errors import ProblemError
+from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
+from rlrun_trainer.runtime.process_group import ProcessGroup
+from rlrun_trainer.torch_backend.checkpoint_format import restore, snapshot
+from rlrun_trainer.torch_backend.divided_files import DividedFolder, StoredTensors, divide
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from tests.support import tiny_model
+from tests.support.two_processes import on_both
+
+PROGRESS = CheckpointProgress(1, "uid", {})
+
+
+def test_processes_write_whole_layers_of_about_the_same_size() -> None:
+    sizes = {"model.embed_tokens.weight": 100, "lm_head.weight": 100}
+    sizes |= {f"model.layers.{i}.{name}.weight": size for i in range(10) for name, size in (("q", 20), ("up", 60))}
+    writers = divide(sizes, 3)
+    assert writers["model.embed_tokens.weight"] == writers["lm_head.weight"]
+    for i in range(10):
+        assert writers[f"model.layers.{i}.q.weight"] == writers[f"model.layers.{i}.up.weight"]
+    written = [sum(size for name, size in sizes.items() if writers[name] == rank) for rank in range(3)]
+    assert max(written) <= 1.1 * sum(sizes.values()) / 3
+    assert set(divide(sizes, 1).values()) == {0}
+    moments = {f"{name}/exp_avg": size for name, size in sizes.items()}
+    assert {name.partition("/")[0]: rank for name, rank in divide(moments, 3).items()} == writers
+
+
+@pytest.mark.parametrize("save", [tiny_model.save_model, tiny_model.save_moe])
+def test_both_processes_write_a_checkpoint_that_one_process_reads(tmp_path: Path, save: object) -> None:
+    model_dir = save(tmp_path / "model")  # type: ignore[operator]
+    kept = tmp_path / "kept"
+
+    def work(world: ProcessGroup) -> list[str]:
+        base = tiny_model.load(model_dir, world=world, scratch=tmp_path / "scratch")
+        slot = base.open_weights("run", tiny_model.MODEL, 0, compared=False)
+        for number, parameter in enumerate(slot.parameters.values()):
+            parameter.grad = torch.full_like(parameter, 1.0 + number)
+        slot.optimizer.step()
+        with torch.no_grad():
+            for number, parameter in enumerate(slot.parameters.values()):
+                parameter.fill_(number)
+        files = snapshot(base, slot, PROGRESS)
+        if not world.is_leader:
+            return []
+        files.path.rename(kept)  # type: ignore[union-attr]
+        return sorted(path.name for path in kept.glob("*.safetensors"))
+
+    names, none = on_both(work)
+    assert (names, none) == (
+        [f"{kind}-0000{i}-of-00002.safetensors" for kind in ("model", "optimizer") for i in (1, 2)]
+        + ["rng.safetensors"],
+        [],
+    )
+    assert (
+        type(AutoModelForCausalLM.from_pretrained(kept)).__name__
+        == type(AutoModelForCausalLM.from_pretrained(model_dir)).__name__
+    )
+
+    alone = tiny_model.load(model_dir, scratch=tmp_path / "scratch")
+    slot = alone.open_weights("run", tiny_model.MODEL, 0, compared=False)
+    restore(alone, slot, kept)
+    for number, parameter in enumerate(slot.parameters.values()):
+        assert torch.equal(parameter, torch.full_like(parameter, number))
+        moment = slot.optimizer.state[parameter]["exp_avg"]
+        assert torch.allclose(moment, torch.full_like(parameter, 0.1 * (1.0 + number)))
+    again = snapshot(alone, slot, PROGRESS)
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        ours, theirs = StoredTensors(again.path, file), StoredTensors(kept, file)  # type: ignore[union-attr]
+        assert sorted(ours.names()) == sorted(theirs.names())
+        assert all(torch.equal(ours.read(name), theirs.read(name)) for name in ours.names())
+
+
+def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(1)}, tmp_path / "optimizer-00001-of-00002.safetensors")
+    with pytest.raises(ProblemError, match="or not all files"):
+        StoredTensors(tmp_path, "optimizer.safetensors")
+    save_file({}, tmp_path / "optimizer-00002-of-00002.safetensors")
+    assert StoredTensors(tmp_path, "optimizer.safetensors").names() == ["a"]
+
+
+def test_a_full_disk_of_one_process_fails_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("No space left on device")
+
+    def work(world: ProcessGroup) -> None:
+        divided = DividedFolder(world, tmp_path)
+        if not world.is_leader:
+            monkeypatch.setattr("rlrun_trainer.torch_backend.divided_files.save_file", full)
+        divided.write("model.safetensors", {"a": torch.ones(1)})
+
+    for error in on_both(work):
+        assert "TrainerDiskFull" in error
+        assert "No space left" in error

@@ -1,0 +1,128 @@
+"""safetensors files that all processes of the first node write, each with the tensors of some layers.
+
+No process holds a copy of the whole model, and the files are written at the same time. Names and index are those of
+Hugging Face: model-00001-of-00002.safetensors and model.safetensors.index.json. torch.distributed.checkpoint is not
+used, because its processes exchange pickles.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from rlrun.storage.layout import MODEL_WEIGHTS
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from rlrun_trainer.artifacts.artifact_files import TempFolder, writing_to
+from rlrun_trainer.artifacts.checkpoint_facts import mismatch
+from rlrun_trainer.artifacts.checkpoint_names import INDEX
+from rlrun_trainer.runtime.process_group import ProcessGroup, full_tensor
+
+LAYER = re.compile(r".*?\.\d+(?=\.)")
+NUMBERED = re.compile(r"-\d{5}-of-(\d{5})$")
+
+
+class DividedFolder:
+    """Temporary folder of the first process, in which all processes of its node write. All processes must create it.
+
+    Raises ProblemError on all processes if the disk is full.
+    """
+
+    def __init__(self, world: ProcessGroup, scratch: Path | None) -> None:
+        self._world = world
+        self.folder: TempFolder | None = None
+        """Folder to upload and remove, or None if this is not the first process."""
+        with world.raise_together(in_step=False):
+            self.folder = TempFolder(scratch) if world.is_leader else None
+        path = str(self.folder.path) if self.folder else ""
+        self._path = Path(world.broadcast_bytes(path.encode()).decode())
+
+    def gather(
+        self, tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return those of the tensors that this process writes, whole and on the CPU. All processes must call it."""
+        all_tensors, mine = dict(tensors), {}
+        writers = divide({name: tensor.numel() for name, tensor in all_tensors.items()}, self._world.local_size)
+        for name, tensor in all_tensors.items():
+            whole = full_tensor(tensor.detach())
+            if writers[name] == self._world.rank:
+                mine[name] = whole.to("cpu", dtype).contiguous()
+        return mine
+
+    def write(self, file: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write the tensors of all processes as `file`, or as numbered files. All processes must call it."""
+        world = self._world
+        path = self._path / file
+        if world.local_size > 1:
+            path = path.with_stem(f"{path.stem}-{world.rank + 1:05d}-of-{world.local_size:05d}")
+        with world.raise_together(in_step=False):
+            if world.rank < world.local_size:
+                with writing_to(self._path, SafetensorError):
+                    save_file(dict(tensors), path, metadata={"format": "pt"})
+
+    def write_index(self) -> None:
+        """Write the index with which transformers finds the weights of a model. Only the first process calls it."""
+        weights = {name: path.name for path in paths_of(self._path, MODEL_WEIGHTS) for name in names_in(path)}
+        size = sum(path.stat().st_size for path in paths_of(self._path, MODEL_WEIGHTS))
+        if self._world.local_size > 1:
+            index = {"metadata": {"total_size": size}, "weight_map": weights}
+            (self._path / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True), encoding="utf-8")
+
+
+class StoredTensors:
+    """Tensors of `file` in a folder, or of the numbered files that were written in its place. Raises ProblemError if a
+    file is missing, and SafetensorError if one is damaged.
+    """
+
+    def __init__(self, folder: Path, file: str) -> None:
+        paths = paths_of(folder, file)
+        count = NUMBERED.search(paths[0].stem) if paths else None
+        if len(paths) != (int(count[1]) if count else 1):
+            raise mismatch(f"The checkpoint has no {file}, or not all files in its place.")
+        files = [safe_open(path, "pt") for path in paths]
+        self._files = {name: one for one in files for name in one.keys()}  # noqa: SIM118
+
+    def names(self) -> list[str]:
+        """Return the names of all tensors."""
+        return list(self._files)
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return the tensor, on the CPU."""
+        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+
+def divide(sizes: Mapping[str, int], processes: int) -> dict[str, int]:
+    """Return the rank of the process that writes each tensor, so that all write about the same size.
+
+    All tensors of a layer have one writer, and so have those outside of layers, because transformers merges tensors
+    when it names them as in the files.
+    """
+    layers: dict[str, int] = {}
+    for name, size in sizes.items():
+        layers[_layer(name)] = layers.get(_layer(name), 0) + size
+    written = [0] * processes
+    writers: dict[str, int] = {}
+    for layer in sorted(layers, key=lambda one: (-layers[one], one)):
+        writers[layer] = written.index(min(written))
+        written[writers[layer]] += layers[layer]
+    return {name: writers[_layer(name)] for name in sizes}
+
+
+def _layer(name: str) -> str:
+    found = LAYER.match(name)
+    return found[0] if found else ""
+
+
+def paths_of(folder: Path, file: str) -> list[Path]:
+    """Return the path of `file` in the folder, or the paths of the numbered files in its place."""
+    path = folder / file
+    return [path] if path.is_file() else sorted(folder.glob(f"{path.stem}-*-of-*{path.suffix}"))
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of the tensors in a file."""
+    with safe_open(path, "pt") as file:
+        return list(file.keys())
