@@ -17,7 +17,7 @@ MAX_BYTES = 16 * 1024**2
 """Maximum size in bytes of a JSON file of a model that is read."""
 HUB_SECONDS = 15
 HUB = "https://huggingface.co"
-READ_WHOLE = frozenset({"kimi_linear", "qwen3_vl_moe"})
+READ_WHOLE = frozenset({"minimax_m3_vl", "qwen3_vl_moe"})
 """Types of models of which each process of a trainer reads all weights instead of its part. Those that are not
 supported here are left out. The trainer's tests of reading by parts name all of them.
 """

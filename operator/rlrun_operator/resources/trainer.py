@@ -1,4 +1,4 @@
-"""Trainer: one pod with the base model and its optimizer, or several pods that shard them.
+"""Trainer: one pod with the base model and its optimizer, or several pods that train together.
 
 A single pod is managed by a ReplicaSet, several by an Indexed Job: the pod's index is its node rank, and pod 0 is the
 rendezvous host and the only one that listens. When a pod dies, the training processes of all pods end and restart

@@ -55,6 +55,14 @@ class Loader:
         setting = self.settings.attention
         return setting == varlen_attention.NAME or (setting == "auto" and self.device.type == "cuda")
 
+    @property
+    def memory_advice(self) -> str:
+        """Sentence that says how the trainer gets more memory."""
+        advice = "Give the trainer more memory or GPUs"
+        if self.settings.shard_size and self.settings.shard_size < self.world.size:
+            advice += f", or set the RLModel's trainer.shardSize to {self.world.size}, the number of all GPUs"
+        return f"{advice}."
+
     def load(self, trainable: bool = False) -> Any:
         """Load the model, frozen or with all weights trainable in float32. All processes must call it.
 
@@ -78,13 +86,10 @@ class Loader:
         except (ProblemError, torch.distributed.DistError):
             raise
         except (MemoryError, torch.OutOfMemoryError) as error:
-            advice = "Give the trainer more memory or GPUs"
-            if self.settings.shard_size and self.settings.shard_size < self.world.size:
-                advice += f", or set the RLModel's trainer.shardSize to {self.world.size}, the number of all GPUs"
             raise ProblemError.of(
                 OUT_OF_MEMORY,
                 Reason.TRAINER_OUT_OF_MEMORY,
-                f"The model does not fit into the trainer's memory: {error}. {advice}.",
+                f"The model does not fit into the trainer's memory: {error}. {self.memory_advice}",
             ) from error
         except (OSError, SafetensorError) as error:
             raise ProblemError.of(

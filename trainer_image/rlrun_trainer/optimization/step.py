@@ -78,7 +78,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
     parameters = list(slot.parameters.values())
     beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
     objective = Objective(plan.loss, beta, plan.version, totals.trainable)
-    with _memory_limits(plan), _random_state(slot), _clean_gradients(slot):
+    with _memory_limits(plan, base.loader.memory_advice), _random_state(slot), _clean_gradients(slot):
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(base.device)
         with world.all_or_none():
@@ -259,7 +259,7 @@ def _random_state(slot: AdapterSlot) -> Iterator[None]:
 
 
 @contextmanager
-def _memory_limits(plan: StepPlan) -> Iterator[None]:
+def _memory_limits(plan: StepPlan, advice: str) -> Iterator[None]:
     try:
         yield
     except (StepAborted, torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -273,7 +273,7 @@ def _memory_limits(plan: StepPlan) -> Iterator[None]:
             OUT_OF_MEMORY,
             Reason.TRAINER_OUT_OF_MEMORY,
             f"A step with micro-batches of {plan.micro_batch_tokens} tokens does not fit into the trainer's memory. "
-            "Lower the RLModel's trainer.microBatchTokens or seqLen, or give the trainer more memory.",
+            f"Lower the RLModel's trainer.microBatchTokens or seqLen. {advice}",
         )
         if isinstance(error, StepAborted):
             error.problem = refusal.problem

@@ -118,7 +118,7 @@ class ProcessGroup:
         except ProblemError as error:
             if self.size == 1:
                 raise
-            log.error("This process cannot continue: %s", error)
+            log.error("An operation fails on all processes, because it failed on this one: %s", error)
             result = Refusal.of(error)
         for each in self.vote(result, RESULTS) if in_step else self.all_gather(result, RESULTS):
             if isinstance(each, Refusal):

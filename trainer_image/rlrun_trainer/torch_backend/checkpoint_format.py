@@ -33,7 +33,7 @@ from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into
 from rlrun_trainer.torch_backend import full_weights
-from rlrun_trainer.torch_backend.divided_files import DividedFolder, StoredTensors
+from rlrun_trainer.torch_backend.divided_files import DividedFolder, StoredTensors, write_index
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
@@ -65,7 +65,7 @@ def _weights_snapshot(base: BaseModel, slot: AdapterSlot, small: Mapping[str, by
     divided = DividedFolder(base.world, base.loader.settings.scratch)
     folder = divided.folder
     try:
-        weights = divided.gather(slot.parameters.items(), torch.float32)
+        weights = divided.gather(full_weights.stored_tensors(base, slot).items(), torch.float32)
         divided.write(MODEL_WEIGHTS, full_weights.as_stored(base, weights))
         del weights
         divided.write(OPTIMIZER, divided.gather(_moments(slot)))
@@ -73,7 +73,7 @@ def _weights_snapshot(base: BaseModel, slot: AdapterSlot, small: Mapping[str, by
             divided.write(REFERENCE, divided.gather(base.frozen_parameters().items()))
         if folder is not None:
             with writing(folder, SafetensorError):
-                divided.write_index()
+                write_index(folder.path)
                 full_weights.write_companions(base, folder.path, torch.float32)
                 for name, data in small.items():
                     (folder.path / name).write_bytes(data)

@@ -7,6 +7,7 @@ used, because its processes exchange pickles.
 
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -36,19 +37,23 @@ class DividedFolder:
         """Folder to upload and remove, or None if this is not the first process."""
         with world.raise_together(in_step=False):
             self.folder = TempFolder(scratch) if world.is_leader else None
-        path = str(self.folder.path) if self.folder else ""
-        self._path = Path(world.broadcast_bytes(path.encode()).decode())
+        name = world.broadcast_bytes(self.folder.path.name.encode() if self.folder else b"").decode()
+        if name != Path(name).name:
+            raise RuntimeError(f"The first process sent {name[:100]!r} instead of a folder's name.")
+        self._path = (scratch or Path(tempfile.gettempdir())) / name
 
     def gather(
         self, tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None
     ) -> dict[str, torch.Tensor]:
-        """Return those of the tensors that this process writes, whole and on the CPU. All processes must call it."""
+        """Return those of the tensors that this process writes, whole, on the CPU and, if they are floats, in `dtype`.
+        All processes must call it.
+        """
         all_tensors, mine = dict(tensors), {}
         writers = divide({name: tensor.numel() for name, tensor in all_tensors.items()}, self._world.local_size)
         for name, tensor in all_tensors.items():
             whole = full_tensor(tensor.detach())
             if writers[name] == self._world.rank:
-                mine[name] = whole.to("cpu", dtype).contiguous()
+                mine[name] = whole.to("cpu", dtype if whole.is_floating_point() else None).contiguous()
         return mine
 
     def write(self, file: str, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -61,14 +66,6 @@ class DividedFolder:
             if world.rank < world.local_size:
                 with writing_to(self._path, SafetensorError):
                     save_file(dict(tensors), path, metadata={"format": "pt"})
-
-    def write_index(self) -> None:
-        """Write the index with which transformers finds the weights of a model. Only the first process calls it."""
-        weights = {name: path.name for path in paths_of(self._path, MODEL_WEIGHTS) for name in names_in(path)}
-        size = sum(path.stat().st_size for path in paths_of(self._path, MODEL_WEIGHTS))
-        if self._world.local_size > 1:
-            index = {"metadata": {"total_size": size}, "weight_map": weights}
-            (self._path / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True), encoding="utf-8")
 
 
 class StoredTensors:
@@ -114,6 +111,20 @@ def divide(sizes: Mapping[str, int], processes: int) -> dict[str, int]:
 def _layer(name: str) -> str:
     found = LAYER.match(name)
     return found[0] if found else ""
+
+
+def write_index(folder: Path) -> None:
+    """Write the index with which transformers finds the weights of a model, if they are in numbered files.
+
+    Raises SafetensorError if a file is damaged.
+    """
+    paths = paths_of(folder, MODEL_WEIGHTS)
+    if paths == [folder / MODEL_WEIGHTS]:
+        (folder / INDEX).unlink(missing_ok=True)
+        return
+    weights = {name: path.name for path in paths for name in names_in(path)}
+    index = {"metadata": {"total_size": sum(path.stat().st_size for path in paths)}, "weight_map": weights}
+    (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def paths_of(folder: Path, file: str) -> list[Path]:

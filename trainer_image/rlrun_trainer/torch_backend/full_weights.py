@@ -1,4 +1,4 @@
-"""All weights of a model as a Hugging Face folder with one model.safetensors."""
+"""All weights of a model as a Hugging Face folder."""
 
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rlrun_trainer.artifacts.model_folder import ModelClass, copy_companions
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.loader import Loader, load_weights
 from rlrun_trainer.runtime.process_group import full_tensor
+from rlrun_trainer.torch_backend.divided_files import write_index
 
 
 def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempFolder | None:
@@ -24,10 +25,10 @@ def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempF
     copy of the weights in memory, or none if the weights are already on the CPU in `dtype`.
     """
     state: dict[str, torch.Tensor] = {}
-    for name, parameter in slot.parameters.items():
-        tensor = full_tensor(parameter.detach())
+    for name, tensor in stored_tensors(base, slot).items():
+        whole = full_tensor(tensor.detach())
         if base.world.is_leader:
-            state[name] = tensor.to("cpu", dtype)
+            state[name] = whole.to("cpu", dtype if name in slot.parameters else None)
     if not base.world.is_leader:
         return None
     folder = TempFolder(base.loader.settings.scratch)
@@ -35,6 +36,14 @@ def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempF
         save_file(as_stored(base, state), folder.path / MODEL_WEIGHTS, metadata={"format": "pt"})
         write_companions(base, folder.path, dtype)
     return folder
+
+
+def stored_tensors(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor]:
+    """Return the tensors that the model's files contain by their names in memory: the slot's weights, and buffers such
+    as the biases of routers.
+    """
+    stored = base.model.state_dict().keys()
+    return {**slot.parameters, **{name: buffer for name, buffer in base.model.named_buffers() if name in stored}}
 
 
 def as_stored(base: BaseModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -57,9 +66,10 @@ def read_model(folder: Path, base: Loader) -> dict[str, torch.Tensor]:
         theirs, ours = ModelClass.of(folder), ModelClass.of(base.settings.model_dir)
         if theirs != ours:
             raise mismatch(f"The checkpoint contains {theirs}, but the base model is {ours}. Use the same RLModel.")
-        # A run writes its checkpoints, so neither pickled weights nor code in the folder may run in the next trainer,
-        # and
-        # its configuration could name kernels to load. The base model's fits, because all shapes must be equal.
+        # A run writes its checkpoints, so neither pickled weights nor code in the folder may run in the next trainer.
+        # Its configuration could name kernels to load, and its index other files. The base model's configuration fits,
+        # because all shapes must be equal.
+        write_index(folder)
         config = AutoConfig.from_pretrained(base.settings.model_dir, local_files_only=True, trust_remote_code=False)
         model = load_weights(folder, config, torch.float32, base.attention, use_safetensors=True)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:

@@ -1,8 +1,8 @@
 """Default CPU and memory of trainer and engine containers.
 
 Without requests a ResourceQuota refuses the pods; without limits a LimitRange sets its own, which are too small for a
-model. The requests are small, so that a pod fits on small GPU nodes. The limits are large, because each process of a
-trainer reads the whole model into memory while it starts.
+model. The requests are small, so that a pod fits on small GPU nodes. The limits are large, because
+trainers read models into memory while they start.
 """
 
 from rlrun.api.base.kubernetes_types import Resources

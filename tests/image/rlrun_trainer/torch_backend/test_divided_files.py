@@ -1,18 +1,22 @@
 """Checkpoints of all weights, whose files all processes write."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
+from rlrun_trainer.artifacts.checkpoint_names import stored_weights
 from rlrun_trainer.runtime.process_group import ProcessGroup
+from rlrun_trainer.torch_backend import full_weights
 from rlrun_trainer.torch_backend.checkpoint_format import restore, snapshot
-from rlrun_trainer.torch_backend.divided_files import DividedFolder, StoredTensors, divide
+from rlrun_trainer.torch_backend.divided_files import DividedFolder, StoredTensors, divide, write_index
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from tests.support import tiny_model
+from tests.support import model_families, tiny_model
 from tests.support.two_processes import on_both
 
 PROGRESS = CheckpointProgress(1, "uid", {})
@@ -75,6 +79,45 @@ def test_both_processes_write_a_checkpoint_that_one_process_reads(tmp_path: Path
         ours, theirs = StoredTensors(again.path, file), StoredTensors(kept, file)  # type: ignore[union-attr]
         assert sorted(ours.names()) == sorted(theirs.names())
         assert all(torch.equal(ours.read(name), theirs.read(name)) for name in ours.names())
+
+
+def test_only_processes_of_the_first_node_write(tmp_path: Path) -> None:
+    model_dir = tiny_model.save_model(tmp_path / "model")
+
+    def work(world: ProcessGroup) -> list[str]:
+        base = tiny_model.load(model_dir, world=replace(world, local_size=1), scratch=tmp_path / "scratch")
+        slot = base.open_weights("run", tiny_model.MODEL, 0, compared=False)
+        files = snapshot(base, slot, PROGRESS)
+        restore(base, slot, files.path if world.is_leader else None)  # type: ignore[union-attr]
+        return sorted(path.name for path in files.path.glob("m*")) if world.is_leader else []  # type: ignore[union-attr]
+
+    assert on_both(work) == [["model.safetensors"], []]
+
+
+@pytest.mark.parametrize("family", ["glm4_moe", "gemma4_text"])
+def test_buffers_are_in_a_checkpoint(tmp_path: Path, family: str) -> None:
+    model_dir = model_families.save_family(tmp_path / "model", family)
+    base = tiny_model.load(model_dir, slots=1, scratch=tmp_path / "scratch")
+    slot = base.open_weights("run", tiny_model.MODEL, 0, compared=False)
+    names = [name for name, _ in base.model.named_buffers() if name in base.model.state_dict()]
+    assert names
+    files = snapshot(base, slot, PROGRESS)
+    restore(base, slot, files.path)  # type: ignore[union-attr]
+    policy = full_weights.write_model(base, slot, torch.bfloat16)
+    assert policy is not None
+    for folder in (files.path, policy.path):  # type: ignore[union-attr]
+        assert set(StoredTensors(folder, "model.safetensors").names()) == set(stored_weights(model_dir))
+
+
+def test_the_index_of_a_checkpoint_names_its_own_files_only(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "../a.bin"}}')
+    save_file({"a": torch.ones(1)}, tmp_path / "model-00001-of-00001.safetensors")
+    write_index(tmp_path)
+    assert json.loads(index.read_text())["weight_map"] == {"a": "model-00001-of-00001.safetensors"}
+    save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
+    write_index(tmp_path)
+    assert not index.exists()
 
 
 def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
