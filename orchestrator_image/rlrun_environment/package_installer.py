@@ -231,10 +231,10 @@ def unpack(tar: Path, folder: Path, what: str) -> list[Path]:
 
 
 def check_wheels(wheels: Iterable[Path], python: ImagePython = PYTHONS[0]) -> None:
-    """Raise PackageError if the wheels are for another Python, or unpack to more than the disk of a pod should hold.
+    """Raise PackageError if the wheels are for another Python, or their unpacked size exceeds the limit of a pod.
 
-    Python's zipfile, which pip uses, writes no more of a file than its declared size. pip itself rejects files outside
-    of the target and writes links as plain files.
+    Python's zipfile, which pip uses, never writes more bytes than a file's declared size. pip itself rejects files
+    outside of the target and writes links as plain files.
     """
     size = files = 0
     for wheel in wheels:

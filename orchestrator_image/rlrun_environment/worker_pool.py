@@ -271,7 +271,7 @@ class WorkerPool:
                 self._not_loaded(
                     Problem(
                         reason=worker.killed.reason if worker.killed else Reason.ENVIRONMENT_LOAD_FAILED,
-                        message=f"The worker exited in the phase {phase}: {worker.exit_description}.",
+                        message=f"The worker exited during the phase {phase}: {worker.exit_description}.",
                     )
                 )
                 return

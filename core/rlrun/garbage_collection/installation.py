@@ -22,7 +22,7 @@ MAX_MARK_BYTES = 4096
 
 
 class InstallationMismatch(StoreError):
-    """Raised if the bucket's mark is missing or names another cluster, so that nothing may be deleted."""
+    """Raised if the bucket's mark is missing or names another cluster. Nothing may be deleted then."""
 
     reason = Reason.INSTALLATION_MISMATCH
 

@@ -497,7 +497,7 @@ class Informer(Generic[T]):
 
 
 def identity_of(obj: Obj) -> tuple[str, int]:
-    """Return the uid of an object, which is empty if it has none, and its version as a number."""
+    """Return the uid of an object, or an empty string if it has none, and its version as a number."""
     metadata = obj["metadata"]
     return str(metadata.get("uid") or ""), version_number(str(metadata.get("resourceVersion") or ""))
 

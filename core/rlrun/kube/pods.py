@@ -211,7 +211,7 @@ class Pod:
 
     @cached_property
     def is_disrupted(self) -> bool:
-        """True if the cluster ended the pod (eviction, preemption, node shutdown). It does not count as a crash."""
+        """True if the cluster ended the pod (eviction, preemption, node shutdown). This does not count as a crash."""
         if self.is_out_of_disk:
             return False
         return self._is_true("DisruptionTarget") or self.reason in DISRUPTION_REASONS or self.is_rejected

@@ -53,10 +53,10 @@ def checkpoint_id(namespace: str, name: str) -> str:
 
 
 def split_checkpoint_id(reference: str, namespace: str) -> tuple[str, str]:
-    """Split a `spec.checkpointId` into namespace and name of the RLCheckpoint.
+    """Split a `spec.checkpointId` into the namespace and the name of the RLCheckpoint.
 
-    The reference is `namespace/name`, `cp_namespace.name`, or a name in `namespace`, with or without `cp_`. Namespaces
-    contain no dots, so the first dot ends the namespace.
+    The id has the form `<namespace>/<name>`, `cp_<namespace>.<name>`, `cp_<name>` or `<name>`. The last two are in the
+    argument `namespace`. Namespaces contain no dots, so the first dot ends the namespace.
     """
     separator = "/"
     if reference.startswith(CHECKPOINT_ID_PREFIX):

@@ -137,7 +137,7 @@ class EnvironmentConfig(Schema):
             return dict(self.args)
         config = self.args.get("config", {})
         if not isinstance(config, Mapping) or set(config) & set(sections):
-            raise ValueError("args.config must be a table without the sections that taskset and harness already set")
+            raise ValueError("args.config must be a table, without the sections that `taskset` and `harness` set")
         return {**self.args, "config": {**config, **sections}}
 
 

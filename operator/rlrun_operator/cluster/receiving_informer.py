@@ -26,7 +26,7 @@ MISSING_SECONDS = 10.0
 
 
 class ReceivingInformer(Informer[T]):
-    """Store of the objects of one kind whose events another library passes to `receive`."""
+    """Store of the objects of one kind. Another library receives their events and passes them to `receive`."""
 
     @override
     def __init__(self, source: AsyncKubeClient, *given: Any, **options: Any) -> None:

@@ -340,7 +340,7 @@ def exceeding_problem(exceeded: Sequence[str], request: SlotRequest, limits: Que
         parts.append(f"{from_millis(total[name])} {name} ({needs}), but {owner} has {from_millis(whole)} for all runs")
     return Problem(
         reason=Reason.EXCEEDS_CAPACITY,
-        message=f"The pods of the run request {'; '.join(parts)}. Start a new run with a smaller RLModel or fewer "
+        message=f"The run's pods request {'; '.join(parts)}. Start a new run with a smaller RLModel or fewer "
         "environments, or ask the platform team to raise `queue.capacity` (or `capacity` in `queue.namespaces`) or to "
         "make the RLModel smaller.",
     )

@@ -182,9 +182,10 @@ def moves_progress_only(before: RunStatus, after: RunStatus) -> bool:
 def progress_change(status: RLRunStatus, report: RunStatus, now: datetime) -> StatusFields:
     """Return the status fields for progress and group counters.
 
-    Estimates and groups in flight change with every poll, and the policy version after each step. They are only updated
-    together with other changes (including the end of the run), so that a run between two steps causes no writes. The
-    time of a step is when the operator first saw it, because the pod's clock may differ from the API server's.
+    Estimates and groups in flight change with every poll, and the policy version changes after each step. These fields
+    are only updated together with other changes (including the end of the run), so that a run between two steps causes
+    no writes. The time of a step is the time at which the operator first observed the step, because the pod's clock may
+    differ from the API server's.
     """
     old, fields = status.progress, StatusFields()
     if not _knows_progress(status, report):

@@ -189,8 +189,8 @@ class ArtifactStore:
     ) -> list[ObservedArtifact]:
         """Return the run's checkpoints and adapters, verified against their manifests.
 
-        A manifest is read again if S3 received it after the verification recorded in `ready`, or if the size of the
-        files differs.
+        A manifest is read again unless its modification time and the total size of its files equal those recorded in
+        `ready`.
         """
         return await self._call(variables, lambda store: _list(store, layout, ready))
 

@@ -184,8 +184,9 @@ class ReplicaPool:
     ) -> None:
         """Make `policy` the current policy, so that every healthy replica loads and confirms it.
 
-        Once one replica serves the policy, other replicas have `grace` seconds; replicas that take longer join when
-        they are ready. `report` receives the problem during the wait, and None at the end. Raises ServiceUnavailable if
+        After the first replica serves the policy, waits up to `grace` seconds for the others; slower replicas serve it
+        as soon as they are ready. While no replica serves it, `report` is called with the reason, and with None when
+        the wait ends. Raises ServiceUnavailable if
         no replica serves the policy after `deadline` seconds; the previous policy then stays current. Raises
         RequestRejected immediately if all engines ignore adapters, because retries would not help.
         """

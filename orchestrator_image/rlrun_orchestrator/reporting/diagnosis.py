@@ -173,7 +173,7 @@ def mismatch(history: Sequence[Metrics]) -> Problem | None:
 
 
 def tokens_masked(history: Sequence[Metrics]) -> Problem | None:
-    """Detect that much of the batch is excluded from the loss."""
+    """Detect that a large share of the batch's tokens is excluded from the loss."""
     newest = _newest(history, "is_masked/mean", MISMATCH_STEPS)
     if not all(value >= MASKED_SHARE for value in newest):
         return None

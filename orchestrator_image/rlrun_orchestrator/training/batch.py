@@ -90,6 +90,6 @@ class Batch:
         )
 
     def to_record(self) -> "SentBatch":
-        """Return the record of the batch, which the saved state contains until the trainer has made the step."""
+        """Return the record of the batch, which is kept in the saved state until the trainer completes the step."""
         ordinals = [sampled.ordinal for sampled in self.examples]
         return SentBatch(self.id, self.step, ordinals, len(self.groups), self.tokens, self.reward, self.metrics)

@@ -68,7 +68,7 @@ class ApiKeyStore:
             return
 
     async def account_uid(self, namespace: str) -> str | None:
-        """Return the uid of the ServiceAccount whose permissions the API keys of a namespace have. Returns None if the
+        """Return the uid of the ServiceAccount that gives a namespace's API keys their permissions. Returns None if the
         ServiceAccount does not exist or the namespace is not a tenant.
         """
         try:

@@ -30,7 +30,7 @@ def read_yaml(body: bytes) -> Any:
     except (RecursionError, ValueError) as error:
         if isinstance(error, InputInvalid):
             raise
-        raise InputInvalid(BODY, "is not YAML: it is nested too deeply, or a value is out of range.") from None
+        raise InputInvalid(BODY, "cannot be read as YAML: nesting is too deep, or a value is out of range.") from None
     return check_value(value)
 
 

@@ -130,7 +130,9 @@ def _listed_prefix(method: str, parameters: Mapping[str, str]) -> str:
     objects = parameters.get("list-type") == "2" and names <= {"list-type"} | LIST_PARAMETERS
     uploads = parameters.get("uploads") == "" and names <= {"uploads"} | UPLOAD_LIST_PARAMETERS
     if method != "GET" or not (objects or uploads):
-        raise RequestNotAllowed(f"rlrun-server does not sign {method!r} of a bucket with parameters {sorted(names)}")
+        raise RequestNotAllowed(
+            f"rlrun-server does not sign {method!r} requests for a bucket with the parameters {sorted(names)}"
+        )
     prefix = parameters.get("prefix", "")
     if not prefix.endswith("/"):
         raise RequestNotAllowed("a list needs a prefix that ends with a slash")

@@ -65,7 +65,7 @@ def _run_check(operation: Operation, namespace: str, rest: list[str]) -> Check:
     if folder not in FOLDERS:
         raise RequestNotAllowed(f"users may only use the folders {', '.join(FOLDERS)} of a run")
     if operation not in READ:
-        raise RequestNotAllowed(f"users may only read the {folder} of a run")
+        raise RequestNotAllowed(f"users may read but not change the {folder} of a run")
     resource, subresource = FOLDERS[folder]
     return Check("get", resource, namespace, subresource)
 

@@ -212,7 +212,7 @@ async def test_code_that_asks_for_input_gets_none(serve):
 async def test_a_process_that_ends_while_loading(serve):
     client = await serve("import os; os._exit(9)", verifiers=False)
     info = await client.until(lambda i: i.problem is not None)
-    assert "exited in the phase load: its process exited with code 9" in info.problem.message
+    assert "exited during the phase load: its process exited with code 9" in info.problem.message
 
 
 PLAYED = """
@@ -244,7 +244,7 @@ def load_environment():
             "raise LookupError('no board')",
             "example 0 of its train split fails. In the phase rollout: Look",
         ),
-        ("os._exit(9)", "The worker exited in the phase rollout: its process exited with code 9."),
+        ("os._exit(9)", "The worker exited during the phase rollout: its process exited with code 9."),
         ("time.sleep(600)", "it did not respond within 2 s in the phase rollout of example 0"),
     ],
 )

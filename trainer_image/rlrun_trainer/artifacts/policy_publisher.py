@@ -169,7 +169,8 @@ class Publisher:
             log.warning("S3 is unreachable; engines load policies from this trainer: %s", why)
         self.problem = Problem(
             reason=Unreachable.reason,
-            message=f"S3 is unreachable. Engines load policies from the trainer, and no checkpoint is saved: {why}",
+            message=f"S3 is unreachable: {why.rstrip('.')}. Until it is reachable, engines load policies from the "
+            "trainer, and no checkpoint is saved.",
         )
 
     def _back(self) -> None:

@@ -144,9 +144,9 @@ def choose_packing(drift: RowDifference, mixing: Sequence[str], dtype: torch.dty
         return True, None
     return False, Problem(
         reason=Reason.PACKING_DISABLED,
-        message=f"Log probabilities of two samples in one row differ by {drift.shared:.2g} nats per token from those "
-        "computed alone, so this model mixes the samples of a row. The trainer computes one sample per row "
-        "instead, which is correct and slower. No action is needed.",
+        message=f"If two samples share a row, their log probabilities differ by {drift.shared:.2g} nats per token from "
+        "those of each sample computed alone, so this model mixes the samples of a row. The trainer computes one "
+        "sample per row instead. Results are correct, but training is slower. No action is needed.",
     )
 
 

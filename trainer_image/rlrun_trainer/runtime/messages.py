@@ -52,5 +52,5 @@ class MessageFormat(Generic[T]):
         try:
             value: T = adapter.validate_json(fields)
         except ValueError as error:
-            raise RuntimeError(f"The {name.decode()} of another process is not valid: {error}") from error
+            raise RuntimeError(f"The message {name.decode()} from another process is not valid: {error}") from error
         return value

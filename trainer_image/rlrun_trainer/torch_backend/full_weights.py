@@ -39,8 +39,8 @@ def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempF
 
 
 def stored_tensors(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor]:
-    """Return the tensors that the model's files contain by their names in memory: the slot's weights, and buffers such
-    as the biases of routers.
+    """Return the tensors stored in the model's files, keyed by their names in memory: the slot's weights, and buffers
+    such as router biases.
     """
     stored = base.model.state_dict().keys()
     return {**slot.parameters, **{name: buffer for name, buffer in base.model.named_buffers() if name in stored}}

@@ -96,7 +96,7 @@ def delete_key(
     # A full key in a URL would appear in the logs of every server on the way.
     match = re.fullmatch(f"({ID_PATTERN})", key_id) or re.fullmatch(KEY_PATTERN, key_id)
     if match is None:
-        raise CliError("ID is not the id of an API key", "list the keys: rlrun key list", code=INVALID)
+        raise CliError("the argument ID is not a valid id of an API key", "list the keys: rlrun key list", code=INVALID)
     key_id = match[1]
     with s3_operation(f"delete API key {key_id} of namespace {api.namespace}"):
         deleted = _keys(api, server).delete(key_id)

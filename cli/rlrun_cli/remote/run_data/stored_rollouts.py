@@ -106,7 +106,7 @@ def _group_id(rollouts: Iterable[ListedRollout], beginning: str) -> str:
     if beginning in ids or len(ids) == 1:
         return beginning if beginning in ids else ids[0]
     if ids:
-        raise CliError(f"{len(ids)} groups begin with {beginning!r}", "give more characters of the group's id")
+        raise CliError(f"{len(ids)} group ids begin with {beginning!r}", "give more characters of the id")
     raise CliError(
         f"no group of this step begins with {beginning!r}",
         "list the groups: remove --group, and select the step with -s and the split with --split",

@@ -22,9 +22,7 @@ class AddressingStyle(StrEnum):
 
 
 def read_addressing_style(variables: Mapping[str, str]) -> AddressingStyle:
-    """Return the style in the environment variable for the addressing style. Raises ValueError if the value is
-    unknown.
-    """
+    """Return the addressing style that the environment variable sets. Raises ValueError if the value is unknown."""
     given = variables.get(VARIABLE) or AddressingStyle.path
     if given not in list(AddressingStyle):
         raise ValueError(f"{VARIABLE} is {given!r}: set it to path or virtual")

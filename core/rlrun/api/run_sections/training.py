@@ -58,7 +58,7 @@ class Teacher(Spec):
 
 
 class LengthPenalty(Spec):
-    """Linear length penalty of prime-rl: it lowers the reward of a rollout by the mean reward of its group times the sum of three terms, each a weight times the rollout's length as a fraction of the greatest length in the group."""  # noqa: E501
+    """Linear length penalty of prime-rl. It has a term for output tokens, one for input tokens and one for turns: the rollout's count, divided by the largest count in its group, times the weight. The sum of the terms, times the mean reward of the group, is subtracted from the rollout's reward."""  # noqa: E501
 
     output_tokens_weight: float = Field(default=0.25, ge=0, le=100)
     """Weight of the tokens that the policy sampled. 0 disables the term."""

@@ -56,8 +56,8 @@ def choose_generation(
                 return generation
         ranges = " or ".join(str(supported) for supported in SUPPORTED.values())
         raise UnsupportedVerifiersError(
-            f"the package bundles verifiers {pushed}, but runs support {ranges}: push a wheel of a supported version, "
-            f"or no wheel of verifiers to use {in_image()}"
+            f"the package bundles verifiers {pushed}, but runs support {ranges}: bundle a supported version, or leave "
+            f"verifiers out of the package to use {in_image()}"
         )
     if form is PackageForm.taskset:
         return Generation.v1

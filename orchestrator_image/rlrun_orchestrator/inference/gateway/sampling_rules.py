@@ -248,8 +248,8 @@ def check(kind: CompletionKind, body: dict[str, Any]) -> None:
         other = refused_content(body["messages"], media=False)
         if other is not None:
             raise BadRequest(
-                f"{other}, but a training run accepts only text, because the trainer would compute the answer's "
-                "probabilities without it. Describe the content in text, or remove it"
+                f"{other}, but a training run accepts only text, because the trainer sees no other content. Describe "
+                "the content in text, or remove it"
             )
     prompt = body.get("prompt")
     if kind is CompletionKind.text and isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):

@@ -74,7 +74,7 @@ def internal_error(request: Request) -> Response:
 
 
 def location_of(error: FieldError) -> tuple[list[str | int], str]:
-    """Return location and message of a field problem of the REST API."""
+    """Return the location and the message of a field problem of the REST API."""
     parts = [part.replace("~1", "/").replace("~0", "~") for part in error.pointer.split("/")]
     # A pointer into the body begins with a slash, a pointer to a parameter with its location.
     parts = ["body", *parts[1:]] if parts[0] == "" else parts

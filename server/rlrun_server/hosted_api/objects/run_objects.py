@@ -102,7 +102,7 @@ def status_of(run: Obj) -> str:
 
 
 def environment_of(entry: Any) -> Json:
-    """Convert an entry of `env` to the clients' environment. Clients show its `slug`."""
+    """Convert an entry of `env` to the environment object that clients expect. They show its `slug`."""
     entry = entry if isinstance(entry, Mapping) else {}
     shown = ("id", "name", "version", "args", "taskset", "harness", "weight", "numExamples", "rolloutsPerExample")
     environment = {key: plain_values(entry[key]) for key in shown if entry.get(key) not in (None, {})}

@@ -23,7 +23,7 @@ class SampleObject(Schema):
 
 
 class StepList(Schema):
-    """Page of the stored rollouts of a run, by step."""
+    """Page of the steps of a run that have stored rollouts."""
 
     namespace: str
     uid: str

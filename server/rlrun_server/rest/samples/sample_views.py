@@ -199,7 +199,7 @@ def _lines(group: ListedGroup) -> Iterator[bytes]:
         try:
             yield bounded_line(record).rstrip(b"\n")
         except (ValueError, RecursionError) as error:
-            raise SamplesDamaged("a record is nested too deeply, or has values that JSON does not have") from error
+            raise SamplesDamaged("a record is nested too deeply, or has values that JSON cannot represent") from error
 
 
 def rewards_of(step: OpenedStep, environment: str | None) -> list[float]:

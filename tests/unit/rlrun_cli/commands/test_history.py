@@ -208,7 +208,7 @@ def test_two_rollouts_with_one_id_are_both_shown(on_s3: Rlrun, layout: RunLayout
 
 def test_a_group_must_be_named_clearly(on_s3: Rlrun, stored: RunLayout) -> None:
     assert "no group of this step begins with 'x'" in on_s3("rollouts", "first", "--group", "x").err
-    assert "2 groups begin with ''" in on_s3("rollouts", "first", "--group", "").err
+    assert "2 group ids begin with ''" in on_s3("rollouts", "first", "--group", "").err
 
 
 def test_a_split_without_rollouts_is_named(on_s3: Rlrun, stored: RunLayout) -> None:

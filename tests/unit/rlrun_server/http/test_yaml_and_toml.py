@@ -24,8 +24,8 @@ DEEP = "[" * MAX_DEPTH + "]" * MAX_DEPTH
         ("a: !!python/object:os.system x", "not YAML"),
         ("a: 1\n---\nb: 1", "not YAML"),
         (f"[{DEEP}]", "nested deeper"),
-        ("[" * 5000, "nested|not YAML"),
-        ("9" * 4301, "not YAML"),
+        ("[" * 5000, "nest|not YAML"),
+        ("9" * 4301, "out of range"),
         ("0x" + "f" * 4301, "too many digits"),
     ],
 )

@@ -57,8 +57,8 @@ def test_a_pickle_is_refused_and_not_loaded(tmp_path: Path, head: bytes) -> None
     [
         (b"", "not a known class"),
         (b"Path\n{}", "not a known class"),
-        (b"Load", "Load of another process is not valid"),
-        (b'Load\n{"folder": "/checkpoint", "rate": "fast"}', "Load of another process is not valid"),
+        (b"Load", "Load from another process is not valid"),
+        (b'Load\n{"folder": "/checkpoint", "rate": "fast"}', "Load from another process is not valid"),
     ],
 )
 def test_a_message_of_another_form_is_refused(message: bytes, text: str) -> None:
