@@ -71,7 +71,7 @@ class Loader:
         dtype = torch.float32 if trainable else self.dtype
         with self.world.raise_together(), self.explain_failures():
             mesh = self._mesh(dtype)
-        # Without collective operations: nobody waits in them for a process that cannot read the files.
+        # Reading has no collective operations, so no process waits for one that cannot read its files.
         with self.world.raise_together(in_step=False), self.explain_failures():
             model = self._read(dtype, mesh)
         with self.world.raise_together(), self.explain_failures():

@@ -1,12 +1,14 @@
 """Checkpoints of all weights, whose files all processes write."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from rlrun.service.errors import ProblemError
+from rlrun_trainer.artifacts.artifact_files import Files, TempFolder
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.artifacts.checkpoint_names import stored_weights
 from rlrun_trainer.runtime.process_group import ProcessGroup
@@ -20,6 +22,11 @@ from tests.support import model_families, tiny_model
 from tests.support.two_processes import on_both
 
 PROGRESS = CheckpointProgress(1, "uid", {})
+
+
+def path_of(files: Files) -> Path:
+    assert isinstance(files, TempFolder)
+    return files.path
 
 
 def test_processes_write_whole_layers_of_about_the_same_size() -> None:
@@ -37,8 +44,8 @@ def test_processes_write_whole_layers_of_about_the_same_size() -> None:
 
 
 @pytest.mark.parametrize("save", [tiny_model.save_model, tiny_model.save_moe])
-def test_both_processes_write_a_checkpoint_that_one_process_reads(tmp_path: Path, save: object) -> None:
-    model_dir = save(tmp_path / "model")  # type: ignore[operator]
+def test_both_processes_write_a_checkpoint_that_one_process_reads(tmp_path: Path, save: Callable[..., Path]) -> None:
+    model_dir = save(tmp_path / "model")
     kept = tmp_path / "kept"
 
     def work(world: ProcessGroup) -> list[str]:
@@ -53,7 +60,7 @@ def test_both_processes_write_a_checkpoint_that_one_process_reads(tmp_path: Path
         files = snapshot(base, slot, PROGRESS)
         if not world.is_leader:
             return []
-        files.path.rename(kept)  # type: ignore[union-attr]
+        path_of(files).rename(kept)
         return sorted(path.name for path in kept.glob("*.safetensors"))
 
     names, none = on_both(work)
@@ -76,7 +83,7 @@ def test_both_processes_write_a_checkpoint_that_one_process_reads(tmp_path: Path
         assert torch.allclose(moment, torch.full_like(parameter, 0.1 * (1.0 + number)))
     again = snapshot(alone, slot, PROGRESS)
     for file in ("model.safetensors", "optimizer.safetensors"):
-        ours, theirs = StoredTensors(again.path, file), StoredTensors(kept, file)  # type: ignore[union-attr]
+        ours, theirs = StoredTensors(path_of(again), file), StoredTensors(kept, file)
         assert sorted(ours.names()) == sorted(theirs.names())
         assert all(torch.equal(ours.read(name), theirs.read(name)) for name in ours.names())
 
@@ -88,8 +95,9 @@ def test_only_processes_of_the_first_node_write(tmp_path: Path) -> None:
         base = tiny_model.load(model_dir, world=replace(world, local_size=1), scratch=tmp_path / "scratch")
         slot = base.open_weights("run", tiny_model.MODEL, 0, compared=False)
         files = snapshot(base, slot, PROGRESS)
-        restore(base, slot, files.path if world.is_leader else None)  # type: ignore[union-attr]
-        return sorted(path.name for path in files.path.glob("m*")) if world.is_leader else []  # type: ignore[union-attr]
+        folder = path_of(files) if world.is_leader else None
+        restore(base, slot, folder)
+        return sorted(path.name for path in folder.glob("m*")) if folder else []
 
     assert on_both(work) == [["model.safetensors"], []]
 
@@ -102,10 +110,10 @@ def test_buffers_are_in_a_checkpoint(tmp_path: Path, family: str) -> None:
     names = [name for name, _ in base.model.named_buffers() if name in base.model.state_dict()]
     assert names
     files = snapshot(base, slot, PROGRESS)
-    restore(base, slot, files.path)  # type: ignore[union-attr]
+    restore(base, slot, path_of(files))
     policy = full_weights.write_model(base, slot, torch.bfloat16)
     assert policy is not None
-    for folder in (files.path, policy.path):  # type: ignore[union-attr]
+    for folder in (path_of(files), policy.path):
         assert set(StoredTensors(folder, "model.safetensors").names()) == set(stored_weights(model_dir))
 
 
