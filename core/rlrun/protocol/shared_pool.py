@@ -1,0 +1,69 @@
+"""Messages between the operator and the processes of a shared pool, whose engines sample for several runs.
+
+    GET /healthz /readyz /metrics
+    PUT /pool-order   PoolOrder              -> PoolOrder     with the pool's token
+    /adapters...      as in a run's sidecar                   with the token of a run in the order
+
+Each order is the complete list of the pool's runs, so that a lost order is corrected by the next one. Pods read the
+same JSON from the pool's Secret when they start. A run that is not in the order is refused.
+
+The sidecar writes each order, without the grant, to ORDER_FILE in the folder that it shares with the engine, where the
+engine's middleware reads it (`rlrun_engine_access`).
+"""
+
+from pydantic import Field, model_validator
+
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import InputLimits
+from rlrun.api.base.schema import Schema
+from rlrun.protocol.storage_access import MAX_GRANT
+
+ORDER_KEY = "pool-order.json"
+"""Key of the order in the pool's Secret."""
+ORDER_DIR = "/etc/rlrun/pool"
+"""Folder where the Secret is mounted in the sidecar."""
+ORDER_FILE = ".pool-order.json"
+"""Name of the order's file in the folder of adapters."""
+MAX_RUNS = 64
+MODEL_HEADER = "X-Rlrun-Model"
+"""Header of requests to engines with the name of the policy, relative to the run, or the id of the base model."""
+
+
+class PooledRun(Schema):
+    """Run whose policies the pool serves."""
+
+    uid: str = Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z-]+$")
+    """Uid of the RLRun. The engine's name of a policy is `{uid}.{policy}`."""
+    token_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the run's token in hexadecimal."""
+    policies: Text
+    """Folder of the run's policies in S3, s3://bucket/path. The run may load policies from it only."""
+    max_requests: int = Field(ge=1, le=65_536)
+    """Maximum number of the run's requests that one engine processes at the same time."""
+
+
+class PoolOrder(Schema):
+    """Complete list of the runs of a shared pool."""
+
+    wire_limits = InputLimits(values=8 * MAX_RUNS)
+
+    base: Text
+    """Id of the base model, which every run may sample from."""
+    runs: list[PooledRun] = Field(default_factory=list, max_length=MAX_RUNS)
+    grant: str = Field(default="", max_length=MAX_GRANT)
+    """Signed StorageGrant for reading the policies of all runs."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "PoolOrder":
+        for name, values in (
+            ("uid", [run.uid for run in self.runs]),
+            ("token_digest", [run.token_digest for run in self.runs]),
+        ):
+            if len(set(values)) != len(values):
+                raise ValueError(f"two runs have the same {name}")
+        return self
+
+
+def engine_name(uid: str, policy: str) -> str:
+    """Return the name in the pool's engines of a run's policy."""
+    return f"{uid}.{policy}"
