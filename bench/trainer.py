@@ -7,7 +7,7 @@
 On CPUs there are two models (0.45 M and 28 M parameters, random weights) and texts of very uneven length, as in the
 benchmark `trl --task uneven`. Three variants alternate, and each round starts with a different one: the trainer, the
 plain loop, and the plain loop with samples sorted by length, which needs little padding. Only the samples' tokens
-count; padding does not.
+count; padding does not. A third part opens and activates adapter slots (see `trainer_slots`).
 """
 
 import argparse
@@ -32,6 +32,7 @@ MARK = "RESULT "
 MINUTES = 6
 """Expected minutes on one core."""
 REPEATS = {"tiny": 7, "28m": 3}
+PARTS = (*REPEATS, "slots")
 WAYS = ("packed", "plain", "sorted")
 """Variants of a step on CPUs."""
 
@@ -83,7 +84,7 @@ def main() -> int:
     parser.add_argument("--in-image", action="store_true", help="run inside the trainer's image, and record here")
     parser.add_argument("--emit", action="store_true", help="print results as lines for --in-image; record nothing")
     parser.add_argument("--repeats", type=int, help=f"timed steps of each variant (default {REPEATS})")
-    parser.add_argument("--model", choices=sorted(REPEATS), action="append", help="CPU: only this model; repeatable")
+    parser.add_argument("--model", choices=PARTS, action="append", help="CPU: only this model; repeatable")
     machine_load.add_option(parser)
     args = parser.parse_args()
     if not args.emit:
@@ -99,8 +100,8 @@ def main() -> int:
 
     if args.device == "cuda":
         return on_gpu(out, args.repeats or 3)
-    for name in args.model or list(REPEATS):
-        for result in on_cpu(name, args.repeats or REPEATS[name]):
+    for name in args.model or PARTS:
+        for result in slots_on_cpu() if name == "slots" else on_cpu(name, args.repeats or REPEATS[name]):
             out(result)
     return 0
 
@@ -150,6 +151,16 @@ def on_cpu(name: str, repeats: int) -> list[Result]:
                 print(f"{name} {way}: {tokens / found['seconds']:.0f} tokens/s", flush=True)
     versions = machine(packages=("torch", "transformers", "peft"))["versions"]
     return cpu_results(name, shape.title, tokens, steps, losses, busy, versions)
+
+
+def slots_on_cpu() -> list[Result]:
+    """Measure adapter slots on one pinned core."""
+    from bench.trainer_batches import SHAPES
+    from bench.trainer_slots import slot_results
+
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as folder:
+        return slot_results(SHAPES["deep"].save(Path(folder)))
 
 
 def cpu_results(

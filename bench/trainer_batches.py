@@ -53,6 +53,7 @@ class Shape:
 SHAPES = {
     "tiny": Shape("0.45 M parameters, 128 samples of 10 to 98 tokens", 128, 256, 3, 4, 2, 32, 30, 128, 4096),
     "28m": Shape("28 M parameters, 64 samples of 10 to 98 tokens", 512, 1536, 9, 16, 8, 32, 30, 64, 4096),
+    "deep": Shape("196 linear layers as in Qwen3-0.6B, narrow", 64, 128, 28, 4, 2, 16, 30, 16, 4096),
     "0.6b": Shape("Qwen3-0.6B shape", 1024, 3072, 28, 16, 8, 128, 151936, 1, 65536),
 }
 

@@ -18,7 +18,7 @@ from rlrun.service.exit import termination_log, write_termination_message
 from rlrun.service.server import LimitedRunner, listen_on
 from rlrun.storage.store import Store
 
-from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.compute_thread import PLATFORM, Compute
 from rlrun_trainer.runtime.settings import TrainerSettings, parse
 from rlrun_trainer.server.http_server import Server
 from rlrun_trainer.sessions.backend import Backend
@@ -71,7 +71,7 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
     compute = Compute()
     if settings.scratch is not None:
         shutil.rmtree(settings.scratch, ignore_errors=True)
-    loading = asyncio.create_task(compute.run(load, settings, lambda: _leave(loop, stopping)))
+    loading = asyncio.create_task(compute.run(PLATFORM, load, settings, lambda: _leave(loop, stopping)))
     waiting = asyncio.create_task(stopping.wait())
     await asyncio.wait({loading, waiting}, return_when=asyncio.FIRST_COMPLETED)
     code = int(ExitCode.STOPPED)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rlrun_trainer.optimization.mfu import step_flops
 
+from bench import trainer_slots
 from bench.trainer import WAYS
 from bench.trainer_batches import SHAPES, Shape, uneven_samples
 from bench.trainer_variants import TrainerVariants
@@ -26,6 +27,14 @@ def test_variants_make_the_same_update(tmp_path):
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-3)
     assert found["packed"]["padding"] < found["plain"]["padding"] > found["sorted"]["padding"]
     assert all(f["seconds"] > 0 for f in found.values())
+
+
+def test_slots_are_opened_and_activated_beside_peft(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer_slots, "SLOTS", 3)
+    monkeypatch.setattr(trainer_slots.machine_load, "settled_load", lambda: 0.0)
+    opened, activated = trainer_slots.slot_results(SMALL.save(tmp_path))
+    assert (len(opened.samples), len(activated.samples)) == (3, trainer_slots.SWITCHES)
+    assert opened.figures["peft_ms"] > 0 < activated.figures["peft_ms"]
 
 
 def test_a_grown_model_computes_what_the_small_one_does(monkeypatch):

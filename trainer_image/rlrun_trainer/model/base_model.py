@@ -8,26 +8,25 @@ the model do not affect each other's results, bit for bit. A run that trains all
 import gc
 import logging
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
+from peft import LoraConfig
 from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.model import attention_choice, row_layout
-from rlrun_trainer.model.adapter_linear import as_wide_as_layers, compute_in_model_dtype
+from rlrun_trainer.model.adapter_layer import AdapterLayer, Factors, activate, add_adapter_layer
 from rlrun_trainer.model.adapter_targets import check_served, file_targets, linear_layers, resolve, warning
 from rlrun_trainer.model.decoder import DECODE
 from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.loader import Loader
-from rlrun_trainer.model.peft_format import AdapterShape, adapter_files, peft_name
+from rlrun_trainer.model.peft_format import AdapterShape, adapter_files, tensor_name
 from rlrun_trainer.model.sharding import reshard
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into, full_tensor
 from rlrun_trainer.runtime.settings import TrainerSettings
@@ -80,6 +79,10 @@ class AdapterSlot:
     """Frozen copy of the adapter's parameters, if the reference is a copy."""
     gradients_checked: bool = False
     """True once a step has shown which layers get a gradient."""
+    factors: Mapping[str, Factors] = field(default_factory=dict)
+    """Adapter by the full names of its layers."""
+    tensor_names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Names in `parameters` of each layer's factors A and B."""
     config: LoraConfig | None = None
     """Configuration in the adapter's files, or None if all weights are trained."""
     warnings: list[Problem] = field(default_factory=list)
@@ -89,6 +92,15 @@ class AdapterSlot:
         """Return the adapter as peft files with tensors in `dtype`. float32 is lossless."""
         assert self.config is not None
         return adapter_files(self.parameters, self.config, self.model, dtype)
+
+    def reference_factors(self) -> dict[str, Factors]:
+        """Return the reference of the KL penalty by layer, without dropout. It is empty for the base model."""
+        if self.reference is not Reference.copy:
+            return {}
+        return {
+            layer: Factors(self.copied[a], self.copied[b], self.factors[layer].scale, dropout=0.0)
+            for layer, (a, b) in self.tensor_names.items()
+        }
 
 
 @dataclass
@@ -107,6 +119,8 @@ class BaseModel:
     """True if several samples may share a row of a micro-batch (see `row_layout`)."""
     warnings: list[Problem] = field(default_factory=list)
     """Warnings about the model for the users of every session."""
+    layers: dict[str, AdapterLayer] = field(default_factory=dict)
+    """Layers of which a slot has had an adapter, by full name."""
     start: Any = None
     """Frozen model for the KL penalty of a run that trains all weights: the base model, until `fix_reference` copies
     the trained weights into it. None if there is no penalty.
@@ -161,24 +175,16 @@ class BaseModel:
                 f"All {self.capacity} adapter slots are in use, by {sorted(self.slots)}. Wait for one of these runs "
                 "to end.",
             )
-        taken = {slot.name for slot in self.slots.values()}
-        adapter = next(name for name in (f"slot{i}" for i in range(self.capacity)) if name not in taken)
         check_served(self.model.config.model_type)
         stored = self.loader.names
         layers = linear_layers(self.model, stored)
         targets = resolve(shape.target_modules, layers)
-        self._inject(adapter, shape, model, targets)
-        marker = f".{adapter}."
+        for target in targets:
+            if target not in self.layers:
+                self.layers[target] = add_adapter_layer(self.model, target)
         every = (*layers.served, *layers.named, *layers.refused)
-        named = {}
-        for full, parameter in self.model.named_parameters():
-            layer, lora, rest = full.partition(".lora_")
-            if marker in rest:
-                named[peft_name(stored.of_layer(layer) + lora + rest, adapter)] = parameter
-        parameters = dict(sorted(named.items()))
-        _initialise(parameters, seed)
-        slot = AdapterSlot(adapter, model, shape, parameters, self._optimizer(parameters), self._rng(seed))
         chosen, names = [stored.for_peft(n) for n in targets], [stored.for_peft(n) for n in every]
+        slot = self._new_slot(name, model, shape, targets, seed)
         slot.config = shape.peft_config(model, *file_targets(chosen, names, layers.experts))
         problem = warning(targets, layers)
         if problem is not None:
@@ -205,7 +211,7 @@ class BaseModel:
         if compared:
             self.start = self.loader.load()
         parameters = dict(self.model.named_parameters())
-        slot = AdapterSlot("weights", model, None, parameters, self._optimizer(parameters), self._rng(seed))
+        slot = AdapterSlot(name, model, None, parameters, self._optimizer(parameters), self._rng(seed))
         self.slots[name] = slot
         return slot
 
@@ -219,8 +225,8 @@ class BaseModel:
             slot.optimizer.state.clear()
             slot.optimizer.param_groups.clear()
             self._reload(trainable=False)
-        else:
-            self._forget(slot.name)
+        # Layers may still refer to the slot's adapter.
+        activate(self.layers, {})
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -228,7 +234,7 @@ class BaseModel:
         """Activate the slot's adapter for forward and backward passes."""
         reshard(self.model)
         if slot.shape is not None:
-            self.model.set_adapter(slot.name)
+            activate(self.layers, slot.factors)
 
     def fix_reference(self, slot: AdapterSlot) -> None:
         """Make the slot's weights the reference of its KL penalty, unless the penalty already has a reference. All
@@ -265,20 +271,12 @@ class BaseModel:
                     yield
                 finally:
                     self.model = trained
-            elif slot.reference is Reference.copy:
-                with _without_dropout(self.model if slot.shape.dropout else None):
-                    _swap(slot.parameters, slot.copied)
-                    try:
-                        yield
-                    finally:
-                        _swap(slot.parameters, slot.copied)
             else:
-                self.model.disable_adapters()
+                activate(self.layers, slot.reference_factors())
                 try:
                     yield
                 finally:
-                    self.model.enable_adapters()
-                    self.model.set_adapter(slot.name)
+                    activate(self.layers, slot.factors)
 
     def _check_unshared(self) -> None:
         whole = [name for name, slot in self.slots.items() if slot.shape is None]
@@ -292,29 +290,25 @@ class BaseModel:
     def _reload(self, trainable: bool) -> None:
         # Free the old model first, because memory is sized for one model.
         self.model = self.start = None
+        self.layers.clear()
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.loader.guard = FailureGuard()
         self.model = self.loader.load(trainable)
 
-    def _forget(self, adapter: str) -> None:
-        with warnings.catch_warnings():
-            # peft warns that it activates a different adapter, but every step activates its own.
-            warnings.simplefilter("ignore")
-            self.model.delete_adapter(adapter)
-
-    def _inject(self, adapter: str, shape: AdapterShape, model: str, targets: Sequence[str]) -> None:
-        # From names in a configuration, peft would select the routed experts. Names of tensors are used as they are.
-        tensors = {f"{name}.lora_A.weight": torch.empty(0) for name in targets}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            config = as_wide_as_layers(shape.peft_config(model, [adapter]))
-            inject_adapter_in_model(config, self.model, adapter, state_dict=tensors)
-        compute_in_model_dtype(self.model, adapter, self.loader.dtype)
-        # Like `add_adapter` of transformers; without it, the model refuses to switch adapters.
-        self.model._hf_peft_config_loaded = True
-        self.model.set_adapter(adapter)
+    def _new_slot(self, name: str, model: str, shape: AdapterShape, targets: Iterable[str], seed: int) -> AdapterSlot:
+        names: dict[str, tuple[str, str]] = {}
+        shapes: dict[str, tuple[int, int]] = {}
+        for target in targets:
+            layer, stored = self.layers[target], self.loader.names.of_layer(target)
+            a, b = names[target] = tensor_name(stored, "A"), tensor_name(stored, "B")
+            shapes |= {a: (shape.rank, layer.in_features), b: (layer.out_features, shape.rank)}
+        tensors = _initial_tensors(shapes, seed, self.device)
+        scale = shape.alpha / shape.rank
+        factors = {target: Factors(tensors[a], tensors[b], scale, shape.dropout) for target, (a, b) in names.items()}
+        optimizer, rng = self._optimizer(tensors), self._rng(seed)
+        return AdapterSlot(name, model, shape, tensors, optimizer, rng, tensor_names=names, factors=factors)
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
@@ -330,33 +324,18 @@ class BaseModel:
         return states
 
 
-def _swap(parameters: dict[str, torch.nn.Parameter], others: dict[str, torch.Tensor]) -> None:
-    # Exchange storage instead of values: this needs memory for one adapter only, and copies nothing.
-    for name, parameter in parameters.items():
-        parameter.data, others[name] = others[name], parameter.data
-
-
-@contextmanager
-def _without_dropout(model: Any) -> Iterator[None]:
-    modules = [] if model is None else [m for m in model.modules() if isinstance(m, torch.nn.Dropout) and m.training]
-    for module in modules:
-        module.eval()
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.train()
-
-
-def _initialise(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
+def _initial_tensors(
+    shapes: Mapping[str, tuple[int, int]], seed: int, device: torch.device
+) -> dict[str, torch.nn.Parameter]:
     # Initialize as peft does (A uniform as nn.Linear, B zero), but from the run's seed and in float32.
     generator = torch.Generator().manual_seed(seed)
-    for name, parameter in parameters.items():
-        values = torch.zeros(parameter.shape, dtype=torch.float32)
-        if "lora_A" in name or "lora_embedding_B" in name:
+    tensors = {}
+    for name, shape in sorted(shapes.items()):
+        values = torch.zeros(shape, dtype=torch.float32)
+        if ".lora_A." in name:
             torch.nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
-        parameter.data = values.to(parameter.device)
-        parameter.requires_grad_(True)
+        tensors[name] = torch.nn.Parameter(values.to(device))
+    return tensors
 
 
 def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> BaseModel:

@@ -46,7 +46,7 @@ class AdapterShape:
 def adapter_files(
     tensors: Mapping[str, torch.Tensor], config: LoraConfig, model: str, dtype: torch.dtype
 ) -> dict[str, bytes]:
-    """Return the two files of an adapter, with weights in `dtype`. `tensors` have names made by `peft_name`."""
+    """Return the two files of an adapter, with weights in `dtype`. `tensors` have names made by `tensor_name`."""
     facts = {key: _plain(value) for key, value in config.to_dict().items()}
     facts |= {"base_model_name_or_path": model, "inference_mode": True}
     # safetensors rejects shared and strided memory, so make contiguous copies on the CPU.
@@ -60,9 +60,9 @@ def digest(files: Mapping[str, bytes]) -> str:
     return hashlib.sha256(files[ADAPTER_WEIGHTS]).hexdigest()
 
 
-def peft_name(parameter: str, adapter: str) -> str:
-    """Return a parameter's name in peft's files: with peft's prefix, without the adapter's name."""
-    return NAME_PREFIX + parameter.replace(f".{adapter}.", ".")
+def tensor_name(layer: str, factor: str) -> str:
+    """Return the name in peft's files of a layer's factor, which is A or B."""
+    return f"{NAME_PREFIX}{layer}.lora_{factor}.weight"
 
 
 def _plain(value: object) -> object:

@@ -1,5 +1,8 @@
 """Optimizer step: pack, forward and backward per micro-batch, clip, update.
 
+A step is made in units: its micro-batches and its update. Between them, other slots may compute on the same model.
+Gradients and the random state belong to the slot, so other slots' units change no bit of the step.
+
 A failure before the update (a non-finite loss, not enough memory) leaves weights, moments, counters and random state
 unchanged. A failure of the update ends the process.
 """
@@ -26,6 +29,7 @@ from rlrun_trainer.optimization.mfu import model_step_flops, peak_flops
 from rlrun_trainer.optimization.objective import AGE_MISMATCHES, AGE_TOKENS, MAXIMA, SUMS, Objective, backward
 from rlrun_trainer.optimization.packing import Layout, MicroBatch, pack
 from rlrun_trainer.optimization.sampling_distribution import PLAIN, SamplingDistribution
+from rlrun_trainer.runtime.compute_thread import Units, finish
 from rlrun_trainer.runtime.process_group import StepAborted, full_tensor
 
 log = logging.getLogger(__name__)
@@ -58,14 +62,21 @@ class StepPlan:
 
 
 def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
-    """Make one AdamW update on the slot's weights and return the step's metrics.
+    """Make a step without a pause between its units (see `step_units`)."""
+    return finish(step_units(base, slot, samples, plan))
+
+
+def step_units(
+    base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], plan: StepPlan
+) -> Units[dict[str, float]]:
+    """Make one AdamW update on the slot's weights and return the step's metrics. Durations and rates in the metrics
+    leave out the pauses between units. A trainer of several processes makes no pause.
 
     The update uses the gradient of the step's objective (see `objective`). `samples` are the whole batch on the first
     process, and ignored on the others. Raises ProblemError (StepNotFinite, TrainerOutOfMemory) with the slot unchanged,
     or StepAborted if the update fails.
     """
     started = time.perf_counter()
-    base.activate(slot)
     penalty = plan.penalty
     world = base.world
     layouts: list[Layout] = []
@@ -78,11 +89,12 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
     parameters = list(slot.parameters.values())
     beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
     objective = Objective(plan.loss, beta, plan.version, totals.trainable)
-    with _memory_limits(plan, base.loader.memory_advice), _random_state(slot), _clean_gradients(slot):
+    random_states = dict(slot.rng)
+    with _memory_limits(plan, base.loader.memory_advice), _clean_gradients(slot):
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(base.device)
         with world.all_or_none():
-            parts = _backward_share(base, slot, share, plan.distribution, objective)
+            parts, paused = yield from _accumulate(base, slot, share, plan.distribution, objective, random_states)
             _check_memory(slot)
         world.all_reduce_gradients(parameters)
         _check_gradients(slot)
@@ -91,7 +103,7 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
         added = world.all_reduce_sum(torch.stack([sums for sums, _ in parts]).sum(0))
         largest = world.all_reduce_max(torch.stack([maxima for _, maxima in parts]).amax(0))
         figures = torch.cat([added, largest, norm.double()[None]]).tolist()
-        forward_backward = time.perf_counter() - started
+        forward_backward = time.perf_counter() - started - paused
         metrics = _learning_metrics(totals, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
         if not all(map(_finite, (metrics["loss/mean"], metrics.get("mismatch_kl/all/mean", 0.0), figures[-1]))):
             raise ProblemError.of(
@@ -101,17 +113,11 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
                 f"{figures[-1]} is not finite; no update was made. Lower learningRate, or continue from an older "
                 "checkpoint.",
             )
-        for group in slot.optimizer.param_groups:
-            group["lr"], group["weight_decay"] = plan.learning_rate, plan.weight_decay
-        try:
-            slot.optimizer.step()
-        except Exception as error:
-            # This may be out of memory, too, if `_check_memory` did not foresee it: some moments have changed.
-            raise StepAborted(str(error)) from error
-        slot.updates += 1
+        _apply(slot, plan)
+        slot.rng = random_states
         if penalty is not None and beta is not None and "kl_penalty/kl" in metrics:
             slot.kl_beta = next_beta(penalty, beta, metrics["kl_penalty/kl"])
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - started - paused
     metrics |= {
         "optim/lr": plan.learning_rate,
         "optim/grad_norm": figures[-1],
@@ -135,33 +141,59 @@ def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], pl
     return metrics
 
 
-def _backward_share(
-    base: BaseModel, slot: AdapterSlot, share: BatchShare, distribution: SamplingDistribution, objective: Objective
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Add the gradients of this process's micro-batches. Returns SUMS and MAXIMA of each, and zeros for padding passes.
+def _accumulate(
+    base: BaseModel,
+    slot: AdapterSlot,
+    share: BatchShare,
+    distribution: SamplingDistribution,
+    objective: Objective,
+    random_states: dict[str, torch.Tensor],
+) -> Units[tuple[list[tuple[torch.Tensor, torch.Tensor]], float]]:
+    """Add the gradients of this process's micro-batches, and advance `random_states`.
 
-    The first call with policy tokens and a penalty fixes the slot's reference.
+    Returns SUMS and MAXIMA of each micro-batch, with zeros for padding passes, and the seconds between the units. The
+    first call with policy tokens and a penalty fixes the slot's reference.
     """
     parts = []
+    paused = 0.0
+    shares_model = base.world.size == 1 and slot.shape is not None
     base.guard.failure = None
     try:
         if objective.beta is not None and share.totals.policy_tokens:
             base.fix_reference(slot)
         for number in range(share.passes):
-            if number < share.own:
-                batch = MicroBatch.of(share.micro_batches[number], distribution)
-                parts.append(backward(base, slot, batch, objective))
-                continue
-            # Sharded weights need all processes in every pass, so repeat the last micro-batch with weight 0.
-            batch = MicroBatch.of(share.micro_batches[-1], distribution)
-            sums, maxima = backward(base, slot, batch, replace(objective, trainable=math.inf))
-            parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
+            base.activate(slot)
+            with _random_numbers(random_states):
+                if number < share.own:
+                    batch = MicroBatch.of(share.micro_batches[number], distribution)
+                    parts.append(backward(base, slot, batch, objective))
+                else:
+                    # Sharded weights need all processes in every pass, so repeat the last micro-batch with weight 0.
+                    batch = MicroBatch.of(share.micro_batches[-1], distribution)
+                    sums, maxima = backward(base, slot, batch, replace(objective, trainable=math.inf))
+                    parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
+            if shares_model:
+                began = time.perf_counter()
+                yield
+                paused += time.perf_counter() - began
     except Exception as error:
         if base.world.size > 1:
             raise StepAborted(str(error)) from error
         raise
     base.guard.settle()
-    return parts
+    return parts, paused
+
+
+def _apply(slot: AdapterSlot, plan: StepPlan) -> None:
+    """Update the slot's weights from its gradients. Raises StepAborted."""
+    for group in slot.optimizer.param_groups:
+        group["lr"], group["weight_decay"] = plan.learning_rate, plan.weight_decay
+    try:
+        slot.optimizer.step()
+    except Exception as error:
+        # This may be out of memory, too, if `_check_memory` did not foresee it: some moments have changed.
+        raise StepAborted(str(error)) from error
+    slot.updates += 1
 
 
 def _check_gradients(slot: AdapterSlot) -> None:
@@ -246,16 +278,15 @@ def _clean_gradients(slot: AdapterSlot) -> Iterator[None]:
 
 
 @contextmanager
-def _random_state(slot: AdapterSlot) -> Iterator[None]:
-    """Use the slot's random state (for its adapter's dropout) during the step. The state advances only on success."""
-    cuda = "cuda" in slot.rng
-    torch.set_rng_state(slot.rng["cpu"])
-    if cuda:
-        torch.cuda.set_rng_state(slot.rng["cuda"])
+def _random_numbers(states: dict[str, torch.Tensor]) -> Iterator[None]:
+    """Use the states for torch's random numbers (of an adapter's dropout), and advance them."""
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])
     yield
-    slot.rng["cpu"] = torch.get_rng_state()
-    if cuda:
-        slot.rng["cuda"] = torch.cuda.get_rng_state()
+    states["cpu"] = torch.get_rng_state()
+    if "cuda" in states:
+        states["cuda"] = torch.cuda.get_rng_state()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from rlrun.protocol.trainer import SessionSpec
 
 from rlrun_trainer.artifacts.artifact_files import Files
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
+from rlrun_trainer.runtime.compute_thread import Units
 
 
 class Backend(Protocol):
@@ -37,9 +38,10 @@ class Backend(Protocol):
         After ProblemError the caller must close the slot.
         """
 
-    def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> dict[str, float]:
-        """Make the step that follows `version` and return its metrics. Raises ProblemError (BatchInvalid) for a token
-        outside of the vocabulary, and for a value that is not a log-probability.
+    def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> Units[dict[str, float]]:
+        """Make the step that follows `version` in units, and return its metrics. Other sessions may call methods
+        between the units. Raises ProblemError (BatchInvalid) for a token outside of the vocabulary, and for a value
+        that is not a log-probability.
         """
 
     def policy_files(self, name: str) -> Files:

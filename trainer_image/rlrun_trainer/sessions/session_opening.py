@@ -37,7 +37,7 @@ async def open_session(
         found = S3Uri.parse(source) if source else None
     except ValueError as error:
         raise ProblemError.of(UNPROCESSABLE, Reason.SESSION_INVALID, str(error)) from error
-    warnings = await compute.run(backend.open_slot, name, spec)
+    warnings = await compute.run(name, backend.open_slot, name, spec)
     publisher: Publisher | None = None
     try:
         start = Start(0, None, None)
@@ -48,7 +48,7 @@ async def open_session(
                 digest = None if resume else spec.warm_start_digest
                 await asyncio.to_thread(_download, store, found, there, digest or "")
                 try:
-                    progress = await compute.run(backend.restore, name, there, resume)
+                    progress = await compute.run(name, backend.restore, name, there, resume)
                 except ProblemError as error:
                     raise ProblemError.of(
                         error.status, error.problem.reason, f"{found}: {error.problem.message}"
@@ -61,9 +61,9 @@ async def open_session(
         )
         for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
             uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder, start.step)
-        policy = await publisher.publish(start.step, await compute.run(backend.policy_files, name))
+        policy = await publisher.publish(start.step, await compute.run(name, backend.policy_files, name))
     except BaseException as error:
-        await compute.run(backend.close_slot, name)
+        await compute.run(name, backend.close_slot, name)
         if publisher is not None:
             await publisher.close()
         if isinstance(error, StoreError):

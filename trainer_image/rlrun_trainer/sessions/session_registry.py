@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 from rlrun.constants import LATER, SESSION_MISSING, UNPROCESSABLE, Reason
 from rlrun.protocol.trainer import SessionSpec
@@ -11,7 +12,7 @@ from rlrun.service.errors import ProblemError
 from rlrun.storage.store import Store
 
 from rlrun_trainer.artifacts.upload_queue import UploadQueue
-from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.compute_thread import PLATFORM, Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.session_opening import open_session
@@ -35,7 +36,8 @@ class Sessions:
         self._settings = settings
         self._open: dict[str, TrainingSession] = {}
         self._leaving: list[UploadQueue] = []
-        self._turn = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks of sessions that are being opened or closed, by name."""
         self._stopping = False
 
     def all(self) -> list[TrainingSession]:
@@ -63,7 +65,7 @@ class Sessions:
             raise ProblemError.of(
                 UNPROCESSABLE, Reason.MODEL_MISMATCH, f"This trainer serves {wanted}, not {spec.model}."
             )
-        async with self._turn:
+        async with self._turn(name):
             if self._stopping:
                 raise ProblemError.of(
                     LATER, Reason.TRAINER_STOPPING, "The trainer is shutting down. Retry against its replacement."
@@ -79,20 +81,23 @@ class Sessions:
 
     async def close(self, name: str) -> None:
         """Close the session and release its slot. Has no effect if the session is not open."""
-        async with self._turn:
+        async with self._turn(name):
             session = self._open.pop(name, None)
             if session is not None:
                 await session.close()
                 self._leaving = [u for u in self._leaving if u.pending] + [session.uploads]
 
+    def _turn(self, name: str) -> asyncio.Lock:
+        return self._turns.setdefault(name, asyncio.Lock())
+
     async def beat(self) -> None:
         """Send a heartbeat to the trainer's other processes. This process exits if one of them has exited."""
-        await self._compute.run(self._backend.heartbeat)
+        await self._compute.run(PLATFORM, self._backend.heartbeat)
 
     async def stop(self, seconds: float) -> None:
         """Stop the other processes, if the compute thread becomes free within `seconds`."""
         try:
-            await asyncio.wait_for(self._compute.run(self._backend.stop), seconds)
+            await asyncio.wait_for(self._compute.run(PLATFORM, self._backend.stop), seconds)
         except TimeoutError:
             log.warning("A step is still running; the other processes will exit after this one")
 

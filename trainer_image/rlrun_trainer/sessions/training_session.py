@@ -23,7 +23,7 @@ from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress, StepOut
 from rlrun_trainer.artifacts.policy_publisher import Publisher
 from rlrun_trainer.artifacts.s3_errors import refused_publishing
 from rlrun_trainer.artifacts.upload_queue import UploadJob, UploadQueue
-from rlrun_trainer.runtime.compute_thread import Compute
+from rlrun_trainer.runtime.compute_thread import Compute, Units
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.batch_validation import check_batch
@@ -165,7 +165,7 @@ class TrainingSession:
                 await self._finish()
             between = self._pace.begin()
             started = time.perf_counter()
-            metrics = await self._compute.run(self._train, samples)
+            metrics = await self._compute.run_units(self.name, self._train, samples)
             metrics |= between
             lags = [step - sample.policy_version for sample in samples if sample.loss is SampleLoss.policy]
             if lags:
@@ -232,15 +232,15 @@ class TrainingSession:
     async def close(self) -> None:
         """Release the slot after the current request. Uploads continue, because they have their own copies."""
         async with self._turn:
-            await self._compute.run(self._backend.close_slot, self.name)
+            await self._compute.run(self.name, self._backend.close_slot, self.name)
             if self._unpublished is not None and self._unpublished.files is not None:
                 discard(self._unpublished.files)
             await self._publisher.close()
             self.uploads.close()
 
-    def _train(self, samples: list[Sample]) -> dict[str, float]:
+    def _train(self, samples: list[Sample]) -> Units[dict[str, float]]:
         check_batch(samples, self.spec.seq_len)
-        return self._backend.train(self.name, self.spec, samples, self._step)
+        return (yield from self._backend.train(self.name, self.spec, samples, self._step))
 
     async def _finish(self) -> StepResult:
         """Publish the newest step, if it is not published yet, and return its result."""
@@ -248,7 +248,7 @@ class TrainingSession:
         if waiting is not None:
             started = time.perf_counter()
             if waiting.files is None:
-                waiting.files = await self._compute.run(self._backend.policy_files, self.name)
+                waiting.files = await self._compute.run(self.name, self._backend.policy_files, self.name)
             try:
                 policy = await self._publisher.publish(self._step, waiting.files)
             except StoreError as error:
@@ -293,9 +293,9 @@ class TrainingSession:
         try:
             with self._pace.saving():
                 if progress is not None:
-                    files = await self._compute.run(self._backend.snapshot, self.name, progress)
+                    files = await self._compute.run(self.name, self._backend.snapshot, self.name, progress)
                 else:
-                    files = await self._compute.run(self._backend.policy_files, self.name)
+                    files = await self._compute.run(self.name, self._backend.policy_files, self.name)
             files = await asyncio.to_thread(on_disk, files, self._settings.scratch)
         except ProblemError as error:
             if error.problem.reason != DISK_FULL:

@@ -31,7 +31,8 @@ from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.optimization.column_checks import check_columns
 from rlrun_trainer.optimization.learning_rate import learning_rate
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution, stop_tokens
-from rlrun_trainer.optimization.step import StepPlan, train_step
+from rlrun_trainer.optimization.step import StepPlan, step_units, train_step
+from rlrun_trainer.runtime.compute_thread import Units
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import StepAborted
 from rlrun_trainer.torch_backend import checkpoint_format, full_weights
@@ -228,8 +229,10 @@ class CollectiveExecutor:
         """Load a checkpoint into a newly opened slot. Raises ProblemError."""
         return self.run_on_all(Restore(name, folder, resume))
 
-    def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> dict[str, float]:
-        """Make an optimizer step with the run's settings. Raises ProblemError."""
+    def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> Units[dict[str, float]]:
+        """Make an optimizer step with the run's settings. With several processes, this is one unit. Raises
+        ProblemError.
+        """
         check_columns(samples, self.base.vocab_size)
         ends = stop_tokens(self.base.model) if spec.sampling.min_tokens else ()
         plan = StepPlan(
@@ -243,7 +246,15 @@ class CollectiveExecutor:
             kl_penalty=spec.kl_penalty,
             micro_batches=spec.gradient_accumulation_steps,
         )
-        return self.run_on_all(Train(name, plan, samples))
+        if self._world.size > 1:
+            return self.run_on_all(Train(name, plan, samples))
+        try:
+            return (yield from step_units(self.base, self.base.slots[name], samples, plan))
+        except ProblemError:
+            raise
+        except Exception as error:
+            self._exit_after(error, "Train")
+            raise
 
     def snapshot(self, name: str, progress: CheckpointProgress) -> Files:
         """Return the files of a checkpoint of the current state. Raises ProblemError."""
@@ -285,11 +296,7 @@ class CollectiveExecutor:
         except Exception as error:
             if self._world.size == 1 and command.reads_only:
                 raise
-            log.error("%s failed; exiting this process:\n%s", _name(command), traceback.format_exc())
-            # Without a message, Kubernetes shows the end of the log.
-            if isinstance(error, StepAborted) and error.problem is not None:
-                write_termination_message(error.problem, termination_log())
-            self._exit_immediately()
+            self._exit_after(error, _name(command))
             raise
         try:
             own = Answer(self._leaving(), Refusal.of(refusal) if refusal is not None else None)
@@ -309,6 +316,13 @@ class CollectiveExecutor:
             )
             self._exit_immediately()
         raise refusal or first
+
+    def _exit_after(self, error: Exception, command: str) -> None:
+        log.error("%s failed; exiting this process:\n%s", command, "".join(traceback.format_exception(error)))
+        # Without a message, Kubernetes shows the end of the log.
+        if isinstance(error, StepAborted) and error.problem is not None:
+            write_termination_message(error.problem, termination_log())
+        self._exit_immediately()
 
 
 def _name(command: Command[Any]) -> str:

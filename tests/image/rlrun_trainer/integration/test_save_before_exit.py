@@ -9,7 +9,8 @@ import pytest
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store, Unreachable
-from rlrun_trainer.optimization.step import train_step
+from rlrun_trainer.optimization.step import step_units
+from rlrun_trainer.runtime.compute_thread import Units
 
 from tests.support import tiny_model
 from tests.support.trainer_client import Client
@@ -79,12 +80,12 @@ async def test_shutdown_waits_for_the_step_in_progress_until_its_deadline(
     await client.step(0)
     started, go_on = threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> dict[str, float]:
+    def slow(*arguments: Any) -> Units[dict[str, float]]:
         started.set()
         assert go_on.wait(30)
-        return train_step(*arguments)
+        return (yield from step_units(*arguments))
 
-    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.step_units", slow)
     step = asyncio.create_task(client.step(1))
     assert await asyncio.to_thread(started.wait, 30)
     await client.sessions.rescue(0.2)

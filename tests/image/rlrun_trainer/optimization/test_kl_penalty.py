@@ -9,6 +9,7 @@ import torch
 from rlrun.api.run_sections.training import KlPenalty
 from rlrun.protocol.train_batch import SampleLoss
 from rlrun.service.errors import ProblemError
+from rlrun_trainer.model.adapter_layer import activate
 from rlrun_trainer.model.base_model import BaseModel, Reference
 from rlrun_trainer.optimization.kl_penalty import WEIGHT_LIMIT, divergence, next_beta
 from rlrun_trainer.optimization.sampling_distribution import PLAIN
@@ -111,9 +112,8 @@ def test_gradient_equals_autograd_of_the_definition(base: BaseModel, monkeypatch
     for sample in policy:
         drawn = [i - 1 for i, m in enumerate(sample.loss_mask) if m]
         with torch.no_grad():
-            base.model.disable_adapters()
+            activate(base.layers, {})
             reference = tiny_model.plain_logprobs(base, sample, TEMPERATURE)[drawn]
-            base.model.enable_adapters()
         base.activate(slot)
         logp = tiny_model.plain_logprobs(base, sample, TEMPERATURE)[drawn]
         # The ratio times k3, differentiated through both; at the ratio's limit the gradient of k2 with k3's value.

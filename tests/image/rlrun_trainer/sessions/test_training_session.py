@@ -16,7 +16,8 @@ from rlrun.storage.store import Store
 from rlrun_trainer.artifacts import upload_queue as uploads_module
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.model.peft_format import CONFIG, digest
-from rlrun_trainer.optimization.step import train_step
+from rlrun_trainer.optimization.step import step_units
+from rlrun_trainer.runtime.compute_thread import Units
 from rlrun_trainer.server.http_server import Server
 
 from tests.support import tiny_model
@@ -325,11 +326,11 @@ async def test_a_step_that_was_not_published_is_published_when_asked_again(
     publisher = client.sessions.get("run")._publisher
     trained: list[int] = []
 
-    def counted(*arguments: Any) -> dict[str, float]:
+    def counted(*arguments: Any) -> Units[dict[str, float]]:
         trained.append(1)
-        return train_step(*arguments)
+        return (yield from step_units(*arguments))
 
-    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.train_step", counted)
+    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.step_units", counted)
     stranger = Store(S3Connection(endpoint=s3_server.endpoint), access_key_id="x", secret_access_key="y")
     monkeypatch.setattr(publisher, "_store", stranger)
     status, text = await client.raw_step(1, 1)
@@ -353,12 +354,12 @@ async def test_health_answers_while_a_step_computes(
     await client.open(tiny_model.spec(run_uri))
     started, go_on = threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> dict[str, float]:
+    def slow(*arguments: Any) -> Units[dict[str, float]]:
         started.set()
         assert go_on.wait(30)
-        return train_step(*arguments)
+        return (yield from step_units(*arguments))
 
-    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.step_units", slow)
     step = asyncio.create_task(client.step(0))
     assert await asyncio.to_thread(started.wait, 30)
     for path in ("/healthz", "/readyz", "/metrics", "/sessions/run"):
@@ -375,11 +376,11 @@ async def test_a_client_that_gives_up_does_not_stop_the_step(
     await client.open(tiny_model.spec(run_uri))
     go_on = threading.Event()
 
-    def slow(*arguments: Any) -> dict[str, float]:
+    def slow(*arguments: Any) -> Units[dict[str, float]]:
         assert go_on.wait(30)
-        return train_step(*arguments)
+        return (yield from step_units(*arguments))
 
-    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.train_step", slow)
+    monkeypatch.setattr("rlrun_trainer.torch_backend.collective_executor.step_units", slow)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.step(0), 0.5)
     go_on.set()

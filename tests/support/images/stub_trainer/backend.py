@@ -27,6 +27,7 @@ from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing
 from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, REFERENCE, RNG, CheckpointProgress
 from rlrun_trainer.artifacts.model_folder import CONFIG, copy_companions
 from rlrun_trainer.optimization.learning_rate import learning_rate
+from rlrun_trainer.runtime.compute_thread import Units
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.batch_validation import invalid_sample
 
@@ -132,9 +133,10 @@ class StubBackend:
             raise checkpoint_facts.mismatch(f"The checkpoint is damaged: {error}") from error
         return checkpoint_facts.progress_of(facts, checkpoint_facts.read_orchestrator_state(folder))
 
-    def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> dict[str, float]:
+    def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> Units[dict[str, float]]:
         """Add the samples to the state and return metrics with the names of the real ones."""
         _check_columns(samples, int(self._config["vocab_size"]))
+        yield
         started = time.perf_counter()
         slot, penalty = self._slots[name], spec.kl_penalty
         rate = learning_rate(spec, version, slot.updates)

@@ -10,6 +10,7 @@ import pytest
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts.artifact_files import Files, TempFolder
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
+from rlrun_trainer.runtime.compute_thread import finish
 from rlrun_trainer.runtime.settings import TrainerSettings
 
 from tests.support.images.stub_trainer.backend import StubBackend
@@ -49,7 +50,7 @@ class Run:
         return [self.digest_after(step) for step in steps]
 
     def digest_after(self, step: int) -> str:
-        self.metrics = self.backend.train("run", self.spec, samples(4, seed=step), step)
+        self.metrics = finish(self.backend.train("run", self.spec, samples(4, seed=step), step))
         return digest(self.backend.policy_files("run"))
 
     def snapshot(self, folder: Path) -> Path:

@@ -1,0 +1,177 @@
+"""Runs share the thread fairly, whatever the length of their units and steps."""
+
+import asyncio
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator
+
+import pytest
+from rlrun_trainer.runtime.compute_thread import PLATFORM, Compute, Units
+
+
+class Clock:
+    """Clock that only units advance."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    """Thread with recorded units, which starts when every run has its work."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.compute = Compute(self.clock)
+        self.order: list[str] = []
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.calls: list[asyncio.Task[str]] = []
+        """Calls from units."""
+        self.enough: int | None = None
+        """Number of units after which `stopped` is set, and further units are not recorded."""
+        self.stopped = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._gate = threading.Event()
+        self._opened = asyncio.ensure_future(self.compute.run(PLATFORM, self._gate.wait))
+
+    def units(self, owner: str, count: int, seconds: float = 1.0) -> Units[str]:
+        for number in range(count):
+            if number:
+                yield
+            if len(self.order) == self.enough:
+                return owner
+            self.order.append(owner)
+            self.seconds[owner] += seconds
+            self.clock.now += seconds
+            if len(self.order) == self.enough:
+                self._loop.call_soon_threadsafe(self.stopped.set)
+        return owner
+
+    def call(self, owner: str, count: int, seconds: float = 1.0) -> "asyncio.Task[str]":
+        return asyncio.ensure_future(self.compute.run_units(owner, self.units, owner, count, seconds))
+
+    def call_from_unit(self, owner: str, count: int, seconds: float = 1.0) -> None:
+        """Call from the thread, and return when the call waits."""
+        self._loop.call_soon_threadsafe(lambda: self.calls.append(self.call(owner, count, seconds)))
+        self.wait_for_loop()
+
+    def wait_for_loop(self) -> None:
+        """Wait in the thread until the event loop has handled what happened before, in several rounds."""
+        for _ in range(6):
+            turn = threading.Event()
+            self._loop.call_soon_threadsafe(turn.set)
+            assert turn.wait(10)
+
+    async def start(self) -> None:
+        await asyncio.sleep(0)
+        self._gate.set()
+        await self._opened
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    made.compute.close()
+
+
+def longest_lead(order: list[str], one: str, other: str) -> int:
+    """Return by how many units one of two runs was ahead of the other at most, while both had work."""
+    ends = min(len(order) - 1 - order[::-1].index(owner) for owner in (one, other))
+    leads = itertools.accumulate({one: 1, other: -1}.get(owner, 0) for owner in order[: ends + 1])
+    return max(map(abs, leads))
+
+
+async def test_two_runs_with_work_are_at_most_two_units_apart(bench: Bench) -> None:
+    calls = [bench.call("long", 64), *(bench.call("short", 1) for _ in range(64))]
+    await bench.start()
+    assert await asyncio.gather(*calls) == ["long", *["short"] * 64]
+    assert longest_lead(bench.order, "long", "short") <= 2
+
+
+async def test_eight_runs_get_equal_time_for_batches_of_1_to_64(bench: Bench) -> None:
+    shapes = {f"run{n}": (2**n % 127 or 1, 0.5 + n / 4) for n in range(8)}
+    calls = [
+        bench.call(owner, min(units, 64), seconds)
+        for owner, (units, seconds) in shapes.items()
+        for _ in range(400 // min(units, 64))
+    ]
+    bench.enough = 1600
+    await bench.start()
+    await asyncio.gather(*calls)
+    used = list(bench.seconds.values())
+    jain = sum(used) ** 2 / (8 * sum(value**2 for value in used))
+    assert jain >= 0.98
+
+
+async def test_an_idle_run_saves_up_no_time(bench: Bench) -> None:
+    def busy() -> Units[None]:
+        for number in range(40):
+            if number == 20:
+                bench.call_from_unit("idle", 10)
+            yield from bench.units("busy", 1)
+            yield
+
+    await bench.start()
+    await bench.compute.run_units("busy", busy)
+    assert longest_lead(bench.order[20:], "busy", "idle") <= 2
+    await asyncio.gather(*bench.calls)
+
+
+async def test_a_run_gains_nothing_by_pauses_between_its_steps(bench: Bench) -> None:
+    def steady() -> Units[None]:
+        for _ in range(60):
+            bench.wait_for_loop()
+            if all(call.done() for call in bench.calls):
+                bench.call_from_unit("pausing", 1, 5.0)
+            yield from bench.units("steady", 1)
+            yield
+
+    await bench.start()
+    await bench.compute.run_units("steady", steady)
+    assert 40 <= bench.seconds["pausing"] <= 70
+    await asyncio.gather(*bench.calls)
+
+
+async def test_tasks_of_a_run_keep_their_order(bench: Bench) -> None:
+    done: list[int] = []
+    calls = [asyncio.ensure_future(bench.compute.run("one", done.append, n)) for n in range(5)]
+    await bench.start()
+    await asyncio.gather(*calls)
+    assert done == [0, 1, 2, 3, 4]
+
+
+async def test_a_failure_ends_only_its_own_task(bench: Bench) -> None:
+    def failing() -> Units[None]:
+        yield
+        raise ValueError("no")
+
+    failed = asyncio.ensure_future(bench.compute.run_units("bad", failing))
+    others = [bench.call("good", 3), bench.call("bad", 2)]
+    await bench.start()
+    with pytest.raises(ValueError, match="no"):
+        await failed
+    assert await asyncio.gather(*others) == ["good", "bad"]
+
+
+async def test_a_cancelled_caller_does_not_stop_the_work(bench: Bench) -> None:
+    call = bench.call("one", 5)
+    await asyncio.sleep(0)
+    call.cancel()
+    bench.enough = 5
+    await bench.start()
+    await bench.stopped.wait()
+    assert bench.order == ["one"] * 5
+
+
+async def test_closing_cancels_what_waits(bench: Bench) -> None:
+    call = bench.call("one", 5)
+    await asyncio.sleep(0)
+    bench.compute.close()
+    await bench.start()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert bench.order == []
