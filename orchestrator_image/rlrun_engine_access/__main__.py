@@ -10,7 +10,8 @@ from pathlib import Path
 from rlrun.service.containers import gpu_check
 
 OWN = Path(__file__).parent
-FILES = (OWN / "__init__.py", OWN / "middleware.py", Path(gpu_check.__file__))
+MODULES = ("__init__", "admission", "asgi", "body", "middleware", "order", "shared_pool")
+FILES = (*(OWN / f"{name}.py" for name in MODULES), Path(gpu_check.__file__))
 
 
 def install(folder: Path) -> Path:

@@ -6,16 +6,20 @@ its workers. Users of a serving pool must not have a key that loads adapters, so
 rlrun-server has its own key for the users' paths. It sends a nonce and discards a response that does not prove
 knowledge of the same key (`rlrun.protocol.engine_proof`), because a Service's name may lead to another server.
 
+A shared pool's engine serves several runs (`rlrun_engine_access.shared_pool`). Each run's token opens the paths for
+sampling with the run's own policies, and only the pool's token opens all others.
+
 The operator passes the class in vLLM's `--middleware`, and tokens and paths in variables. Without a token, all requests
-are accepted.
+are accepted, except in a shared pool, which requires one.
 """
 
 import hashlib
 import hmac
-import json
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from pathlib import Path
+
+from rlrun_engine_access.asgi import UNAUTHORIZED, App, Message, Receive, Refusal, Send, header_values
+from rlrun_engine_access.shared_pool import RUN_PATHS, SAMPLING_PATHS, SharedPool
 
 TOKEN_VARIABLE = "RLRUN_TOKEN"
 OPEN_PATHS_VARIABLE = "RLRUN_OPEN_PATHS"
@@ -23,16 +27,14 @@ POOL_API_KEY_VARIABLE = "RLRUN_POOL_API_KEY"
 POOL_API_KEY_SECRET_VARIABLE = "RLRUN_POOL_API_KEY_SECRET"
 POOL_SERVER_KEY_VARIABLE = "RLRUN_POOL_SERVER_KEY"
 USER_PATHS_VARIABLE = "RLRUN_USER_PATHS"
+ORDER_FILE_VARIABLE = "RLRUN_POOL_ORDER_FILE"
+"""Variable with the path of a shared pool's order."""
+MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
+"""Variable with the number of adapters that a shared pool's engine batches."""
 NONCE_HEADER = b"x-rlrun-nonce"
 PROOF_HEADER = b"x-rlrun-proof"
-UNAUTHORIZED = 401
 POLICY_VIOLATION = 1008
 """Close code for a WebSocket (RFC 6455)."""
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class EngineAccess:
@@ -46,6 +48,9 @@ class EngineAccess:
         self._secret = os.environ.get(POOL_API_KEY_SECRET_VARIABLE, "")
         self._open = _paths(OPEN_PATHS_VARIABLE)
         self._users = _paths(USER_PATHS_VARIABLE)
+        self._shared = _shared_pool(app)
+        if self._shared is not None and self._token is None:
+            raise ValueError(f"{TOKEN_VARIABLE} is not set; a shared pool's engine must have the pool's token")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass the request on, or respond with 401, or close a WebSocket."""
@@ -54,9 +59,14 @@ class EngineAccess:
         elif self._is_server(scope):
             await self._app(scope, receive, self._proving(scope, send))
         elif self._is_allowed(scope):
-            await self._app(scope, receive, send)
+            if self._shared is not None and _is_post(scope, SAMPLING_PATHS):
+                await self._shared.serve_pool(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        elif self._shared is not None and _is_post(scope, RUN_PATHS):
+            await self._shared(scope, receive, send)
         else:
             await self._refuse(scope["path"], send)
 
@@ -68,13 +78,17 @@ class EngineAccess:
         accepted = [self._token]
         if self._api_key is not None and path in self._users:
             accepted.append(self._api_key)
-        return any(hmac.compare_digest(value, expected) for value in _authorizations(scope) for expected in accepted)
+        return any(
+            hmac.compare_digest(value, expected)
+            for value in header_values(scope, b"authorization")
+            for expected in accepted
+        )
 
     def _is_server(self, scope: Message) -> bool:
         if scope["type"] != "http" or not self._server_key or scope["path"] not in self._users:
             return False
         expected = b"Bearer " + self._server_key
-        return any(hmac.compare_digest(value, expected) for value in _authorizations(scope))
+        return any(hmac.compare_digest(value, expected) for value in header_values(scope, b"authorization"))
 
     def _proving(self, scope: Message, send: Send) -> Send:
         nonce = b"".join(value for name, value in scope["headers"] if name == NONCE_HEADER)
@@ -98,19 +112,7 @@ class EngineAccess:
                 "This path requires the token of the engine's run or serving pool, which only platform processes "
                 f"have. Paths without a token: {', '.join(self._open)}"
             )
-        error = {"message": message, "type": "invalid_request_error", "code": UNAUTHORIZED}
-        body = json.dumps({"error": error}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"www-authenticate", b"Bearer"),
-        ]
-        await send({"type": "http.response.start", "status": UNAUTHORIZED, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-
-def _authorizations(scope: Message) -> list[bytes]:
-    return [value for name, value in scope["headers"] if name == b"authorization"]
+        await Refusal(UNAUTHORIZED, message).respond(send)
 
 
 def _read_digest(variable: str) -> bytes | None:
@@ -120,3 +122,12 @@ def _read_digest(variable: str) -> bytes | None:
 
 def _paths(variable: str) -> tuple[str, ...]:
     return tuple(path for path in os.environ.get(variable, "").split(",") if path)
+
+
+def _is_post(scope: Message, paths: frozenset[str]) -> bool:
+    return scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in paths
+
+
+def _shared_pool(app: App) -> SharedPool | None:
+    path = os.environ.get(ORDER_FILE_VARIABLE, "")
+    return SharedPool(app, Path(path), int(os.environ[MAX_LORAS_VARIABLE])) if path else None

@@ -33,7 +33,7 @@ class PooledRun(Schema):
     """Run whose policies the pool serves."""
 
     uid: str = Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z-]+$")
-    """Uid of the RLRun. The engine's name of a policy is `{uid}.{policy}`."""
+    """Uid of the RLRun. `engine_name` begins with it."""
     token_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the run's token in hexadecimal."""
     policies: Text
@@ -65,5 +65,9 @@ class PoolOrder(Schema):
 
 
 def engine_name(uid: str, policy: str) -> str:
-    """Return the name in the pool's engines of a run's policy."""
-    return f"{uid}.{policy}"
+    """Return the name in the pool's engines of a run's policy.
+
+    The name contains an underscore: for a chat with the base model, vLLM 0.32 uses an adapter with the name of a
+    content part's `type` up to the first underscore, so that a run could sample from another run's adapter.
+    """
+    return f"{uid}_{policy}"

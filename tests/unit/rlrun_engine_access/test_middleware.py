@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.engine_proof import is_proven
-from rlrun_engine_access.middleware import EngineAccess, Message, Receive, Send
+from rlrun_engine_access.asgi import Message, Receive, Send
+from rlrun_engine_access.middleware import EngineAccess
 
 TOKEN = "t" * 64
 API_KEY = "k" * 64

@@ -1,0 +1,162 @@
+"""Admission of requests to an engine that samples from the adapters of several runs. Decides only; never waits.
+
+vLLM 0.32 batches at most `--max-loras` adapters, and an adapter leaves the batch only when it has no more requests. An
+adapter outside of the batch is not scheduled while those in the batch get new requests. Therefore at most that many
+adapters have requests in the engine: each has a slot until its last request ends. While other runs wait for a slot, as
+many adapters, those that have had a slot for longest, get no new requests. A free slot goes to the run that has waited
+longest since it last had one, so a run gains nothing by naming many adapters.
+
+A run's requests are admitted in order of arrival, up to the run's limit. A request may pass an older one that waits for
+a slot only if the run can still admit the older one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count, islice
+
+QUEUE_FACTOR = 4
+"""Requests of a run that may wait, per request that it may have in the engine: enough for a client that sends a whole
+batch at once, while the wait stays at a few times the duration of a response.
+"""
+
+
+class Stage(Enum):
+    """Progress of a request."""
+
+    receiving = "receiving"
+    waiting = "waiting"
+    running = "running"
+
+
+@dataclass(eq=False)
+class Ticket:
+    """Request of a run."""
+
+    uid: str
+    adapter: str | None
+    """Name of the adapter in the engine. None for requests that need no slot."""
+    stage: Stage = Stage.receiving
+    number: int = 0
+    """Position in the order of arrival."""
+
+
+@dataclass
+class _Run:
+    limit: int = 0
+    """Maximum number of running requests. 0 after the run left the pool."""
+    present: int = 0
+    """Number of requests that have not ended."""
+    running: int = 0
+    served: int = 0
+    """Time at which one of the run's adapters last got or freed a slot."""
+    lines: OrderedDict[str | None, OrderedDict[Ticket, None]] = field(default_factory=OrderedDict)
+    """Waiting requests by adapter. Adapters without a slot are in the order in which they get one."""
+
+
+class QueueFull(Exception):
+    """Raised for a request of a run that has too many waiting requests."""
+
+
+class Admission:
+    """Requests of all runs of an engine. Methods return the tickets that start now."""
+
+    def __init__(self, slots: int) -> None:
+        """`slots` is the maximum number of adapters with requests in the engine."""
+        self._slots = slots
+        self._runs: dict[str, _Run] = {}
+        self._active: dict[str, int] = {}
+        """Number of running requests per adapter, in the order in which the adapters got their slots."""
+        self._clock = count(1)
+
+    def set_limits(self, limits: Mapping[str, int]) -> tuple[list[Ticket], list[Ticket]]:
+        """Replace the runs and their maximum numbers of running requests.
+
+        Returns the waiting tickets of removed runs, which the caller ends, and the tickets that start now.
+        """
+        removed = [run for uid, run in self._runs.items() if uid not in limits]
+        for run in removed:
+            run.limit = 0
+        self._runs = {uid: run for uid, run in self._runs.items() if uid in limits or run.present}
+        for uid, limit in limits.items():
+            self._runs.setdefault(uid, _Run()).limit = limit
+        return [ticket for run in removed for line in run.lines.values() for ticket in line], self._admit()
+
+    def enter(self, ticket: Ticket) -> None:
+        """Count a request before its body is received. Raises QueueFull, and KeyError without such a run."""
+        run = self._runs[ticket.uid]
+        if run.present >= run.limit * (1 + QUEUE_FACTOR):
+            raise QueueFull
+        run.present += 1
+
+    def offer(self, ticket: Ticket) -> list[Ticket]:
+        """Let a request that has entered wait for its turn."""
+        ticket.stage, ticket.number = Stage.waiting, next(self._clock)
+        self._runs[ticket.uid].lines.setdefault(ticket.adapter, OrderedDict())[ticket] = None
+        return self._admit()
+
+    def end(self, ticket: Ticket) -> list[Ticket]:
+        """Free the place of a request that has entered, at any stage. Call once."""
+        run = self._runs[ticket.uid]
+        run.present -= 1
+        if ticket.stage is Stage.waiting:
+            self._leave_line(run, ticket)
+        elif ticket.stage is Stage.running:
+            run.running -= 1
+            self._release_slot(run, ticket.adapter)
+        if not run.present and not run.limit:
+            del self._runs[ticket.uid]
+        return self._admit()
+
+    def _release_slot(self, run: _Run, adapter: str | None) -> None:
+        if adapter is None:
+            return
+        self._active[adapter] -= 1
+        if not self._active[adapter]:
+            del self._active[adapter]
+            run.served = next(self._clock)
+            if adapter in run.lines:
+                run.lines.move_to_end(adapter)
+
+    def _leave_line(self, run: _Run, ticket: Ticket) -> None:
+        line = run.lines[ticket.adapter]
+        del line[ticket]
+        if not line:
+            del run.lines[ticket.adapter]
+
+    def _admit(self) -> list[Ticket]:
+        admitted = []
+        while (ticket := self._next()) is not None:
+            run = self._runs[ticket.uid]
+            self._leave_line(run, ticket)
+            run.running += 1
+            ticket.stage = Stage.running
+            if ticket.adapter is not None:
+                if ticket.adapter not in self._active:
+                    run.served = next(self._clock)
+                self._active[ticket.adapter] = self._active.get(ticket.adapter, 0) + 1
+            admitted.append(ticket)
+        return admitted
+
+    def _next(self) -> Ticket | None:
+        able = [run for run in self._runs.values() if run.lines and run.running < run.limit]
+        waiting = [(run.served, head.number, head) for run in able if (head := self._without_slot(run)) is not None]
+        free = self._slots - len(self._active)
+        draining = set(islice(self._active, max(0, len(waiting) - free)))
+        eligible = (self._with_slot(run, draining) for run in able)
+        ticket = next((ticket for ticket in eligible if ticket is not None), None)
+        return min(waiting)[2] if ticket is None and waiting and free > 0 else ticket
+
+    def _without_slot(self, run: _Run) -> Ticket | None:
+        lines = (line for name, line in run.lines.items() if name is not None and name not in self._active)
+        return next((next(iter(line)) for line in lines), None)
+
+    def _with_slot(self, run: _Run, draining: set[str]) -> Ticket | None:
+        names = (None, *(name for name in self._active if name not in draining))
+        heads = [next(iter(run.lines[name])) for name in names if name in run.lines]
+        ticket = min(heads, key=lambda head: head.number, default=None)
+        older = self._without_slot(run)
+        if ticket is not None and older is not None and older.number < ticket.number:
+            return ticket if run.running + 1 < run.limit else None
+        return ticket

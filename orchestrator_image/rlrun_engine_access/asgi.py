@@ -1,0 +1,46 @@
+"""ASGI types, and responses that refuse a request."""
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+UNAUTHORIZED = 401
+TOO_MANY_REQUESTS = 429
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class Refusal(Exception):
+    """Raised for a request that does not reach vLLM. `message` is for the client; `closes` ends its connection."""
+
+    def __init__(self, status: int, message: str, *, closes: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.closes = closes
+
+    async def respond(self, send: Send) -> None:
+        """Send the refusal as an error of the OpenAI API."""
+        kind = "rate_limit_error" if self.status == TOO_MANY_REQUESTS else "invalid_request_error"
+        error = {"message": str(self), "type": kind, "code": self.status}
+        body = json.dumps({"error": error}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if self.status == UNAUTHORIZED:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if self.status == TOO_MANY_REQUESTS:
+            headers.append((b"retry-after", b"1"))
+        if self.closes:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+class Disconnected(Exception):
+    """Raised if the client leaves before its request reaches vLLM."""
+
+
+def header_values(scope: Message, name: bytes) -> list[bytes]:
+    """Return the values of all headers with this lowercase name."""
+    return [value for given, value in scope["headers"] if given == name]

@@ -1,0 +1,104 @@
+"""Order of a shared pool: the runs that may use the engine. The sidecar writes it (`rlrun.protocol.shared_pool`)."""
+
+import hashlib
+import hmac
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES = 1024**2
+"""Maximum size of the file. A larger one is cut off, and therefore not valid."""
+MAX_RUNS = 64
+MAX_REQUESTS = 65_536
+BEARER = b"Bearer "
+_UID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class OrderInvalid(ValueError):
+    """Raised if the file is missing or is not an order. No run may use the engine then."""
+
+
+@dataclass(frozen=True)
+class PooledRun:
+    """Run in the order."""
+
+    uid: str
+    token_digest: str
+    """SHA-256 of the run's token in hexadecimal."""
+    max_requests: int
+    """Maximum number of the run's requests in the engine."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Complete list of the pool's runs."""
+
+    base: str
+    """Id of the base model."""
+    runs: tuple[PooledRun, ...]
+
+    def run_with(self, authorizations: Iterable[bytes]) -> PooledRun | None:
+        """Return the run whose token is in one of the Authorization headers, in constant time per run."""
+        found = None
+        for value in authorizations:
+            digest = hashlib.sha256(value.removeprefix(BEARER)).hexdigest() if value.startswith(BEARER) else ""
+            for run in self.runs:
+                if hmac.compare_digest(digest, run.token_digest):
+                    found = run
+        return found
+
+
+class OrderFile:
+    """File with the order, which is parsed again after each replacement."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._found: Order | OrderInvalid = OrderInvalid("not read yet")
+
+    def read(self) -> Order:
+        """Return the current order, the same object while the file is unchanged. Raises OrderInvalid."""
+        try:
+            if _stamp(os.stat(self._path)) != self._stamp:
+                with self._path.open("rb") as file:
+                    self._stamp = _stamp(os.fstat(file.fileno()))
+                    self._found = _parse(file.read(MAX_BYTES))
+        except OSError as error:
+            self._stamp = None
+            raise OrderInvalid(f"cannot read the order: {error.strerror}") from None
+        if isinstance(self._found, OrderInvalid):
+            raise OrderInvalid(str(self._found))
+        return self._found
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, int, int]:
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _parse(data: bytes) -> Order | OrderInvalid:
+    try:
+        given = json.loads(data)
+        base, entries = given["base"], given["runs"]
+        if not isinstance(base, str) or not base or not isinstance(entries, list) or len(entries) > MAX_RUNS:
+            return OrderInvalid("the order has an invalid base or more runs than allowed")
+        runs = tuple(_run(entry) for entry in entries)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return OrderInvalid(f"the order is not valid: {type(error).__name__}")
+    for values in ({run.uid for run in runs}, {run.token_digest for run in runs}):
+        if len(values) != len(runs):
+            return OrderInvalid("two runs of the order have the same uid or token")
+    return Order(base, runs)
+
+
+def _run(entry: dict[str, Any]) -> PooledRun:
+    uid, digest, limit = entry["uid"], entry["tokenDigest"], entry["maxRequests"]
+    if not _UID.fullmatch(uid) or not _DIGEST.fullmatch(digest) or type(limit) is not int:
+        raise ValueError
+    if not 1 <= limit <= MAX_REQUESTS:
+        raise ValueError
+    return PooledRun(uid, digest, limit)

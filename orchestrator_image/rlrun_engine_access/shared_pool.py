@@ -1,0 +1,209 @@
+"""Shared pool: an engine that samples for several runs of a namespace.
+
+A run names its policy in a header, and the request reaches vLLM with the name of the run's own adapter. In vLLM 0.32,
+these parts of a request act beyond its own sampling:
+
+- Headers: `X-Vllm-Priority` takes precedence over the field `priority`, `X-data-parallel-rank` chooses an engine,
+  `X-Session-ID` and `X-Request-Id` set ids. Only FORWARDED_HEADERS reach vLLM.
+- Fields: `model`, and those of `_own_fields`. `cache_salt` separates the prefix cache of the base model by run, because
+  the number of cached tokens in a response would reveal prompts of other runs; adapters have separate caches anyway.
+  `n` and `use_beam_search` turn one request into many. `kv_transfer_params`, `ec_transfer_params`, `vllm_xargs` and
+  `session_id` reach connectors and plugins.
+- Content parts of a chat with the base model: vLLM takes the part's `type` up to the first underscore as the name of an
+  adapter. Names of the pool's adapters therefore contain an underscore (`engine_name`).
+- Ids of requests may repeat, because vLLM appends random characters. `chat_template` needs a flag. `prompt_embeds`
+  needs `--enable-prompt-embeds`, which pools must not have.
+- A content part's `uuid` names cached media of any run, in models with images, audio or video.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from rlrun_engine_access.admission import Admission, QueueFull, Ticket
+from rlrun_engine_access.asgi import App, Disconnected, Message, Receive, Refusal, Send, header_values
+from rlrun_engine_access.body import BodyBuffer, with_fields
+from rlrun_engine_access.order import Order, OrderFile, OrderInvalid, PooledRun
+
+MODEL_HEADER = b"x-rlrun-model"
+SAMPLING_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
+RUN_PATHS = SAMPLING_PATHS | {"/tokenize"}
+"""Paths that a run's token opens, for POST."""
+FORWARDED_HEADERS = frozenset({b"host", b"accept", b"content-type", b"user-agent"})
+POOL = PooledRun(uid="", token_digest="", max_requests=16)
+"""The sidecar, which samples with the pool's token to check that the engine applies adapters."""
+ORDER_SECONDS = 1.0
+"""Seconds between two reads of the order while requests wait."""
+_POLICY = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def engine_name(uid: str, policy: str) -> str:
+    """Return the name in the engine of a run's policy, as `rlrun.protocol.shared_pool.engine_name`."""
+    return f"{uid}_{policy}"
+
+
+class SharedPool:
+    """ASGI application that passes requests of the pool's runs to vLLM when it is their turn."""
+
+    def __init__(self, app: App, order_file: Path, max_loras: int) -> None:
+        """`max_loras` is the maximum number of adapters that vLLM batches."""
+        self._app = app
+        self._file = OrderFile(order_file)
+        self._order: Order | None = None
+        self._admission = Admission(max_loras)
+        self._admission.set_limits({POOL.uid: POOL.max_requests})
+        self._buffer = BodyBuffer()
+        self._turns: dict[Ticket, asyncio.Future[None]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handle a request with a run's token: to one of RUN_PATHS, or refused."""
+        try:
+            run, order = self._authorize(scope)
+            model = _model(scope, run, order)
+        except Refusal as refusal:
+            await refusal.respond(send)
+            return
+        needs_slot = model != order.base and scope["path"] in SAMPLING_PATHS
+        await self._serve(Ticket(run.uid, model if needs_slot else None), _own_fields(run, model), scope, receive, send)
+
+    async def serve_pool(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handle a request to one of SAMPLING_PATHS with the pool's token. It takes a slot like an adapter."""
+        await self._serve(Ticket(POOL.uid, "pool"), None, scope, receive, send)
+
+    async def _serve(
+        self, ticket: Ticket, fields: dict[str, object] | None, scope: Message, receive: Receive, send: Send
+    ) -> None:
+        try:
+            self._admission.enter(ticket)
+        except QueueFull:
+            await Refusal(429, "Too many requests of this run wait for this engine; retry the request").respond(send)
+            return
+        try:
+            try:
+                body = await self._wait_with_body(ticket, fields, scope, receive)
+            except Refusal as refusal:
+                await refusal.respond(send)
+                return
+            except Disconnected:
+                return
+            headers = [(name, value) for name, value in scope["headers"] if name in FORWARDED_HEADERS]
+            headers.append((b"content-length", str(len(body)).encode()))
+            await self._app({**scope, "headers": headers}, _replay([body], receive), send)
+        finally:
+            self._start(self._admission.end(ticket))
+
+    async def _wait_with_body(
+        self, ticket: Ticket, fields: dict[str, object] | None, scope: Message, receive: Receive
+    ) -> bytes:
+        received = await self._buffer.receive(ticket.uid, scope, receive)
+        size = len(received)
+        try:
+            body = bytes(received) if fields is None else with_fields(received, fields)
+            received.clear()
+            if fields is not None:
+                self._authorize(scope)  # The order may have changed meanwhile.
+            await self._wait(ticket, receive)
+            return body
+        finally:
+            self._buffer.release(ticket.uid, size)
+
+    async def _wait(self, ticket: Ticket, receive: Receive) -> None:
+        turn = self._turns[ticket] = asyncio.get_running_loop().create_future()
+        gone = None
+        try:
+            self._start(self._admission.offer(ticket))
+            if not turn.done():
+                self._watch()
+                gone = asyncio.ensure_future(_disconnect(receive))
+                await asyncio.wait({turn, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not turn.done():
+                raise Disconnected
+            turn.result()
+        finally:
+            del self._turns[ticket]
+            if gone is not None:
+                gone.cancel()
+
+    def _start(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            turn = self._turns.get(ticket)  # None if the request is already being refused.
+            if turn is not None and not turn.done():
+                turn.set_result(None)
+
+    def _authorize(self, scope: Message) -> tuple[PooledRun, Order]:
+        try:
+            order = self._read_order()
+        except OrderInvalid as error:
+            raise _unavailable(error) from None
+        run = order.run_with(header_values(scope, b"authorization"))
+        if run is None:
+            raise Refusal(401, "This path requires the token of a run that the shared pool serves")
+        return run, order
+
+    def _read_order(self) -> Order:
+        try:
+            order = self._file.read()
+        except OrderInvalid as error:
+            self._order = None
+            self._set_runs((), _unavailable(error))
+            raise
+        if order is not self._order:
+            self._order = order
+            self._set_runs(order.runs, Refusal(401, "The shared pool no longer serves this run"))
+        return order
+
+    def _set_runs(self, runs: Iterable[PooledRun], reason: Refusal) -> None:
+        removed, started = self._admission.set_limits({run.uid: run.max_requests for run in (POOL, *runs)})
+        self._start(started)
+        for ticket in removed:
+            turn = self._turns.get(ticket)
+            if turn is not None and not turn.done():
+                turn.set_exception(Refusal(reason.status, str(reason)))
+
+    def _watch(self) -> None:
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._watch_order())
+
+    async def _watch_order(self) -> None:
+        while self._turns:
+            await asyncio.sleep(ORDER_SECONDS)
+            with suppress(OrderInvalid):
+                self._read_order()
+
+
+def _model(scope: Message, run: PooledRun, order: Order) -> str:
+    names = header_values(scope, MODEL_HEADER)
+    if len(names) != 1:
+        raise Refusal(400, f"{len(names)} headers {MODEL_HEADER.decode()}; send exactly one, with the policy's name")
+    name = names[0].decode("utf-8", "replace")
+    if name == order.base:
+        return name
+    if not _POLICY.fullmatch(name):
+        raise Refusal(400, f"{MODEL_HEADER.decode()} must match {_POLICY.pattern}, or be the id of the base model")
+    return engine_name(run.uid, name)
+
+
+def _own_fields(run: PooledRun, model: str) -> dict[str, object]:
+    return {
+        "model": model, "priority": 0, "cache_salt": run.uid, "n": 1, "use_beam_search": False, "session_id": None,
+        "kv_transfer_params": None, "ec_transfer_params": None, "vllm_xargs": None,
+    }  # fmt: skip
+
+
+def _unavailable(error: OrderInvalid) -> Refusal:
+    return Refusal(503, f"The shared pool serves no run: {error}")
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _replay(bodies: list[bytes], receive: Receive) -> Receive:
+    async def replay() -> Message:
+        return {"type": "http.request", "body": bodies.pop(), "more_body": False} if bodies else await receive()
+
+    return replay

@@ -1,0 +1,223 @@
+"""Admission without a clock of its own: tickets, and simulations of an engine that never schedules a third adapter."""
+
+import random
+from collections import Counter, defaultdict
+
+import pytest
+from rlrun_engine_access.admission import QUEUE_FACTOR, Admission, QueueFull, Stage, Ticket
+
+SLOTS = 2
+LONGEST = 60
+
+
+def admission(slots: int = SLOTS, **limits: int) -> Admission:
+    made = Admission(slots)
+    made.set_limits(limits)
+    return made
+
+
+def ask(gate: Admission, uid: str, adapter: str | None = "") -> Ticket:
+    """Offer a request for the run's only adapter, another one, or the base model (None)."""
+    ticket = Ticket(uid, adapter if adapter is None else f"{uid}_{adapter}")
+    gate.enter(ticket)
+    gate.offer(ticket)
+    return ticket
+
+
+def is_running(*tickets: Ticket) -> list[bool]:
+    return [ticket.stage is Stage.running for ticket in tickets]
+
+
+def test_adapters_get_slots_while_there_are_any() -> None:
+    gate = admission(a=9, b=9, c=9)
+    assert is_running(ask(gate, "a"), ask(gate, "b"), ask(gate, "a"), ask(gate, "c")) == [True, True, True, False]
+
+
+def test_requests_for_the_base_model_need_no_slot() -> None:
+    gate = admission(slots=1, a=9, b=9)
+    tickets = [ask(gate, "a"), ask(gate, "b"), ask(gate, "b", None), ask(gate, "a", None)]
+    assert is_running(*tickets) == [True, False, True, True]
+
+
+def test_the_adapter_with_the_oldest_slot_drains_for_one_that_waits() -> None:
+    gate = admission(a=9, b=9, c=9)
+    first, second = ask(gate, "a"), ask(gate, "b")
+    waiting = ask(gate, "c")
+    later = ask(gate, "a"), ask(gate, "b")
+    assert is_running(waiting, *later) == [False, False, True]
+    assert gate.end(first) == [waiting]
+    assert is_running(*later) == [False, True], "the adapter that drained does not take its slot again"
+    assert is_running(ask(gate, "b")) == [False], "now the second adapter drains for the first"
+    gate.end(second)
+    assert gate.end(later[1])[0] is later[0]
+
+
+def test_an_adapter_continues_if_the_waiting_request_ends() -> None:
+    gate = admission(a=9, b=9, c=9)
+    ask(gate, "a"), ask(gate, "b")
+    waiting, later = ask(gate, "c"), ask(gate, "a")
+    assert gate.end(waiting) == [later]
+
+
+def test_a_run_at_its_limit_lets_nobody_drain() -> None:
+    gate = admission(a=9, b=9, c=1)
+    ask(gate, "c", None), ask(gate, "a"), ask(gate, "b")
+    ask(gate, "c")
+    assert is_running(ask(gate, "a")) == [True]
+
+
+def test_a_run_with_many_adapters_gets_one_slot_per_turn() -> None:
+    gate = admission(a=99, b=99, c=99)
+    first = ask(gate, "a"), ask(gate, "b")
+    many = [ask(gate, "c", str(number)) for number in range(20)]
+    assert is_running(ask(gate, "b")) == [True], "one run waits, so one adapter drains"
+    later = ask(gate, "a")
+    gate.end(first[0])
+    assert is_running(*many) == [True] + [False] * 19
+    gate.end(many[0])
+    assert is_running(later, *many[1:]) == [True] + [False] * 19, "it is the turn of a"
+
+
+def test_within_a_run_no_request_is_overtaken_for_ever() -> None:
+    gate = admission(slots=1, a=1)
+    running = ask(gate, "a", "1")
+    waiting = [ask(gate, "a", name) for name in ("2", None, "1", "2")]
+    order = []
+    while started := gate.end(running):
+        (running,) = started
+        order.append(running)
+    assert order == waiting
+
+
+def test_a_run_has_a_bounded_number_of_requests() -> None:
+    gate = admission(a=3, b=1)
+    tickets = [ask(gate, "a") for _ in range(3 * (1 + QUEUE_FACTOR))]
+    assert sum(is_running(*tickets)) == 3
+    for _ in range(10_000):
+        with pytest.raises(QueueFull):
+            ask(gate, "a")
+    assert is_running(ask(gate, "b")) == [True], "another run is not affected"
+    gate.end(tickets[-1])
+    ask(gate, "a")
+
+
+def test_a_free_slot_lets_no_request_overtake_older_ones_of_its_run() -> None:
+    gate = admission(a=2)
+    ask(gate, "a", "1")
+    base = ask(gate, "a", None)
+    older, younger = ask(gate, "a", "1"), ask(gate, "a", "2")
+    assert gate.end(base) == [older]
+    assert gate.end(older) == [younger]
+
+
+def test_a_request_that_is_still_received_may_end() -> None:
+    gate = admission(a=1)
+    ticket = Ticket("a", "a_")
+    gate.enter(ticket)
+    assert gate.end(ticket) == []
+    assert is_running(ask(gate, "a")) == [True]
+
+
+def test_runs_may_leave_and_come_back() -> None:
+    gate = admission(a=1, b=1)
+    running, waiting = ask(gate, "a"), ask(gate, "a")
+    assert gate.set_limits({"b": 2}) == ([waiting], [])
+    gate.end(running)
+    assert is_running(waiting) == [False], "the run has left"
+    gate.end(waiting)
+    with pytest.raises(KeyError):
+        ask(gate, "a")
+    gate.set_limits({"a": 2, "b": 2})
+    tickets = [ask(gate, "a") for _ in range(3)]
+    assert is_running(*tickets) == [True, True, False]
+    assert gate.set_limits({"a": 3}) == ([], [tickets[2]]), "a higher limit has an effect at once"
+
+
+class Simulation:
+    """Engine and clients. Each client keeps a number of requests, of an adapter or of the base model, in the gate."""
+
+    def __init__(self, gate: Admission, rng: random.Random) -> None:
+        self.gate = gate
+        self.time = 0
+        self.waits: defaultdict[str, list[int]] = defaultdict(list)
+        self._rng = rng
+        self._begins: dict[Ticket, int] = {}
+        self._ends: dict[Ticket, int] = {}
+
+    def ask(self, uid: str, adapter: str | None) -> None:
+        ticket = Ticket(uid, adapter)
+        self.gate.enter(ticket)
+        self._begins[ticket] = self.time
+        self._start(self.gate.offer(ticket))
+
+    def step(self) -> list[Ticket]:
+        self.time += 1
+        ended = [ticket for ticket, end in self._ends.items() if end <= self.time]
+        for ticket in ended:
+            del self._ends[ticket]
+            self._start(self.gate.end(ticket))
+        return ended
+
+    def leave(self) -> list[Ticket]:
+        impatient = [ticket for ticket in self._begins if self._rng.random() < 0.02]
+        left = []
+        for ticket in impatient:
+            if self._begins.pop(ticket, None) is not None:
+                left.append(ticket)
+                self._start(self.gate.end(ticket))
+        return left
+
+    def _start(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            self.waits[ticket.uid].append(self.time - self._begins.pop(ticket))
+            self._ends[ticket] = self.time + self._rng.randint(10, LONGEST)
+        adapters = {ticket.adapter for ticket in self._ends} - {None}
+        assert len(adapters) <= self.gate._slots
+        assert all(count <= self.gate._runs[uid].limit for uid, count in Counter(t.uid for t in self._ends).items())
+
+    def oldest_wait(self) -> int:
+        return max((self.time - begin for begin in self._begins.values()), default=0)
+
+    def end(self) -> None:
+        while self._ends:
+            self.step()
+        assert not self._begins
+        assert not any(run.present or run.running or run.lines for run in self.gate._runs.values())
+        assert not self.gate._active
+
+
+def test_nobody_without_a_slot_waits_longer_than_the_longest_response() -> None:
+    simulation = Simulation(admission(a=64, b=64, c=64), random.Random(0))
+    flood, live = {"a": 30, "b": 30}, Counter[str]()
+    for _ in range(5_000):
+        for uid, wanted in {**flood, "c": 1}.items():
+            for _ in range(wanted - live[uid]):
+                simulation.ask(uid, f"{uid}_")
+                live[uid] += 1
+        for ticket in simulation.step():
+            live[ticket.uid] -= 1
+        # Requests that wait while their own adapter drains wait for another adapter after that.
+        assert simulation.oldest_wait() <= 2 * LONGEST
+    assert len(simulation.waits["c"]) > 50
+    assert max(simulation.waits["c"]) <= LONGEST
+    simulation.end()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_request_gets_its_turn(seed: int) -> None:
+    rng = random.Random(seed)
+    limits = {uid: rng.choice([1, 2, 8]) for uid in "abcde"}
+    slots = rng.randint(1, 3)
+    simulation = Simulation(admission(slots, **limits), rng)
+    live = Counter[str]()
+    for _ in range(1_500):
+        for uid, limit in limits.items():
+            while live[uid] < 2 * limit:
+                simulation.ask(uid, rng.choice([None, *(f"{uid}_{number}" for number in range(3))]))
+                live[uid] += 1
+        for ticket in [*simulation.step(), *simulation.leave()]:
+            live[ticket.uid] -= 1
+        # Each of a run's requests before this one may need a turn, for which each run can be waited for.
+        assert simulation.oldest_wait() <= 16 * len(limits) * LONGEST
+    assert all(simulation.waits[uid] for uid in limits)
+    simulation.end()

@@ -1,0 +1,433 @@
+"""The middleware of a shared pool's engine in a small app. In vLLM: tests/image/rlrun_inference/integration."""
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlrun.protocol import shared_pool as protocol
+from rlrun_engine_access import shared_pool
+from rlrun_engine_access.admission import QUEUE_FACTOR
+from rlrun_engine_access.asgi import Message, Receive, Send
+from rlrun_engine_access.middleware import EngineAccess
+
+from tests.unit.rlrun_engine_access.test_order import TOKENS, pool_order, replace_file
+
+POOL_TOKEN = "p" * 64
+BASE = "org/model"
+COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
+MODEL = "X-Rlrun-Model"
+LIMIT = 4
+"""Limit of each run in the order of these tests."""
+
+
+class Engine:
+    """Application that answers at once, or when `gate` is set, and records requests."""
+
+    def __init__(self) -> None:
+        self.gate: asyncio.Event | None = None
+        self.failure: Exception | None = None
+        self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.running = Counter[str]()
+        self.most = 0
+        """Maximum number of adapters that had requests at the same time."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await answer(send, 200)
+            return
+        message = await receive()
+        assert not message["more_body"]
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        body = json.loads(message["body"])
+        assert headers.get("content-length", str(len(message["body"]))) == str(len(message["body"]))
+        self.requests.append((scope["path"], headers, body))
+        name = str(body.get("model"))
+        self.running[name] += 1
+        self.most = max(self.most, len(+self.running - Counter({BASE: 1_000_000})))
+        try:
+            if self.failure is not None:
+                raise self.failure
+            if self.gate is not None:
+                gone = asyncio.ensure_future(receive())
+                opened = asyncio.ensure_future(self.gate.wait())
+                await asyncio.wait({gone, opened}, return_when=asyncio.FIRST_COMPLETED)
+                gone.cancel(), opened.cancel()
+            await answer(send, 200)
+        finally:
+            self.running[name] -= 1
+
+
+async def answer(send: Send, status: int) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+class Call:
+    """Request in progress."""
+
+    def __init__(self, app: EngineAccess, scope: Message, body: bytes) -> None:
+        self.sent: list[Message] = []
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        self.task = asyncio.create_task(app(scope, self._messages.get, self._send))
+
+    async def _send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def disconnect(self) -> None:
+        self._messages.put_nowait({"type": "http.disconnect"})
+
+    @property
+    def status(self) -> int | None:
+        return self.sent[0]["status"] if self.sent else None
+
+    @property
+    def error(self) -> dict[str, Any]:
+        error: dict[str, Any] = json.loads(self.sent[1]["body"])["error"]
+        return error
+
+    async def end(self) -> int | None:
+        await asyncio.wait_for(self.task, 10)
+        return self.status
+
+
+class Pool:
+    """Middleware in front of an engine, and its order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.engine = Engine()
+        self.write(3)
+        self.app = EngineAccess(self.engine)
+
+    def write(self, count: int) -> None:
+        replace_file(self.path, pool_order(count).model_dump_json(by_alias=True, exclude={"grant"}))
+
+    def call(
+        self,
+        run: int | None = None,
+        model: str | None = "policy-v000001-0123abcd",
+        *,
+        path: str = COMPLETIONS,
+        token: str | None = None,
+        method: str = "POST",
+        body: Any = None,
+        **headers: str,
+    ) -> Call:
+        token = TOKENS[f"run-{run}"] if run is not None else token
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            given["Authorization"] = f"Bearer {token}"
+        if model is not None:
+            given[MODEL] = model
+        raw = body if isinstance(body, bytes) else json.dumps(body or {"prompt": "hi", "model": "other"}).encode()
+        encoded = [(name.lower().encode(), value.encode()) for name, value in given.items()]
+        return Call(self.app, {"type": "http", "method": method, "path": path, "headers": encoded}, raw)
+
+    @property
+    def is_idle(self) -> bool:
+        inner = self.app._shared
+        assert inner is not None
+        runs = inner._admission._runs.values()
+        return not (
+            inner._turns or inner._buffer._sizes or inner._admission._active or any(run.present for run in runs)
+        )
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pool:
+    path = tmp_path / protocol.ORDER_FILE
+    monkeypatch.setenv("RLRUN_TOKEN", POOL_TOKEN)
+    monkeypatch.setenv("RLRUN_OPEN_PATHS", "/health")
+    monkeypatch.setenv("RLRUN_POOL_ORDER_FILE", str(path))
+    monkeypatch.setenv("RLRUN_MAX_LORAS", "2")
+    monkeypatch.setattr(shared_pool, "ORDER_SECONDS", 0.01)
+    return Pool(path)
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+PATHS = (
+    COMPLETIONS, CHAT, TOKENIZE, "/metrics", "/v1/models", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+    "/detokenize", "/v1/responses", "/collective_rpc", "/pause", "/v1/completions/", "/v1/chat/completions/batch",
+    "/v1/completions/render", "/inference/v1/generate", "/abort_requests", "//tokenize", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "OPTIONS", "PUT"])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_token_opens_its_paths_only(path: str, method: str, pool: Pool) -> None:
+    for token in (None, "", "another", TOKENS["run-0"][:-1]):
+        assert await pool.call(token=token, path=path, method=method).end() == 401, token
+    assert await pool.call(token=POOL_TOKEN, path=path, method=method).end() == 200
+    is_open = path in (COMPLETIONS, CHAT, TOKENIZE) and method == "POST"
+    call = pool.call(0, path=path, method=method)
+    assert await call.end() == (200 if is_open else 401)
+    assert pool.is_idle
+
+
+async def test_health_needs_no_token(pool: Pool) -> None:
+    assert await pool.call(path="/health", method="GET").end() == 200
+
+
+async def test_a_websocket_needs_the_pools_token(pool: Pool) -> None:
+    for token, expected in ((TOKENS["run-0"], "websocket.close"), (POOL_TOKEN, "http.response.start")):
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        call = Call(pool.app, {"type": "websocket", "path": COMPLETIONS, "headers": headers}, b"")
+        await call.task
+        assert call.sent[0]["type"] == expected
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, TOKENIZE])
+async def test_a_request_gets_the_name_of_its_own_run(path: str, pool: Pool) -> None:
+    given = b'{"model": "run-1_policy", "priority": -9, "vllm_xargs": {"x": 1}, "model": "b", "prompt": "hi"} '
+    assert await pool.call(0, "policy", path=path, body=given).end() == 200
+    assert await pool.call(1, BASE, path=path, body=given).end() == 200
+    (_, _, first), (_, _, second) = pool.engine.requests
+    assert first["model"] == protocol.engine_name("run-0", "policy")
+    assert second["model"] == BASE
+    assert (first["cache_salt"], second["cache_salt"]) == ("run-0", "run-1")
+    for body in (first, second):
+        assert (body["priority"], body["vllm_xargs"], body["prompt"], body["n"]) == (0, None, "hi", 1)
+
+
+@pytest.mark.parametrize("name", ["policy-v000001-0123abcd", "run-1_policy", "../run-1_policy", "run-1.x", ".", "-"])
+async def test_no_name_reaches_the_adapter_of_another_run(name: str, pool: Pool) -> None:
+    if await pool.call(0, name).end() == 200:
+        assert pool.engine.requests[0][2]["model"] == f"run-0_{name}"
+    else:
+        assert not pool.engine.requests
+
+
+def test_names_of_adapters_are_those_of_the_protocol() -> None:
+    assert shared_pool.engine_name("uid", "policy") == protocol.engine_name("uid", "policy")
+    assert "_" in protocol.engine_name("uid", "policy"), "see the docstring of rlrun_engine_access.shared_pool"
+    assert shared_pool.MODEL_HEADER.decode() == protocol.MODEL_HEADER.lower()
+
+
+@pytest.mark.parametrize("name", [None, "", "a/b", "a b", "a\n", "x" * 129, "ä", "org/model ", "\ufeff", "a\0"])
+async def test_a_request_without_a_valid_name_is_refused(name: str | None, pool: Pool) -> None:
+    call = pool.call(0, name)
+    assert await call.end() == 400
+    assert "x-rlrun-model" in call.error["message"]
+    assert not pool.engine.requests
+
+
+async def test_two_names_are_refused(pool: Pool) -> None:
+    headers = [(b"authorization", f"Bearer {TOKENS['run-0']}".encode()), *[(MODEL.lower().encode(), b"policy")] * 2]
+    call = Call(pool.app, {"type": "http", "method": "POST", "path": COMPLETIONS, "headers": headers}, b"{}")
+    assert await call.end() == 400
+
+
+async def test_headers_that_steer_the_engine_do_not_reach_it(pool: Pool) -> None:
+    steering = {
+        "X-Vllm-Priority": "-5", "X-data-parallel-rank": "1", "X-Session-ID": "s", "X-Request-Id": "r",
+        "Transfer-Encoding": "chunked", "Content-Length": "1", "traceparent": "00",
+        "endpoint-load-metrics-format": "TEXT",
+    }  # fmt: skip
+    assert await pool.call(0, **steering, Content_Type="application/json", Accept="*/*").end() == 200
+    (_, headers, _) = pool.engine.requests[0]
+    assert headers.keys() == {"content-type", "accept", "content-length"}
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b"", b"{}x", b"\xff\xfe{\0}\0"])
+async def test_a_body_that_is_no_object_is_refused_before_it_waits(body: bytes, pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    running = [pool.call(0) for _ in range(LIMIT)]
+    await settle()
+    assert await pool.call(0, body=body).end() == 400
+    pool.engine.gate.set()
+    assert {await call.end() for call in running} == {200}
+    assert pool.is_idle
+
+
+async def test_at_most_as_many_adapters_as_vllm_batches_have_requests(pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    calls = [pool.call(run, path=path) for run in range(3) for path in (COMPLETIONS, CHAT)]
+    base = [pool.call(run, BASE) for run in range(3)]
+    tokenized = [pool.call(run, path=TOKENIZE) for run in range(1)]
+    await settle()
+    assert len(pool.engine.requests) == 4 + len(base) + len(tokenized)
+    pool.engine.gate.set()
+    assert {await call.end() for call in [*calls, *base, *tokenized]} == {200}
+    assert pool.engine.most == 2
+    assert pool.is_idle
+
+
+async def test_a_third_adapter_gets_its_turn_although_two_always_have_requests(pool: Pool) -> None:
+    """Each response takes one turn of the loop below, so that the third adapter waits for one response."""
+    waits, calls, third, gate = [], list[Call](), None, asyncio.Event()
+    for turn in range(200):
+        opened = gate
+        pool.engine.gate = gate = asyncio.Event()
+        calls = [call for call in calls if not call.task.done()]
+        calls += [pool.call(run) for run in (0, 1) for _ in range(2)]
+        if third is None:
+            third, begin = pool.call(2), turn
+        opened.set()
+        await settle()
+        assert pool.engine.most <= 2
+        if any(body["model"].startswith("run-2") for _, _, body in pool.engine.requests):
+            waits.append(turn - begin)
+            third = None
+        pool.engine.requests.clear()
+        calls = [call for call in calls if call.status != 429]
+    assert len(waits) > 50
+    assert max(waits) <= 2
+    gate.set()
+    await asyncio.gather(*(call.end() for call in calls))
+
+
+async def test_ten_thousand_requests_are_bounded(pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    calls = [pool.call(0) for _ in range(10_000)]
+    await settle()
+    assert len(pool.engine.requests) == LIMIT
+    refused = [call for call in calls if call.status == 429]
+    assert len(refused) == 10_000 - LIMIT * (1 + QUEUE_FACTOR)
+    assert (b"retry-after", b"1") in refused[0].sent[0]["headers"]
+    assert refused[0].error["type"] == "rate_limit_error"
+    other = pool.call(1)
+    await settle()
+    assert len(pool.engine.requests) == LIMIT + 1, "another run is not affected"
+    pool.engine.gate.set()
+    assert Counter([await call.end() for call in calls]) == {200: 20, 429: 9_980}
+    assert await other.end() == 200
+    assert pool.is_idle
+
+
+async def test_tokenizing_counts_to_the_limit_of_a_run(pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    calls = [pool.call(0, path=TOKENIZE) for _ in range(LIMIT)] + [pool.call(0)]
+    await settle()
+    assert len(pool.engine.requests) == LIMIT
+    pool.engine.gate.set()
+    assert {await call.end() for call in calls} == {200}
+
+
+async def test_a_client_that_leaves_frees_its_place(pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    running = [pool.call(0) for _ in range(LIMIT)]
+    waiting = [pool.call(0) for _ in range(LIMIT * QUEUE_FACTOR)]
+    assert await pool.call(0).end() == 429
+    waiting[0].disconnect()
+    assert await waiting[0].end() is None
+    again = pool.call(0)
+    await settle()
+    assert again.status is None, "it has the place of the one that left"
+    running[0].disconnect()
+    assert await running[0].end() == 200
+    await settle()
+    assert len(pool.engine.requests) == LIMIT + 1, "the next one runs"
+    pool.engine.gate.set()
+    assert {await call.end() for call in [*running, *waiting[1:], again]} == {200}
+    assert len(pool.engine.requests) == LIMIT * (1 + QUEUE_FACTOR)
+    assert pool.is_idle
+
+
+async def test_a_cancelled_request_frees_its_place_at_every_stage(pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    calls = [pool.call(0) for _ in range(LIMIT + 1)]
+    await settle()
+    for call in (calls[-1], calls[0]):
+        call.task.cancel()
+    await settle()
+    assert calls[0].task.cancelled()
+    assert calls[-1].task.cancelled()
+    receiving = pool.call(0)
+    receiving.task.cancel()
+    calls[1].task.cancel()
+    pool.engine.gate.set()
+    await asyncio.gather(*(call.task for call in [*calls, receiving]), return_exceptions=True)
+    assert pool.is_idle
+
+
+async def test_a_request_that_fails_frees_its_place(pool: Pool) -> None:
+    pool.engine.failure = RuntimeError("engine died")
+    for _ in range(3 * LIMIT):
+        with pytest.raises(RuntimeError, match="engine died"):
+            await pool.call(0).end()
+    pool.engine.failure = None
+    assert [await pool.call(run).end() for run in range(3)] == [200] * 3
+    assert pool.is_idle
+
+
+async def test_waiting_requests_of_a_run_that_leaves_the_order_are_refused(pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    staying, leaving = ([pool.call(run) for _ in range(LIMIT + 1)] for run in (0, 1))
+    await settle()
+    pool.write(1)
+    assert await leaving[-1].end() == 401, "without another request"
+    assert await pool.call(1).end() == 401
+    pool.engine.gate.set()
+    assert {await call.end() for call in [*staying, *leaving[:-1]]} == {200}
+    pool.write(3)
+    assert await pool.call(1).end() == 200
+    assert pool.is_idle
+
+
+async def test_a_run_that_leaves_while_it_sends_a_body_is_refused(pool: Pool) -> None:
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    call = pool.call(1)
+    call._messages = messages
+    call.task.cancel()
+    headers = [(b"authorization", f"Bearer {TOKENS['run-1']}".encode()), (MODEL.lower().encode(), b"policy")]
+    scope = {"type": "http", "method": "POST", "path": COMPLETIONS, "headers": headers}
+    task = asyncio.create_task(pool.app(scope, messages.get, call._send))
+    await settle()
+    pool.write(1)
+    messages.put_nowait({"type": "http.request", "body": b"{}", "more_body": False})
+    await task
+    assert call.status == 401
+    assert not pool.engine.requests
+    assert pool.is_idle
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "{"])
+async def test_without_a_valid_order_no_run_is_served(text: str | None, pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    calls = [pool.call(0) for _ in range(LIMIT + 1)]
+    await settle()
+    if text is None:
+        pool.path.unlink()
+    else:
+        replace_file(pool.path, text)
+    assert await calls[-1].end() == 503
+    call = pool.call(0)
+    assert await call.end() == 503
+    assert "order" in call.error["message"]
+    assert await pool.call(path="/v1/models", method="GET", token=POOL_TOKEN).end() == 200
+    pool.engine.gate.set()
+    assert {await each.end() for each in calls[:-1]} == {200}
+    assert await pool.call(token=POOL_TOKEN).end() == 200
+    pool.write(3)
+    assert await pool.call(0).end() == 200
+    assert pool.is_idle
+
+
+async def test_the_sidecars_samples_wait_for_a_slot_and_are_not_changed(pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    calls = [pool.call(run) for run in (0, 1)]
+    await settle()
+    probe = pool.call(token=POOL_TOKEN, model=None, body={"model": "probe", "priority": 3})
+    await settle()
+    assert len(pool.engine.requests) == 2
+    pool.engine.gate.set()
+    assert {await call.end() for call in [*calls, probe]} == {200}
+    assert pool.engine.requests[-1][2] == {"model": "probe", "priority": 3}
+    assert pool.is_idle
+
+
+@pytest.mark.parametrize(("variable", "value"), [("RLRUN_TOKEN", ""), ("RLRUN_MAX_LORAS", "many")])
+def test_a_pool_without_its_variables_does_not_start(
+    variable: str, value: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=r"RLRUN_TOKEN|many"):
+        EngineAccess(pool.engine)
