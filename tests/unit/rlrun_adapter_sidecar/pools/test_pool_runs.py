@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
+import pytest
 from rlrun.protocol.access import bearer
 from rlrun.protocol.shared_pool import ORDER_FILE
 from rlrun_adapter_sidecar.pools import pool_runs
@@ -60,7 +61,7 @@ async def test_a_restarted_sidecar_removes_what_earlier_orders_left(pool: Pool) 
     assert [path.name for path in (pool.folder / ONE.uid).iterdir()] == [policy.name]
 
 
-async def test_removals_are_repeated_until_the_engine_responds(pool: Pool, monkeypatch) -> None:
+async def test_removals_are_repeated_until_the_engine_responds(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_runs, "LONGEST_PAUSE", 0.01)
     monkeypatch.setattr(pool_runs, "CHECK_SECONDS", 3600.0)
     await pool.put(TWO, pool.publish(TWO, 1))
@@ -77,7 +78,7 @@ async def test_removals_are_repeated_until_the_engine_responds(pool: Pool, monke
     cleaning.cancel()
 
 
-async def test_a_folder_that_cannot_be_written_is_reported(pool: Pool, monkeypatch) -> None:
+async def test_a_folder_that_cannot_be_written_is_reported(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -1,6 +1,7 @@
 """What one run of a pool may load."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from rlrun.protocol.inference import LoadRequest
@@ -63,7 +64,7 @@ async def test_the_trainer_gets_the_token_of_its_run_and_never_that_of_the_pool(
         lambda url: f"http:///{url.partition('//')[2].partition('/')[2]}",
     ],
 )
-async def test_a_fallback_requests_nothing_but_the_policy(pool: Pool, change) -> None:
+async def test_a_fallback_requests_nothing_but_the_policy(pool: Pool, change: Callable[[str], str]) -> None:
     pool.store.fail = Unreachable("silent")
     policy = pool.trainer.publish(1, b"weights")
     assert policy.fallback is not None
