@@ -244,7 +244,11 @@ class Orchestrator:
             self._teacher(),
         )
         tokenizer = ChatTokenizer(
-            self._http, self._pool, run.spec.sampling.template_variables, deadline=settings.inference_deadline
+            self._http,
+            self._pool,
+            run.model.id,
+            run.spec.sampling.template_variables,
+            deadline=settings.inference_deadline,
         )
         demonstrations = DemonstrationLoader(
             sampler,

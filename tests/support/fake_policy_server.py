@@ -23,9 +23,13 @@ class FakePolicyServer:
         self.policies: dict[str, bytes] = {}
         self.url = ""
         self.tampered = False
+        self.endless = False
+        """Weights never end."""
         self.manifest: Manifest | None = None
         """Instead of the right one."""
         self.asked: list[str] = []
+        self.authorizations: list[str | None] = []
+        """Header `Authorization` of each request."""
         self.redirected = ""
         """Name of the file that is served at another URL."""
 
@@ -44,18 +48,24 @@ class FakePolicyServer:
         app.router.add_get("/elsewhere/{policy}/{file:.+}", self._content)
         return app
 
-    async def _file(self, request: web.Request) -> web.Response:
+    async def _file(self, request: web.Request) -> web.StreamResponse:
         name, file = request.match_info["policy"], request.match_info["file"]
         self.asked.append(file)
+        self.authorizations.append(request.headers.get("Authorization"))
         if file == self.redirected:
             return web.Response(status=302, headers={"Location": f"/elsewhere/{name}/{file}"})
         return await self._content(request)
 
-    async def _content(self, request: web.Request) -> web.Response:
+    async def _content(self, request: web.Request) -> web.StreamResponse:
         name, file = request.match_info["policy"], request.match_info["file"]
         if name not in self.policies:
             return web.json_response({"reason": "PolicyMissing", "message": "gone"}, status=404)
         weights = self.policies[name]
         if file == MANIFEST:
             return web.Response(text=(self.manifest or manifest_of(weights)).model_dump_json(by_alias=True))
+        if self.endless:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            while True:
+                await response.write(weights)
         return web.Response(body=weights[:-1] if self.tampered else weights)

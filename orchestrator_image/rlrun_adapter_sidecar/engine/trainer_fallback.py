@@ -10,7 +10,8 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
 
 import aiohttp
@@ -40,8 +41,17 @@ class PolicyUnavailable(Exception):
 class TrainerFallback:
     """Downloader that uses S3 while S3 is reachable, and otherwise the trainer. Times are in seconds."""
 
-    def __init__(self, http: aiohttp.ClientSession, source: Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        source: Store,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`headers` are added to each request to the trainer, with the values that they have at that time."""
         self._http = http
+        self._headers = headers
         self._source = source
         self._clock = clock
         self._pause = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
@@ -75,16 +85,15 @@ class TrainerFallback:
         `fits` decides whether a manifest belongs to the policy. Raises PolicyUnavailable, or OSError if the disk is
         full.
         """
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         temporary = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
         try:
-            async with self._http.get(f"{url}/{MANIFEST}", timeout=limits, allow_redirects=False) as answer:
+            async with self._get(f"{url}/{MANIFEST}") as answer:
                 text = await _read_at_most(_check_status(answer), MAX_MANIFEST_BYTES)
             manifest = parse(Manifest, text, f"{url}/{MANIFEST}")
             if not fits(manifest):
                 raise PolicyUnavailable(f"the weights at {url} do not match the digest in the policy's name")
             for entry in manifest.files:
-                async with self._http.get(f"{url}/{entry.name}", timeout=limits, allow_redirects=False) as answer:
+                async with self._get(f"{url}/{entry.name}") as answer:
                     await _save(_check_status(answer), entry, _place(entry, temporary))
             await asyncio.to_thread(_put_in_place, temporary, dest, manifest)
         except (TimeoutError, aiohttp.ClientError, InputInvalid) as error:
@@ -92,6 +101,10 @@ class TrainerFallback:
         finally:
             await asyncio.to_thread(shutil.rmtree, temporary, True)
         return manifest
+
+    def _get(self, url: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        return self._http.get(url, headers=self._headers, timeout=limits, allow_redirects=False)
 
     async def _read_manifest(self, uri: S3Uri) -> Manifest | None:
         if self._pending_request is not None:
@@ -120,6 +133,8 @@ async def _save(answer: aiohttp.ClientResponse, entry: FileEntry, path: Path) ->
         async for chunk in answer.content.iter_chunked(CHUNK):
             digest.update(chunk)
             size += len(chunk)
+            if size > entry.size:
+                break  # A response without end would fill the disk.
             file.write(chunk)
     if (size, digest.hexdigest()) != (entry.size, entry.sha256):
         raise PolicyUnavailable(f"{answer.url} does not match its manifest")

@@ -1,6 +1,7 @@
 """HTTP routes of the sidecar."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -12,17 +13,30 @@ from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import healthz, json_response, metrics_handler, problem_middleware, read_model
 
+from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
 from rlrun_adapter_sidecar.policies.policy_loader import PolicyLoader
 
 
 def sidecar_app(adapters: PolicyLoader, folder: Path, token: str | None = None) -> web.Application:
-    """Return the application: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics.
+    """Return the application with the routes of `sidecar_routes` for one run.
 
     `token` is the run's token, required by all routes except probes and metrics.
     """
+    app = web.Application(middlewares=[problem_middleware, token_middleware(token)])
+    app.add_routes(sidecar_routes(lambda _: adapters, folder, adapters.metrics))
+    return app
 
-    async def get_adapters(_: web.Request) -> web.Response:
-        return json_response(await adapters.list())
+
+def sidecar_routes(
+    loader_of: Callable[[web.Request], PolicyLoader], folder: Path, metrics: SidecarMetrics
+) -> list[web.RouteDef]:
+    """Return the routes: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics.
+
+    `loader_of` returns the loader of the run that sent a request. `folder` has the policies' files.
+    """
+
+    async def get_adapters(request: web.Request) -> web.Response:
+        return json_response(await loader_of(request).list())
 
     async def put_adapter(request: web.Request) -> web.Response:
         policy = await read_model(request, LoadRequest)
@@ -30,10 +44,10 @@ def sidecar_app(adapters: PolicyLoader, folder: Path, token: str | None = None) 
         if name != policy.name:
             message = f"the path names {name} but the body names {policy.name}; both must name the same policy"
             raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
-        return json_response(await adapters.load(policy))
+        return json_response(await loader_of(request).load(policy))
 
     async def delete_adapter(request: web.Request) -> web.Response:
-        return json_response(await adapters.unload(_name_in(request)))
+        return json_response(await loader_of(request).unload(_name_in(request)))
 
     async def readyz(_: web.Request) -> web.Response:
         # The engine has its own probe. Only the sidecar knows whether an adapter could be stored.
@@ -43,18 +57,14 @@ def sidecar_app(adapters: PolicyLoader, folder: Path, token: str | None = None) 
             Problem(reason=Reason.ADAPTERS_FOLDER_NOT_WRITABLE, message=f"{folder} cannot be written"), 503
         )
 
-    app = web.Application(middlewares=[problem_middleware, token_middleware(token)])
-    app.add_routes(
-        [
-            web.get("/healthz", healthz),
-            web.get("/readyz", readyz),
-            web.get("/metrics", metrics_handler(adapters.metrics.registry)),
-            web.get("/adapters", get_adapters),
-            web.put("/adapters/{name}", put_adapter),
-            web.delete("/adapters/{name}", delete_adapter),
-        ]
-    )
-    return app
+    return [
+        web.get("/healthz", healthz),
+        web.get("/readyz", readyz),
+        web.get("/metrics", metrics_handler(metrics.registry)),
+        web.get("/adapters", get_adapters),
+        web.put("/adapters/{name}", put_adapter),
+        web.delete("/adapters/{name}", delete_adapter),
+    ]
 
 
 def _name_in(request: web.Request) -> str:

@@ -3,7 +3,9 @@
 Stock vLLM provides it at POST /tokenize, so this process needs neither the tokenizer nor its template.
 """
 
+import asyncio
 import json
+import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,10 +14,17 @@ import aiohttp
 from rlrun.api.base.received import ENGINE_LIMITS, read_fast
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import MODEL_HEADER
+from rlrun.service.backoff import Backoff
 from rlrun.service.client import request
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 
-from rlrun_orchestrator.inference.replica_pool import ReplicaPool
+from rlrun_orchestrator.inference.replica_pool import (
+    BUSY_SECONDS,
+    LONGEST_BUSY_SECONDS,
+    TOO_MANY_REQUESTS,
+    ReplicaPool,
+)
 
 TIMEOUT_SECONDS = 30.0
 
@@ -26,10 +35,19 @@ class ChatTokenizer:
     """Renders and tokenizes conversations with the chat template of an engine."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, pool: ReplicaPool, template: Mapping[str, object], *, deadline: float
+        self,
+        http: aiohttp.ClientSession,
+        pool: ReplicaPool,
+        model: str,
+        template: Mapping[str, object],
+        *,
+        deadline: float,
     ) -> None:
-        """`template` has variables of the chat template, as in the run's rollouts. `deadline` is in seconds."""
+        """`model` is the id of the base model. `template` has variables of the chat template, as in the run's rollouts.
+        `deadline` is in seconds.
+        """
         self._http = http
+        self._model = model
         self._pool = pool
         self._template = dict(template)
         self._deadline = deadline
@@ -47,13 +65,18 @@ class ChatTokenizer:
 
         Raises FatalError if no engine responds in time or the template rejects the messages.
         """
-        question: dict[str, Any] = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
+        question: dict[str, Any] = {
+            "model": self._model,
+            "messages": list(messages),
+            "add_generation_prompt": add_generation_prompt,
+        }
         if tools:
             question["tools"] = list(tools)
         if variables := self._template if template is None else dict(template):
             question["chat_template_kwargs"] = variables
         body = json.dumps(question).encode()
-        deadline = time.monotonic() + self._deadline
+        headers = {MODEL_HEADER: self._model}
+        deadline, busy = time.monotonic() + self._deadline, Backoff(BUSY_SECONDS, LONGEST_BUSY_SECONDS)
         problem = self._pool.problem()
         while time.monotonic() < deadline:
             able = [replica for replica in self._pool.replicas.values() if replica.is_answering]
@@ -65,13 +88,23 @@ class ChatTokenizer:
             try:
                 url = f"{replica.endpoint.engine_url}/tokenize"
                 answer = await request(
-                    self._http, "POST", url, body=body, timeout=TIMEOUT_SECONDS, max_bytes=ENGINE_LIMITS.size
+                    self._http,
+                    "POST",
+                    url,
+                    body=body,
+                    timeout=TIMEOUT_SECONDS,
+                    max_bytes=ENGINE_LIMITS.size,
+                    headers=headers,
                 )
                 tokens: list[int] = read_fast(answer, "the answer", ENGINE_LIMITS)["tokens"]
                 return tokens
             except ServiceUnavailable as error:
                 problem = error.problem
-                replica.mark_suspect(problem)
+                if error.status == TOO_MANY_REQUESTS:  # the replica works
+                    busy.record_failure(time.monotonic())
+                    await asyncio.sleep(busy.pause * random.uniform(1, 1.5))
+                else:
+                    replica.mark_suspect(problem)
             except (RequestRejected, KeyError, ValueError) as error:
                 message = f"the engine cannot render a demonstration with its chat template: {error}"[:1000]
                 problem = Problem(reason=Reason.CHAT_TEMPLATE_FAILED, message=message)

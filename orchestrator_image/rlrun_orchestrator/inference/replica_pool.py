@@ -14,7 +14,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -41,6 +41,12 @@ REPORT_AFTER = 5.0
 """Seconds without a replica that serves the policy after which the wait is reported."""
 PUBLICATIONS_KEPT = 1000
 """Number of publications whose order is remembered, more than any group can outlive."""
+TOO_MANY_REQUESTS = 429
+"""Status of an engine that refuses a request because the run has too many in progress. The engine works."""
+BUSY_SECONDS = 0.5
+"""First pause in seconds after such a refusal."""
+LONGEST_BUSY_SECONDS = 10.0
+"""Maximum of these pauses, also if the engine asks for a longer one."""
 AFFINITY_SLACK = 4
 """Maximum number of requests by which a group's home replica may be busier than the least busy one."""
 
@@ -158,9 +164,11 @@ class ReplicaPool:
 
     # --- for the gateway and the loop ---------------------------------------------------------------------------------
 
-    def choose(self, policy: str | None, home: Replica | None) -> Replica | None:
-        """Choose among all replicas, like the function `choose`."""
-        return choose(self.replicas.values(), policy, home)
+    def choose(
+        self, policy: str | None, home: Replica | None, without: Container[Replica] = frozenset()
+    ) -> Replica | None:
+        """Choose among all replicas except `without`, like the function `choose`."""
+        return choose((replica for replica in self.replicas.values() if replica not in without), policy, home)
 
     def serving(self, policy: str | None) -> int:
         """Return the number of replicas that serve the policy, or the base model if `policy` is None."""

@@ -29,10 +29,15 @@ class PolicyStore(InMemoryStore):
     """A run's policies in S3."""
 
     def publish_policy(
-        self, version: int, weights: bytes, kind: PolicyKind = PolicyKind.adapter, file: str = ADAPTER_WEIGHTS
+        self,
+        version: int,
+        weights: bytes,
+        kind: PolicyKind = PolicyKind.adapter,
+        file: str = ADAPTER_WEIGHTS,
+        folder: str = "s3://bucket/run/policy",
     ) -> PolicyRef:
         digest = hashlib.sha256(weights).hexdigest()
-        uri = f"s3://bucket/run/policy/v{version:06d}-{digest[:8]}"
+        uri = f"{folder}/v{version:06d}-{digest[:8]}"
         self.publish(uri, {file: weights}, ArtifactKind.policy)
         return PolicyRef(version=version, digest=digest, uri=uri, kind=kind)
 

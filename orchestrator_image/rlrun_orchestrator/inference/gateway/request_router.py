@@ -1,19 +1,28 @@
 """Routing of requests to replicas that serve the policy, with retries on other replicas."""
 
 import asyncio
+import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import aiohttp
 from rlrun.api.base.received import ENGINE_LIMITS
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import MODEL_HEADER
+from rlrun.service.backoff import Backoff
 from rlrun.service.client import read_body
 from rlrun.service.errors import ProblemError, RequestRejected
 
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, ServedPolicy
-from rlrun_orchestrator.inference.replica_pool import Replica, ReplicaPool
+from rlrun_orchestrator.inference.replica_pool import (
+    BUSY_SECONDS,
+    LONGEST_BUSY_SECONDS,
+    TOO_MANY_REQUESTS,
+    Replica,
+    ReplicaPool,
+)
 
 MAX_TRIES = 4
 CONNECT_SECONDS = 5.0
@@ -44,6 +53,15 @@ class NoReplicaAvailable(Exception):
         self.problem = problem
 
 
+class EngineBusy(Exception):
+    """Error for a request that an engine refused because the run has too many requests in progress."""
+
+    def __init__(self, text: str, retry_after: float) -> None:
+        """`retry_after` is the pause in seconds that the engine asks for, or 0."""
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
 class RequestRouter:
     """Router that chooses replicas for requests and marks failing ones."""
 
@@ -56,30 +74,52 @@ class RequestRouter:
         self._pool = pool
         self._groups = groups
         self._wait = wait
+        self._deadline = deadline
         self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
 
     async def send(self, group: LiveGroup, served: ServedPolicy, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send a request to a replica of the policy and return status (below 500) and body of the response. Raises
-        NoReplicaAvailable, GroupClosed, and ProblemError if the response is too large.
+        """Send a request to a replica of the policy and return status (below 500, not 429) and body of the response.
+
+        While all of these replicas are busy, the request waits, for at most `deadline`. Raises NoReplicaAvailable,
+        GroupClosed, and ProblemError if the response is too large.
         """
         self.stats.requests += 1
-        ends = time.monotonic() + self._wait
+        started = time.monotonic()
+        ends = started + self._wait
         tries = 0
+        busy: defaultdict[Replica, Backoff] = defaultdict(lambda: Backoff(BUSY_SECONDS, LONGEST_BUSY_SECONDS))
         problem = Problem(reason=Reason.INFERENCE_FAILED, message="no replica responded")
         while tries < MAX_TRIES:
             if self._groups.get(group.id) is not group:
                 raise GroupClosed
-            replica = self._pool.choose(served.required_policy, group.home)
+            now = time.monotonic()
+            paused = {replica: backoff.until for replica, backoff in busy.items() if not backoff.open(now)}
+            replica = self._pool.choose(served.required_policy, group.home, paused)
             if replica is None:
-                left = ends - time.monotonic()
+                left = (min(*paused.values(), started + self._deadline) if paused else ends) - now
                 if left <= 0:
-                    problem = self._pool.problem(None if served.base else served.policy)
+                    if not paused:
+                        problem = self._pool.problem(None if served.base else served.policy)
                     break
                 await self._pool.wait_for_change(min(left, 1.0))
                 continue
             group.home = replica
             try:
-                status, answer = await self._send(replica, path, body)
+                status, answer = await self._send(replica, path, served.model, body)
+            except EngineBusy as error:
+                # Not a failure of the replica, and not one of the request's tries.
+                now, pause = time.monotonic(), busy[replica]
+                pause.record_failure(now)
+                # Requests that were refused together must not return together.
+                wanted = (error.retry_after or pause.pause) * random.uniform(1, 1.5)
+                pause.until = now + min(wanted, LONGEST_BUSY_SECONDS)
+                ends = pause.until + self._wait
+                message = (
+                    f"the inference engines are busy: {replica.endpoint.engine_url} returned 429 ({error}), and the "
+                    f"request waits for at most {self._deadline:g} s; reduce the run's concurrency or add engines"
+                )
+                problem = Problem(reason=Reason.INFERENCE_FAILED, message=message)
+                continue
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 url = replica.endpoint.engine_url
                 problem = Problem(
@@ -109,9 +149,9 @@ class RequestRouter:
         self.stats.failures += 1
         raise NoReplicaAvailable(problem)
 
-    async def _send(self, replica: Replica, path: str, body: bytes) -> tuple[int, bytes]:
+    async def _send(self, replica: Replica, path: str, model: str, body: bytes) -> tuple[int, bytes]:
         replica.requests += 1
-        call = asyncio.ensure_future(self._post(replica.endpoint.engine_url + path, body))
+        call = asyncio.ensure_future(self._post(replica.endpoint.engine_url + path, model, body))
         replica.calls.add(call)
         try:
             return await call
@@ -125,12 +165,17 @@ class RequestRouter:
             call.cancel()
             replica.requests -= 1
 
-    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json"}
+    async def _post(self, url: str, model: str, body: bytes) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json", MODEL_HEADER: model}
         async with self._http.post(
             url, data=body, headers=headers, timeout=self._limits, allow_redirects=False
         ) as response:
-            return response.status, await read_body(response, url, ENGINE_LIMITS.size)
+            answer = await read_body(response, url, ENGINE_LIMITS.size)
+            if response.status == TOO_MANY_REQUESTS:
+                retry_after = response.headers.get("Retry-After", "")
+                seconds = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0
+                raise EngineBusy(answer[:300].decode("utf-8", "replace"), seconds)
+            return response.status, answer
 
 
 def _being_cancelled() -> bool:

@@ -16,17 +16,19 @@ import openai
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from aiohttp.typedefs import Handler
 from rlrun.api.base.received import ENGINE_LIMITS
 from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import MODEL_HEADER
 from rlrun.service.errors import FatalError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
 from rlrun_orchestrator.data.trajectories import Turn
-from rlrun_orchestrator.inference.gateway import environment_packages
+from rlrun_orchestrator.inference.gateway import environment_packages, request_router
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader, package_digest
 from rlrun_orchestrator.inference.gateway.limits import Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
@@ -79,13 +81,27 @@ class CannedEngine:
         self.seq_len: int | None = None
         """Refuses prompts with `max_tokens` above this number of tokens, as vLLM before 0.20 does. None: all fit."""
         self.tokenized: list[dict[str, Any]] = []
+        self.models: list[str | None] = []
+        """Header with the model's name of each request."""
+        self.busy = 0
+        """Number of next requests that it refuses with 429."""
+        self.refused = 0
 
     def application(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[self.count])
         app.router.add_post("/v1/chat/completions", self.complete)
         app.router.add_post("/v1/completions", self.complete)
         app.router.add_post("/tokenize", self.tokenize)
         return app
+
+    @web.middleware
+    async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.models.append(request.headers.get(MODEL_HEADER))
+        if self.busy > 0:
+            self.busy -= 1
+            self.refused += 1
+            return web.json_response({"error": {"message": "too many"}}, status=429, headers=self.headers)
+        return await handler(request)
 
     async def tokenize(self, request: web.Request) -> web.Response:
         self.tokenized.append(await request.json())
@@ -427,6 +443,110 @@ async def test_replica_without_the_adapter_loads_the_adapter_again(setup: Setup)
     assert POLICY.name not in bad.adapters
     assert bad.wake.is_set()
     assert good.serves(POLICY.name)
+
+
+async def test_each_request_names_its_model_in_a_header(setup: Setup) -> None:
+    _, client = setup.open()
+    for engine in setup.engines:
+        engine.prompt_tokens, engine.seq_len = 50, SEQ_LEN
+    await take_turn(client)
+    assert {model for engine in setup.engines for model in engine.models} == {POLICY.name}
+    assert any(engine.tokenized for engine in setup.engines)
+    for engine in setup.engines:
+        engine.models.clear()
+    _, client = setup.open(record=False, base=True)
+    await take_turn(client)
+    assert {model for engine in setup.engines for model in engine.models} == {BASE_MODEL}
+
+
+async def test_a_busy_engine_is_passed_over_and_not_marked(setup: Setup) -> None:
+    _, client = setup.open()
+    first, second = setup.engines
+    first.busy = 1000
+    await take_turn(client)
+    assert (first.refused, len(second.asked)) == (1, 1)
+    assert all(replica.is_answering for replica in setup.pool.replicas.values())
+    assert (setup.router.stats.retries, setup.router.stats.failures) == (0, 0)
+
+
+async def test_a_request_waits_while_all_engines_are_busy(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_router, "LONGEST_BUSY_SECONDS", 0.02)
+    _, client = setup.open()
+    for engine in setup.engines:
+        engine.busy = 5
+        engine.headers = {"Retry-After": "3600"}
+    await take_turn(client)
+    assert [engine.refused for engine in setup.engines] != [0, 0]
+    assert sum(engine.refused for engine in setup.engines) > request_router.MAX_TRIES
+    assert len(setup.asked) == 1
+    assert all(replica.is_answering for replica in setup.pool.replicas.values())
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "pauses"), [("2", 2.0), ("0", 0.5), ("Fri, 31 Dec 1999 23:59:59 GMT", 0.5), (None, 0.5), ("99", 10)]
+)
+async def test_the_pause_is_what_the_engine_asks_for(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, retry_after: str | None, pauses: float
+) -> None:
+    monkeypatch.setattr(request_router.random, "uniform", lambda low, _: low)
+    waits: list[float] = []
+    clock = [1000.0]
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(setup.pool, "wait_for_change", wait)
+    monkeypatch.setattr(request_router.time, "monotonic", lambda: clock[0])
+    setup.pool.replicas.popitem()
+    engine = setup.engines[0]
+    engine.busy, engine.headers = 1, {} if retry_after is None else {"Retry-After": retry_after}
+    group = setup.groups.open(POLICY)
+    router = RequestRouter(setup.http, setup.pool, setup.groups, wait=0.3, deadline=60)
+    status, _ = await router.send(group, group.served, "/v1/chat/completions", b'{"model": "m", "max_tokens": 1}')
+    assert status == 200
+    assert sum(waits) == pytest.approx(pauses)
+
+
+async def test_engines_that_stay_busy_fail_the_request_at_its_deadline(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_router, "LONGEST_BUSY_SECONDS", 0.02)
+    group = setup.groups.open(POLICY)
+    for engine in setup.engines:
+        engine.busy = 10**9
+    router = RequestRouter(setup.http, setup.pool, setup.groups, wait=0.01, deadline=0.2)
+    with pytest.raises(request_router.NoReplicaAvailable, match="the inference engines are busy") as caught:
+        await router.send(group, group.served, "/v1/chat/completions", b"{}")
+    assert caught.value.problem.reason == "InferenceFailed"
+    assert router.stats.failures == 1
+    assert all(engine.refused > 1 for engine in setup.engines)
+
+
+async def test_a_closed_group_does_not_wait_for_busy_engines(setup: Setup) -> None:
+    group, client = setup.open()
+    for engine in setup.engines:
+        engine.busy, engine.headers = 10**9, {"Retry-After": "3600"}
+    turn = asyncio.create_task(take_turn(client))
+    await until(lambda: all(engine.refused for engine in setup.engines))
+    setup.groups.close(group.id)
+    async with asyncio.timeout(8):  # far less than the pause
+        with pytest.raises(openai.NotFoundError):
+            await turn
+
+
+async def test_a_replica_that_appears_is_used_while_others_are_busy(setup: Setup) -> None:
+    _, client = setup.open()
+    busy, idle = setup.engines
+    busy.busy, busy.headers = 10**9, {"Retry-After": "3600"}
+    hidden = list(setup.pool.replicas.values())[1]
+    hidden.is_answering = False
+    turn = asyncio.create_task(take_turn(client))
+    await until(lambda: busy.refused == 1)
+    hidden.is_answering = True
+    async with asyncio.timeout(8):
+        await turn
+    assert (busy.refused, len(idle.asked)) == (1, 1)
 
 
 async def test_a_request_in_flight_on_a_vanished_replica_moves_on(setup: Setup) -> None:

@@ -1,0 +1,118 @@
+"""A pool's sidecar between an engine, a store in memory and a trainer, as two runs and the operator see it."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+from rlrun.protocol.access import bearer
+from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.shared_pool import PooledRun, PoolOrder
+from rlrun_adapter_sidecar.pools.pool_runs import PoolRuns
+from rlrun_adapter_sidecar.pools.server import pool_app
+from rlrun_adapter_sidecar.pools.settings import PoolSettings
+
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_policy_server import FakePolicyServer
+from tests.unit.rlrun_adapter_sidecar.conftest import PolicyStore
+
+POOL_TOKEN = "p" * 64
+GRANT = "signed grant"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """One run, whose trainer is the fake one if its uid is `u`."""
+
+    uid: str
+    folder: str
+
+    @property
+    def token(self) -> str:
+        return f"token of {self.uid}"
+
+    @property
+    def entry(self) -> PooledRun:
+        digest = hashlib.sha256(self.token.encode()).hexdigest()
+        return PooledRun(uid=self.uid, token_digest=digest, policies=self.folder, max_requests=4)
+
+
+ONE = Caller("u", "s3://bucket/run/policy")
+TWO = Caller("u-2", "s3://bucket/run/policy2")
+
+
+def order_of(*callers: Caller) -> PoolOrder:
+    return PoolOrder(base="base", runs=[caller.entry for caller in callers], grant=GRANT)
+
+
+class GrantedStore(PolicyStore):
+    """Store that remembers its grants."""
+
+    def use_grant(self, grant: str) -> None:
+        self.grant = grant
+
+
+@dataclass
+class Pool:
+    """The sidecar's routes as calls, with what stands around it."""
+
+    engine: FakeEngine
+    store: GrantedStore
+    trainer: FakePolicyServer
+    folder: Path
+    runs: PoolRuns
+    url: str
+    http: aiohttp.ClientSession
+    settings: PoolSettings
+
+    async def call(self, token: str | None, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        async with self.http.request(method, self.url + path, json=body, headers=bearer(token)) as response:
+            is_json = response.content_type == "application/json"
+            return response.status, await response.json() if is_json else await response.text()
+
+    async def order(self, *callers: Caller, token: str = POOL_TOKEN) -> tuple[int, Any]:
+        return await self.call(token, "PUT", "/pool-order", order_of(*callers).to_json_dict())
+
+    async def put(self, caller: Caller, policy: PolicyRef) -> tuple[int, Any]:
+        return await self.call(caller.token, "PUT", f"/adapters/{policy.name}", policy.to_json_dict())
+
+    async def names(self, caller: Caller) -> list[str]:
+        status, body = await self.call(caller.token, "GET", "/adapters")
+        assert status == 200, body
+        return list(body["adapters"])
+
+    def publish(self, caller: Caller, version: int, weights: bytes = b"weights") -> PolicyRef:
+        return self.store.publish_policy(version, weights, folder=caller.folder)
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
+    engine, store, trainer = FakeEngine(token=POOL_TOKEN), GrantedStore(), FakePolicyServer()
+    engine_server, trainer_server = TestServer(engine.app()), TestServer(trainer.app())
+    await engine_server.start_server()
+    await trainer_server.start_server()
+    trainer.url = f"http://127.0.0.1:{trainer_server.port}"
+    folder = tmp_path / "adapters"
+    folder.mkdir()
+    settings = PoolSettings(
+        adapters_dir=folder,
+        engine_url=f"http://127.0.0.1:{engine_server.port}",
+        token=POOL_TOKEN,
+        load_deadline=5,
+        download_deadline=5,
+        unload_grace=60,
+    )
+    async with aiohttp.ClientSession(headers=bearer(POOL_TOKEN)) as engine_http, aiohttp.ClientSession() as http:
+        runs = PoolRuns(engine_http, http, store, settings)
+        server = TestServer(pool_app(runs, folder, POOL_TOKEN))
+        await server.start_server()
+        await runs.apply(order_of(ONE, TWO))
+        yield Pool(engine, store, trainer, folder, runs, f"http://127.0.0.1:{server.port}", http, settings)
+        await runs.close()
+        await server.close()
+    await engine_server.close()
+    await trainer_server.close()
