@@ -34,7 +34,7 @@ class PooledRun(Schema):
 
     uid: str = Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z-]+$")
     """Uid of the RLRun. `engine_name` begins with it."""
-    token_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    token_digest: str = Field(max_length=64, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the run's token in hexadecimal."""
     policies: Text
     """Folder of the run's policies in S3, s3://bucket/path. The run may load policies from it only."""
@@ -71,3 +71,8 @@ def engine_name(uid: str, policy: str) -> str:
     content part's `type` up to the first underscore, so that a run could sample from another run's adapter.
     """
     return f"{uid}_{policy}"
+
+
+def uid_of(name: str) -> str:
+    """Return the uid of the run to which a name in the pool's engines belongs (see `engine_name`)."""
+    return name.partition("_")[0]

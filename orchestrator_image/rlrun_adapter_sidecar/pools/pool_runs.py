@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 from rlrun.constants import Reason
 from rlrun.protocol.policy import NAME
-from rlrun.protocol.shared_pool import ORDER_FILE, PooledRun, PoolOrder
+from rlrun.protocol.shared_pool import ORDER_FILE, PooledRun, PoolOrder, uid_of
 from rlrun.service.backoff import Backoff
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri
@@ -145,7 +145,7 @@ class PoolRuns:
             return False
         done = True
         for name in names:
-            if name.partition(".")[0] in self._runs:
+            if uid_of(name) in self._runs:
                 continue
             try:
                 await self._engine.unload(name)

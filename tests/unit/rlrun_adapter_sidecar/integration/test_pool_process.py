@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from rlrun.constants import ExitCode
 from rlrun.protocol.access import bearer
 from rlrun.protocol.policy import PolicyRef
-from rlrun.protocol.shared_pool import ORDER_FILE
+from rlrun.protocol.shared_pool import ORDER_FILE, engine_name
 
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_policy_server import FakePolicyServer
@@ -85,7 +85,7 @@ async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
 async def test_a_pod_serves_the_runs_of_its_mounted_order_and_of_later_orders(pod: Pod) -> None:
     (pod.folder / "order.json").write_text(order_of(ONE).model_dump_json(by_alias=True))
     stale = PolicyRef(version=1, digest="0" * 64, uri=f"{TWO.folder}/v000001-00000000")
-    pod.engine.loaded[f"{TWO.uid}.{stale.name}"] = "/left/by/another/order"
+    pod.engine.loaded[engine_name(TWO.uid, stale.name)] = "/left/by/another/order"
     process = await pod.start()
     try:
         await pod.wait_until_ready()
@@ -93,7 +93,7 @@ async def test_a_pod_serves_the_runs_of_its_mounted_order_and_of_later_orders(po
         status, body = await pod.send(ONE.token, "PUT", f"/adapters/{policy.name}", policy.to_json_dict())
         assert (status, body["adapters"]) == (200, [policy.name])
         assert set(pod.trainer.authorizations) == {f"Bearer {ONE.token}"}
-        assert list(pod.engine.loaded) == [f"{ONE.uid}.{policy.name}"]
+        assert list(pod.engine.loaded) == [engine_name(ONE.uid, policy.name)]
         order = order_of(TWO)
         assert await pod.send(POOL_TOKEN, "PUT", "/pool-order", order.to_json_dict()) == (200, order.to_json_dict())
         assert (await pod.send(ONE.token, "GET", "/adapters"))[0] == 401

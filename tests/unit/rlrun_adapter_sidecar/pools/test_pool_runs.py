@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from rlrun.protocol.access import bearer
-from rlrun.protocol.shared_pool import ORDER_FILE
+from rlrun.protocol.shared_pool import ORDER_FILE, engine_name
 from rlrun_adapter_sidecar.pools import pool_runs
 from rlrun_adapter_sidecar.pools.pool_runs import PoolRuns
 
@@ -25,7 +25,7 @@ async def test_a_run_that_leaves_is_refused_and_its_adapters_and_files_are_remov
     assert (await pool.order(ONE))[0] == 200
     assert (await pool.call(TWO.token, "GET", "/adapters"))[0] == 401
     assert await pool.runs.clean()
-    assert list(pool.engine.loaded) == [f"{ONE.uid}.{kept.name}"]
+    assert list(pool.engine.loaded) == [engine_name(ONE.uid, kept.name)]
     assert folders(pool) == [ONE.uid]
     assert (pool.folder / ONE.uid / kept.name).is_dir()
     assert (pool.folder / ORDER_FILE).is_file()
@@ -56,7 +56,7 @@ async def test_a_restarted_sidecar_removes_what_earlier_orders_left(pool: Pool) 
         restarted = PoolRuns(http, pool.http, pool.store, pool.settings)
         await restarted.apply(order_of(ONE))
         assert await restarted.clean()
-    assert list(pool.engine.loaded) == [f"{ONE.uid}.{policy.name}"]
+    assert list(pool.engine.loaded) == [engine_name(ONE.uid, policy.name)]
     assert folders(pool) == [ONE.uid]
     assert [path.name for path in (pool.folder / ONE.uid).iterdir()] == [policy.name]
 

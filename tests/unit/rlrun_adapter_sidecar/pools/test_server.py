@@ -4,7 +4,7 @@ import json
 import stat
 
 import pytest
-from rlrun.protocol.shared_pool import ORDER_FILE, PoolOrder
+from rlrun.protocol.shared_pool import ORDER_FILE, PoolOrder, engine_name
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroups
 from rlrun_orchestrator.inference.replica_pool import ReplicaAddresses, ReplicaPool
 
@@ -65,10 +65,10 @@ async def test_a_run_sees_loads_and_unloads_only_its_own_adapters(pool: Pool) ->
     assert first.name == second.name
     for caller, policy in ((ONE, first), (TWO, second)):
         assert (await pool.put(caller, policy))[1]["adapters"] == [policy.name]
-    paths = {f"{caller.uid}.{first.name}": str(pool.folder / caller.uid / first.name) for caller in (ONE, TWO)}
+    paths = {engine_name(caller.uid, first.name): str(pool.folder / caller.uid / first.name) for caller in (ONE, TWO)}
     assert pool.engine.loaded == paths
     assert await pool.call(ONE.token, "DELETE", f"/adapters/{first.name}") == (200, {"adapters": []})
-    assert list(pool.engine.loaded) == [f"{TWO.uid}.{first.name}"]
+    assert list(pool.engine.loaded) == [engine_name(TWO.uid, first.name)]
     assert await pool.names(TWO) == [first.name]
 
 
@@ -85,9 +85,9 @@ async def test_an_orchestrator_unloads_no_adapter_of_another_run(pool: Pool) -> 
     replicas = ReplicaPool(pool.http, resolve, LiveGroups("base").policies, poll_interval=0.02)
     replicas.start()
     await replicas.publish(new, deadline=10, grace=0)
-    await until(lambda: f"{ONE.uid}.{old.name}" not in pool.engine.loaded)
+    await until(lambda: engine_name(ONE.uid, old.name) not in pool.engine.loaded)
     await replicas.close()
-    assert sorted(pool.engine.loaded) == sorted([f"{ONE.uid}.{new.name}", f"{TWO.uid}.{theirs.name}"])
+    assert sorted(pool.engine.loaded) == sorted([engine_name(ONE.uid, new.name), engine_name(TWO.uid, theirs.name)])
 
 
 async def test_a_run_with_a_new_token_is_the_same_run(pool: Pool) -> None:
