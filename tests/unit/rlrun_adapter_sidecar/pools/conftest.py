@@ -1,6 +1,7 @@
 """A pool's sidecar between an engine, a store in memory and a trainer, as two runs and the operator see it."""
 
 import hashlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.access import bearer
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.shared_pool import PooledRun, PoolOrder
+from rlrun.storage.manifest import Manifest
 from rlrun_adapter_sidecar.pools.pool_runs import PoolRuns
 from rlrun_adapter_sidecar.pools.server import pool_app
 from rlrun_adapter_sidecar.pools.settings import PoolSettings
@@ -50,7 +52,18 @@ def order_of(*callers: Caller) -> PoolOrder:
 
 
 class GrantedStore(PolicyStore):
-    """Store that remembers its grants."""
+    """Store that remembers its grants, and whose downloads start and wait while `may_download` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = 0
+        self.may_download = threading.Event()
+        self.may_download.set()
+
+    def download(self, *arguments: Any, **options: Any) -> Manifest:
+        self.started += 1
+        assert self.may_download.wait(30)
+        return super().download(*arguments, **options)
 
     def use_grant(self, grant: str) -> None:
         self.grant = grant

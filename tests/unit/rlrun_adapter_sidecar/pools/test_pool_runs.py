@@ -36,10 +36,12 @@ async def test_a_run_that_leaves_is_refused_and_its_adapters_and_files_are_remov
 
 async def test_a_load_in_progress_ends_with_its_run(pool: Pool) -> None:
     policy = pool.publish(TWO, 1)
+    pool.store.may_download.clear()
     load = asyncio.create_task(pool.put(TWO, policy))
-    await until(lambda: pool.store.downloads == 1)
+    await until(lambda: pool.store.started == 1)
     await pool.order(ONE)
     await asyncio.wait({load})
+    pool.store.may_download.set()
     await until(lambda: not any(path.name.startswith(".policy") for path in (pool.folder / TWO.uid).iterdir()))
     assert await pool.runs.clean()
     assert (pool.engine.loads, pool.engine.loaded) == (0, {})
