@@ -7,8 +7,9 @@ these parts of a request act beyond its own sampling:
   `X-Session-ID` and `X-Request-Id` set ids. Only FORWARDED_HEADERS reach vLLM.
 - Fields: `model`, and those of `_own_fields`. `cache_salt` separates the prefix cache of the base model by run, because
   the number of cached tokens in a response would reveal prompts of other runs; adapters have separate caches anyway.
-  `n` and `use_beam_search` turn one request into many. `kv_transfer_params`, `ec_transfer_params`, `vllm_xargs` and
-  `session_id` reach connectors and plugins.
+  `n` and `use_beam_search` turn one request into many. `ec_transfer_params`, `vllm_xargs` and `session_id` reach
+  connectors and plugins. `kv_transfer_params` stay, because the gateway passes the tokens of a chat in them. They have
+  no other effect in engines without a KV connector, which pools must not have.
 - Content parts of a chat with the base model: vLLM takes the part's `type` up to the first underscore as the name of an
   adapter. Names of the pool's adapters therefore contain an underscore (`engine_name`).
 - Ids of requests may repeat, because vLLM appends random characters. `chat_template` needs a flag. `prompt_embeds`
@@ -189,7 +190,7 @@ def _model(scope: Message, run: PooledRun, order: Order) -> str:
 def _own_fields(run: PooledRun, model: str) -> dict[str, object]:
     return {
         "model": model, "priority": 0, "cache_salt": run.uid, "n": 1, "use_beam_search": False, "session_id": None,
-        "kv_transfer_params": None, "ec_transfer_params": None, "vllm_xargs": None,
+        "ec_transfer_params": None, "vllm_xargs": None,
     }  # fmt: skip
 
 

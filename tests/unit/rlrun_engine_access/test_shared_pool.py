@@ -225,6 +225,14 @@ async def test_two_names_are_refused(pool: Pool) -> None:
     assert await call.end() == 400
 
 
+async def test_the_tokens_of_a_chat_reach_the_engine(pool: Pool) -> None:
+    tokens = {"prompt_token_ids": [3, 1, 4]}
+    body = {"messages": [], "kv_transfer_params": tokens}
+    assert await pool.call(0, path=CHAT, body=body).end() == 200
+    [(_, _, received)] = pool.engine.requests
+    assert received["kv_transfer_params"] == tokens
+
+
 async def test_headers_that_steer_the_engine_do_not_reach_it(pool: Pool) -> None:
     steering = {
         "X-Vllm-Priority": "-5", "X-data-parallel-rank": "1", "X-Session-ID": "s", "X-Request-Id": "r",

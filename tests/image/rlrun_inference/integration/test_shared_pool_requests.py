@@ -28,8 +28,7 @@ OTHER = engine_name("77aa", "policy-v000001-0123abcd")
 MESSAGES = [{"role": "user", "content": "hi"}]
 GREEDY: dict[str, Any] = {
     "priority": -5, "cache_salt": "other", "session_id": "other", "n": 100, "use_beam_search": True,
-    "kv_transfer_params": {"do_remote_prefill": True}, "ec_transfer_params": {"x": 1},
-    "vllm_xargs": {"session_id": "other"},
+    "ec_transfer_params": {"x": 1}, "vllm_xargs": {"session_id": "other"},
 }  # fmt: skip
 """Fields with which a request acts beyond its own sampling."""
 REQUESTS: dict[str, tuple[Any, dict[str, Any]]] = {
