@@ -34,7 +34,7 @@ class PooledRun(Schema):
 
     uid: str = Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z-]+$")
     """Uid of the RLRun. The engine's name of a policy is `{uid}.{policy}`."""
-    token_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    token_digest: str = Field(max_length=64, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the run's token in hexadecimal."""
     policies: Text
     """Folder of the run's policies in S3, s3://bucket/path. The run may load policies from it only."""
