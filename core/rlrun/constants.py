@@ -239,6 +239,7 @@ class Reason(StrEnum):
     RUN_LIMIT_REACHED = "RunLimitReached"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     EXCEEDS_CAPACITY = "ExceedsCapacity"
+    POOL_FULL = "PoolFull"
     # Queue of Kueue
     WAITING_FOR_QUOTA = "WaitingForQuota"
     WAITING_FOR_ADMISSION_CHECKS = "WaitingForAdmissionChecks"
@@ -471,6 +472,10 @@ class Reason(StrEnum):
     LONG_ROLLOUTS_LOST = "LongRolloutsLost"
     ROLLOUT_BOUND = "RolloutBound"
     TRAINER_BOUND = "TrainerBound"
+
+    # Shared pools
+    POOL_STARTING = "PoolStarting"
+    POOL_REPLACED = "PoolReplaced"
 
     # Adapter deployment
     ADAPTER_NOT_READY = "AdapterNotReady"

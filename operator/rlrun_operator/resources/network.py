@@ -18,6 +18,7 @@ from rlrun.constants import (
     LOG_HOLD_PORT,
     ORCHESTRATOR_STATUS_CONTAINER_PORT,
     ROLE_LABEL,
+    SERVING_LABEL,
     SIDECAR_PORT,
     TRAINER_PORT,
     Role,
@@ -37,9 +38,15 @@ SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component
 
 def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
     """Return the NetworkPolicies of a run: for environments, for other pods, and for trainers and engines."""
+    pool = resolved.endpoints.pool
     orchestrator, environments, engines, trainers = (
-        {"podSelector": {"matchLabels": identity.selector(role)}}
-        for role in (Role.orchestrator, Role.environment, Role.inference, Role.trainer)
+        {"podSelector": {"matchLabels": labels}}
+        for labels in (
+            identity.selector(Role.orchestrator),
+            identity.selector(Role.environment),
+            identity.selector(Role.inference) if pool is None else {SERVING_LABEL: pool},
+            identity.selector(Role.trainer),
+        )
     )
     system = system_peer(settings)
     outside: list[Obj] = []
