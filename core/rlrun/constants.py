@@ -38,7 +38,7 @@ ATTEMPT_LABEL = "rlrun.dev/attempt"
 RUN_UID_LABEL = "rlrun.dev/run-uid"
 STEP_LABEL = "rlrun.dev/step"
 SERVING_LABEL = "rlrun.dev/serving"
-"""Label with the name of the serving pool that an object belongs to."""
+"""Label with the name of the serving pool or shared pool that an object belongs to."""
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 """Label of every object that the operator creates for runs and serving pools, with the value FIELD_MANAGER."""
 
@@ -47,7 +47,9 @@ GENERATION_ANNOTATION = "rlrun.dev/generation"
 CONFIG_ANNOTATION = "rlrun.dev/config"
 """Digest of the changed configuration, set on the pod that reads it."""
 MODEL_ANNOTATION = "rlrun.dev/model"
-"""Id of the base model of a serving pool, which can be too long for a label."""
+"""Id of the base model of a serving pool or shared pool, which can be too long for a label."""
+IDLE_ANNOTATION = "rlrun.dev/idle-since"
+"""Annotation on the ServiceAccount of a shared pool: time since which the pool has no run."""
 REFERENCES_ANNOTATION = "rlrun.dev/references"
 """Annotation on the ConfigMap of an attempt: signature of its base model and checkpoint."""
 HASH_ANNOTATION = "rlrun.dev/desired"
@@ -237,6 +239,7 @@ class Reason(StrEnum):
     RUN_LIMIT_REACHED = "RunLimitReached"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     EXCEEDS_CAPACITY = "ExceedsCapacity"
+    POOL_FULL = "PoolFull"
     # Queue of Kueue
     WAITING_FOR_QUOTA = "WaitingForQuota"
     WAITING_FOR_ADMISSION_CHECKS = "WaitingForAdmissionChecks"
@@ -469,6 +472,10 @@ class Reason(StrEnum):
     LONG_ROLLOUTS_LOST = "LongRolloutsLost"
     ROLLOUT_BOUND = "RolloutBound"
     TRAINER_BOUND = "TrainerBound"
+
+    # Shared pools
+    POOL_STARTING = "PoolStarting"
+    POOL_REPLACED = "PoolReplaced"
 
     # Adapter deployment
     ADAPTER_NOT_READY = "AdapterNotReady"

@@ -2,11 +2,11 @@
 
 | changed object | queued |
 |---|---|
-| RLRun | the run |
+| RLRun | the run, and the shared pool that it joins or leaves |
 | RLModel | all runs that have not begun, and all serving pools |
 | RLCheckpoint | the run that wrote the checkpoint, and runs that wait to start from it |
 | RLAdapter | the run that wrote the adapter, and the adapter's serving pool |
-| pod, Job or another object of the operator | its run or its serving pool |
+| pod, Job or another object of the operator | its run, its pool, and the runs of a shared pool |
 
 kopf lists and watches the kinds of rlrun.dev. Only its event handlers are used, because its other handlers write
 annotations and finalizers. Informers watch the other kinds (cluster/informers.py). Both store each object once, and the
@@ -24,10 +24,10 @@ from rlrun.constants import GROUP, RUN_LABEL, SERVING_LABEL
 from rlrun.kube.informer import CachedObject, ObjectChange
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun.kube.objects import Obj
-from rlrun.kube.references import checkpoint_id
+from rlrun.kube.references import SHARED_POOL_PREFIX, checkpoint_id
 from typing_extensions import override
 
-from rlrun_operator.cluster.informers import OWN_KINDS, Informers
+from rlrun_operator.cluster.informers import OWN_KINDS, CachedRun, Informers
 from rlrun_operator.planning.observation import RunKey
 from rlrun_operator.runtime.kopf_session import KopfSession
 from rlrun_operator.runtime.work_queue import WorkQueue
@@ -62,6 +62,9 @@ class Handlers:
     def _on_run(self, change: ObjectChange[CachedObject]) -> None:
         if not change.is_own:
             self._queue.add(RunKey(change.cached.namespace, change.cached.name))
+        if isinstance(change.cached, CachedRun):
+            # Also after own writes: an admitted run joins its shared pool.
+            self._pools.on_run(change.cached, is_deleted=change.is_deleted)
 
     def _on_model(self, change: ObjectChange[CachedObject]) -> None:
         if change.is_own:
@@ -90,7 +93,13 @@ class Handlers:
         if change.is_own:
             return
         self._queue_owner(change.cached)
-        if SERVING_LABEL in dict(change.cached.labels) and change.cached.data is not None:
+        pool = dict(change.cached.labels).get(SERVING_LABEL)
+        if pool is None:
+            return
+        for run in self._objects.runs() if pool.startswith(SHARED_POOL_PREFIX) else ():
+            if (run.namespace, run.pool) == (change.cached.namespace, pool) and not run.is_finished:
+                self._queue.add(RunKey(run.namespace, run.name))
+        if change.cached.data is not None:
             self._pools.on_change(change.cached.read())
 
     def _queue_owner(self, cached: CachedObject) -> None:

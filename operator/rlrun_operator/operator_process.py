@@ -197,8 +197,19 @@ class Operator:
         settings = self._settings.model_copy(update={"storage_server_authority": authority})
         tenants = Tenants(self._settings, informers)
         problem = tenants.problem
-        observer = Observer(objects, artifacts, poller, settings, token_key, grant_key, tenancy_problem=problem)
-        admissions = AdmissionQueue(self._settings, self._queue.add)
+        pool_problems: dict[PoolIdentity, Problem] = {}
+        observer = Observer(
+            objects,
+            artifacts,
+            poller,
+            settings,
+            token_key,
+            grant_key,
+            tenancy_problem=problem,
+            pool_problems=pool_problems,
+        )
+        # The same settings as for pods, which determine the names of shared pools.
+        admissions = AdmissionQueue(settings, self._queue.add)
         operator_name = f"{settings.lease_namespace}.{settings.lease_name}"
         usage = UsageLog(artifacts, S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/")), operator_name)
         applier = Applier(cluster, artifacts, usage)
@@ -207,7 +218,9 @@ class Operator:
         tombstones = ArtifactTombstones(artifacts, informers, observer.s3_variables, settings)
         pool_usage = PoolUsage(usage, observer.s3_variables)
         self._pool_gpus = pool_usage.gpus
-        serving = ServingController(objects, observer, settings, token_key, self._clock, problem, pool_usage)
+        serving = ServingController(
+            objects, observer, settings, token_key, self._clock, problem, pool_usage, pool_problems
+        )
         informers.listeners.append(tenants.on_change)
         informers.listeners.append(handlers.Handlers(informers, self._queue, serving).on_change)
         informers.listeners.append(logs.on_change)
@@ -347,16 +360,18 @@ class Operator:
         if self._settings.tenant_labels:
             # Without Namespaces, no namespace would appear to be a tenant.
             await informers.until_synced(NAMESPACE)
-        if self._settings.queue.is_limited:
+        is_limited = self._settings.queue.is_limited
+        if is_limited:
             # The queue must know which runs have a slot.
             await informers.until_synced(RLRUN)
-            listed = [(run, run.read_listed()) for run in informers.runs()]
-            # Load all fields of runs that may have a slot or wait for one.
-            admissions.load(
-                run.read() if run.data is not None and (not is_finished(obj) or obj["status"].get("queue")) else obj
-                for run, obj in listed
-                if not names_local_queue(obj)
-            )
+        # Without limits, only the slots of shared pools count.
+        listed = [(run, run.read_listed()) for run in informers.runs() if is_limited or run.pool]
+        # Load all fields of runs that may have a slot or wait for one.
+        admissions.load(
+            run.read() if run.data is not None and (not is_finished(obj) or obj["status"].get("queue")) else obj
+            for run, obj in listed
+            if not names_local_queue(obj)
+        )
         self._may_work.set()
 
     async def _write_models(

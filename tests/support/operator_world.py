@@ -7,6 +7,7 @@ from typing import Any
 from rlrun.kube.connection.cluster_clock import ClusterClock
 from rlrun.kube.objects import Obj
 from rlrun.protocol.orchestrator import RunStatus
+from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import S3Uri
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
@@ -16,6 +17,7 @@ from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.observation import RunKey
+from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.storage.usage_log import UsageLog
 
 from tests.support.clocks import Clock
@@ -56,6 +58,9 @@ class World:
     tenancy_problem: TenancyProblem = no_problem
     feed: InformerFeed | None = None
     """Informers of operators, told of all changes before each reconcile. None: everything is read each time."""
+    token_key: bytes | None = None
+    """Key of the tokens of runs. None: processes require no tokens, and no run shares engines."""
+    pool_problems: dict[PoolIdentity, Problem] = field(default_factory=dict)
     kept: Reconciler | None = None
     looks: int = 0
 
@@ -73,8 +78,10 @@ class World:
             self.artifacts,
             self.poller,
             self.settings,
+            token_key=self.token_key,
             storage_key=STORAGE_KEY,
             clock=clock,
+            pool_problems=self.pool_problems,
             # As it is at the time of the question: namespaces become tenants.
             tenancy_problem=lambda namespace: self.tenancy_problem(namespace),
         )

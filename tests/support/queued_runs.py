@@ -24,9 +24,9 @@ HOLD = "test/hold"
 class QueuedRuns:
     """Runs on one cluster, and the keys that the operator was asked to reconcile."""
 
-    def __init__(self, *, model: Obj | None = None, **queue: Any) -> None:
+    def __init__(self, *, model: Obj | None = None, token_key: bytes | None = None, **queue: Any) -> None:
         self.cluster = FakeCluster(model or model_object(), source_secret())
-        self.world = World(self.cluster)
+        self.world = World(self.cluster, token_key=token_key)
         self.clock = self.world.clock
         self.cluster.time = self.clock
         self.woken: list[RunKey] = []
@@ -38,7 +38,8 @@ class QueuedRuns:
         settings = QueueSettings.model_validate(queue, by_alias=True, by_name=False)
         self.world.settings = SETTINGS.model_copy(update={"queue": settings, "priority_classes": ["*"]})
         self.woken = []
-        self.queue = AdmissionQueue(self.world.settings, self.woken.append) if settings.is_limited else None
+        is_needed = settings.is_limited or self.world.token_key is not None
+        self.queue = AdmissionQueue(self.world.settings, self.woken.append) if is_needed else None
         if self.queue is not None:
             self.queue.load(self.cluster.all("RLRun"))
         self.world.queue = self.queue

@@ -1,6 +1,7 @@
 """RLModel: one entry of the platform's model catalog, with the configuration of its trainer and inference pods."""
 
 import re
+from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -264,6 +265,26 @@ class WeightsCache(Spec):
     """Access mode of the volumes. A ReadWriteOnce volume is attached to one node at a time, but does not influence scheduling: use it only if trainer and inference select the same node, because pods on other nodes stay in ContainerCreating. ReadWriteOnce needs trainer.nodes 1."""  # noqa: E501
 
 
+class SharingMode(StrEnum):
+    """Owner of the engines that sample for a run."""
+
+    dedicated = "Dedicated"
+    namespace = "Namespace"
+
+
+class Sharing(Spec):
+    """Engines that several runs share. A shared pool belongs to one namespace and serves the runs that train adapters for this model. Each run keeps its own trainer."""  # noqa: E501
+
+    mode: SharingMode = Field(default=SharingMode.dedicated, strict=False)
+    """Dedicated gives each run engines of its own. Namespace lets the runs of a namespace share a pool of engines."""
+    max_runs: int = Field(default=8, ge=1, le=64)
+    """Number of slots of a pool, one for each run. Further runs are queued. Each slot takes engine memory for the policies of one run."""  # noqa: E501
+    engines: int = Field(default=1, ge=1, le=256)
+    """Number of inference engines of a pool, in place of inference.replicas."""
+    idle_seconds: int = Field(default=600, ge=0, le=604_800)
+    """Seconds without runs after which the objects of a pool are deleted. The next run creates them again."""
+
+
 class RLModelSpec(Spec):
     """Model, source of its weights, and configuration of the pods that train and serve it."""
 
@@ -283,9 +304,11 @@ class RLModelSpec(Spec):
     """Configuration of the trainer pods."""
     inference: Inference = Field(default_factory=Inference)
     """Configuration of the inference pods."""
+    sharing: Sharing = Field(default_factory=Sharing)
+    """Engines that several runs share. A change takes effect with the next attempt of a run."""
 
     mutable: ClassVar[frozenset[str] | None] = frozenset(
-        {"source", "cache", "seq_len", "default_max_tokens", "lora", "trainer", "inference"}
+        {"source", "cache", "seq_len", "default_max_tokens", "lora", "trainer", "inference", "sharing"}
     )
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

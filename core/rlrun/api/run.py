@@ -98,7 +98,7 @@ class RLRunSpec(Spec):
     adapters: Adapters = Field(default_factory=Adapters)
     """Interval and retention of adapter uploads."""
     infrastructure: Infrastructure = Field(default_factory=Infrastructure)
-    """Size of the environment pods."""
+    """Size of the environment pods, and use of shared engines."""
 
     suspend: bool = False
     """Suspends the run: its pods are deleted. Set to false to continue from the newest checkpoint."""

@@ -155,6 +155,13 @@ class ResolvedValues(Status):
     """Number of GPUs of all trainer and inference pods."""
 
 
+class RunPool(Status):
+    """Shared pool whose engines sample for the run."""
+
+    name: str = Field(min_length=1, max_length=63)
+    """Name of the pool's Deployment and Service in the run's namespace."""
+
+
 class EndedAttempt(Status):
     """Ended attempt that is not in the usage log yet."""
 
@@ -211,6 +218,8 @@ class RLRunStatus(Status):
     """Position of the run in the queue. Unset if the run neither waits nor is admitted, or if the platform has no
     queue.
     """
+    pool: RunPool | None = None
+    """Shared pool of the newest attempt. Fixed when the attempt starts. Unset if the run has engines of its own."""
     components: list[ComponentStatus] = Field(default_factory=list, max_length=64)
     """Components of the run with their pods and crashes."""
     resolved: ResolvedValues | None = None

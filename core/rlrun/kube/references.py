@@ -15,6 +15,8 @@ from rlrun.protocol.problem import Problem
 
 NAME_LETTERS = 36
 """Maximum number of characters of a model's id in the name of its pool."""
+SHARED_POOL_PREFIX = "rlpool-"
+"""Prefix of the names of shared pools, which no serving pool has."""
 
 
 def find_model(model_id: str, models: Sequence[Obj]) -> RLModelSpec | Problem:
@@ -71,6 +73,11 @@ def pool_name(model: str) -> str:
     """
     digest = hashlib.sha256(model.encode()).hexdigest()[:6]
     return f"rlserve-{model_object_name(model)[:NAME_LETTERS].strip('-')}-{digest}"
+
+
+def shared_pool_name(model: str, digest: str) -> str:
+    """Return the name of a shared pool, `rlpool-<model>-<digest>`. `digest` has 8 hexadecimal digits."""
+    return f"{SHARED_POOL_PREFIX}{model_object_name(model)[:NAME_LETTERS].strip('-')}-{digest}"
 
 
 def pool_url(namespace: str, model: str) -> str:

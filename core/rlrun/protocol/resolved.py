@@ -58,6 +58,8 @@ class Endpoints(Schema):
     trainer_url: Text
     inference_host: Text
     """Host name of a headless Service, which resolves to the addresses of the ready replicas."""
+    pool: Text | None = None
+    """Name of the shared pool with these replicas. None if the replicas belong to the run."""
     gateway_url: Text
     """Base URL of the rollout gateway for environments."""
     environments: list[EnvironmentEndpoint] = Field(max_length=32)

@@ -76,9 +76,14 @@ class RunLayout:
         """Object with the resolved run, written once when the run starts."""
         return self.root / "run.json"
 
+    @property
+    def policies(self) -> S3Uri:
+        """Folder of all published policies."""
+        return self.root / "policy"
+
     def policy(self, version: int, digest: str) -> S3Uri:
         """Return the folder of a published policy. The digest distinguishes two trainings of the same version."""
-        return self.root / f"policy/v{version:06d}-{digest[:8]}"
+        return self.policies / f"v{version:06d}-{digest[:8]}"
 
     @property
     def checkpoints(self) -> S3Uri:

@@ -65,6 +65,8 @@ LISTED = {
 }
 """Fields of a run that are needed when all runs are listed."""
 
+FINISHED = frozenset(phase.value for phase in Phase if phase.finished)
+
 Listener = Callable[[ResourceKind, ObjectChange[CachedObject]], None]
 
 
@@ -80,7 +82,14 @@ class CachedRun(CachedObject):
     """Id of the run's model."""
     gpus: int
     """Number of GPUs that the run's attempt holds."""
+    pool: str
+    """Name of the shared pool of the run's newest attempt, or an empty string."""
     listed: bytes
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the run has ended."""
+        return self.phase in FINISHED
 
     @property
     def has_begun(self) -> bool:
@@ -232,11 +241,18 @@ def convert(kind: ResourceKind, obj: Obj) -> CachedObject:
             checkpoint=sys.intern(checkpoint),
             model=sys.intern(str((obj.get("spec") or {}).get("model") or "")),
             gpus=_held_gpus(obj.get("status") or {}),
+            pool=sys.intern(pool_of(obj)),
             listed=listed,
         )
     if kind == POD:
         return CachedPod(**fields, is_ending=Pod(obj).is_ending)
     return CachedObject(**fields)
+
+
+def pool_of(run: Obj) -> str:
+    """Return the name of the shared pool in the run's status, or an empty string."""
+    pool = (run.get("status") or {}).get("pool")
+    return str(pool.get("name") or "") if isinstance(pool, dict) else ""
 
 
 def _held_gpus(status: Obj) -> int:

@@ -7,18 +7,18 @@ pod of its run has changed.
 
 import builtins
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rlrun.constants import RUN_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import RESPONSE_LIMIT, AsyncTransport, too_large
 from rlrun.kube.informer import CachedObject, Informer, ObjectChange
-from rlrun.kube.kinds import POD, SECRET, ResourceKind
-from rlrun.kube.objects import Labels, Obj
+from rlrun.kube.kinds import POD, RLRUN, SECRET, ResourceKind
+from rlrun.kube.objects import Labels, Obj, phase_of
 from rlrun.kube.requests import KubeRequest, Verb, list_page
 
-from rlrun_operator.cluster.informers import Informers
+from rlrun_operator.cluster.informers import FINISHED, CachedRun, Informers, pool_of
 from rlrun_operator.cluster.object_parts import used_parts
 from rlrun_operator.resources.base.naming import token_secret_name
 
@@ -83,6 +83,30 @@ class RunObjects:
         stored = informer.find_labelled(namespace or "", key, value)
         return await _load_all(informer, stored, list_page(kind, namespace, labels))
 
+    async def runs_of_pool(self, namespace: str, pool: str, *, is_fresh: bool = False) -> builtins.list[Obj]:
+        """Return the unfinished runs whose status names this shared pool. Raises ApiError."""
+        informer = None if is_fresh else self._find(RLRUN, namespace)
+        if informer is None:
+            pages = self.cluster.all_pages(RLRUN, namespace)
+            return [run async for page, _ in pages for run in page if pool_of(run) == pool and not _is_finished(run)]
+        named = [run for run in _pooled(informer) if (run.namespace, run.pool) == (namespace, pool)]
+        loaded = [await informer.load(run) for run in named]
+        return [cached.read() for cached in loaded if cached is not None]
+
+    async def pools_of_runs(self, namespaces: Sequence[str | None]) -> builtins.list[tuple[str, str, str]]:
+        """Return namespace, model and name of the shared pools of all unfinished runs. Raises ApiError."""
+        found: set[tuple[str, str, str]] = set()
+        if self._informers is not None:
+            await self._informers.until_synced(RLRUN)
+        for namespace in namespaces:
+            if (informer := self._find(RLRUN, namespace)) is not None:
+                found.update((run.namespace, run.model, run.pool) for run in _pooled(informer))
+                continue
+            async for page, _ in self.cluster.all_pages(RLRUN, namespace):
+                runs = [run for run in page if pool_of(run) and not _is_finished(run)]
+                found.update((run["metadata"]["namespace"], run["spec"]["model"], pool_of(run)) for run in runs)
+        return sorted(found)
+
     async def secret(self, namespace: str, name: str) -> Obj | None:
         """Return the Secret with the tokens of a run, or None if it does not exist. Raises ApiError."""
         read_at, kept = self._secrets.get((namespace, name), (-SECRET_SECONDS, None))
@@ -125,6 +149,15 @@ class RunObjects:
                 self._secrets[place] = self._clock(), answer
 
         yield on_answer
+
+
+def _pooled(informer: Informer[CachedObject]) -> Iterator[CachedRun]:
+    """Yield the unfinished runs that use a shared pool."""
+    return (run for run in informer.all() if isinstance(run, CachedRun) and run.pool and not run.is_finished)
+
+
+def _is_finished(run: Obj) -> bool:
+    return phase_of(run) in FINISHED
 
 
 async def _load_all(

@@ -1,5 +1,7 @@
 """Built-in queue, which decides which runs are admitted, except runs in a LocalQueue of Kueue.
 
+On a platform without limits, the queue contains only the runs that use a shared pool, whose slots are limited.
+
 The queue contains every run that has a slot or waits for one. It is filled from the list of all runs at the start, and
 updated by each reconcile. The queue sends no requests itself. `answer` does not await, so workers are answered one at a
 time, and an admission counts immediately, before it is in the run's status. After a restart the queue is restored from
@@ -11,7 +13,7 @@ runs and the first `EXACT_RUNS_AHEAD` waiting runs are reconciled.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from rlrun.api.base.phases import Phase
@@ -21,6 +23,8 @@ from rlrun.kube.conditions import find_condition, parse_time, seconds
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import Pod
+from rlrun.kube.references import find_model
+from rlrun.protocol.problem import Problem
 
 from rlrun_operator.config.quantities import from_millis, to_millis
 from rlrun_operator.config.settings import OperatorSettings
@@ -38,6 +42,7 @@ from rlrun_operator.planning.observation import (
 )
 from rlrun_operator.planning.queue import (
     Demand,
+    PoolSlots,
     QueuedRun,
     QueueLimits,
     QueuePosition,
@@ -45,11 +50,14 @@ from rlrun_operator.planning.queue import (
     exceeding_problem,
     may_have_pods,
     next_change,
+    pool_full_problem,
     queue_positions,
     requests_of_pods,
     slot_request,
     waiting_problem,
 )
+from rlrun_operator.planning.resolution import shares_engines
+from rlrun_operator.planning.spec import parse_spec
 from rlrun_operator.planning.status import is_finished, is_true, read_status
 
 log = logging.getLogger(__name__)
@@ -99,7 +107,7 @@ class AdmissionQueue:
         """
         if names_local_queue(observation.run):
             return kueue_answer(observation, self._settings, now)
-        if not self._settings.queue.is_limited:
+        if not self._settings.queue.is_limited and not self._concerns(observation):
             return None
         key = _key_of(observation)
         # Deleted runs of the same name keep their slots until their pods have ended.
@@ -109,6 +117,16 @@ class AdmissionQueue:
         admission = self._answer(observation, now)
         self._refresh(now)
         return admission
+
+    def _concerns(self, observation: RunObservation) -> bool:
+        """Return whether the run is in the queue, or needs a slot of a shared pool."""
+        if observation.uid in self._entries or observation.status.pool is not None:
+            return True
+        spec = parse_spec(observation.run)
+        model = spec if isinstance(spec, Problem) else find_model(spec.model, observation.models)
+        if isinstance(spec, Problem) or isinstance(model, Problem):
+            return False
+        return shares_engines(spec, model, has_tokens=observation.token_key is not None)
 
     def on_run_deleted(self, key: RunKey, pods: Iterable[Pod], now: datetime) -> bool:
         """Remove a deleted run from the queue, unless its pods may still run. Returns whether they may still run."""
@@ -146,37 +164,51 @@ class AdmissionQueue:
             # The run began while the platform had no limits.
             admitted = status.attempt_start_time or now
         known = entry.demand if entry is not None else self._stored_demand(stored)
+        pool = None if entry is None else entry.pool
+        if pool is None and status.pool is not None:
+            # Only the request has the resources of the pool.
+            known = None
         if known is not None and known.keys() != self._limits.resources:
             # The status could not be read when this process started.
             known = None
         if admitted is not None and known is not None and has_pods and status.attempt_start_time is not None:
             # An attempt with pods keeps its shape.
-            return self._admit(observation, admitted, known, is_confirmed=is_confirmed)
+            return self._admit(observation, admitted, known, pool, is_confirmed=is_confirmed)
         request = slot_request(observation, status, self._settings, now)
         if request is None:
             if admitted is not None and has_pods:
                 known = self._limited_resources(requests_of_pods(observation, now)) if known is None else known
-                return self._admit(observation, admitted, known, is_confirmed=is_confirmed)
+                pool = pool or _stored_pool(observation)
+                return self._admit(observation, admitted, known, pool, is_confirmed=is_confirmed)
             self._give_back(uid, observation)
             return None
-        demand = self._limited_resources(request.total)
+        demand, new_pool = self._limited_resources(request.total), self._limited_pool(request.pool)
         grew = known is not None and any(demand[name] > known.get(name, 0) for name in demand)
-        if admitted is not None and (has_pods or not grew):
+        moves = new_pool is not None and (pool is None or pool.key != new_pool.key)
+        if admitted is not None and (has_pods or not (grew or moves)):
             kept = known if has_pods and known is not None else demand
-            return self._admit(observation, admitted, kept, is_confirmed=is_confirmed)
-        exceeded = exceeded_capacity(demand, self._limits, observation.namespace)
+            return self._admit(observation, admitted, kept, new_pool, is_confirmed=is_confirmed)
+        whole = self._limited_resources(request.with_pool.total)
+        exceeded = exceeded_capacity(whole, self._limits, observation.namespace)
         if exceeded:
             self._give_back(uid, observation)
-            return Refused(exceeding_problem(exceeded, request, self._limits, observation.namespace))
+            return Refused(exceeding_problem(exceeded, request.with_pool, self._limits, observation.namespace))
         if admitted is not None:
-            # The demand has grown between two attempts, so the run queues for the larger slot.
+            # The demand has grown between two attempts, or the next attempt uses another pool, so the run queues for
+            # the new slot.
             self._give_back(uid, observation)
             # A slot that was never written was granted for an outdated demand: the run keeps its position.
             stored, entry = None if is_confirmed else stored, None
-        return self._ask(observation, stored, entry, demand, now)
+        return self._ask(observation, stored, entry, demand, new_pool, now)
 
     def _ask(
-        self, observation: RunObservation, stored: RunQueue | None, entry: _Entry | None, demand: Demand, now: datetime
+        self,
+        observation: RunObservation,
+        stored: RunQueue | None,
+        entry: _Entry | None,
+        demand: Demand,
+        pool: PoolSlots | None,
+        now: datetime,
     ) -> Admission:
         """Return the answer to a run without a slot."""
         uid, priority = observation.uid, observation.priority
@@ -184,22 +216,31 @@ class AdmissionQueue:
             known = stored or RunQueue()
             since = known.since or _arrival(observation, now)
             entry = _Entry(_key_of(observation), uid, since, blocked_time=known.blocked_time)
-        if uid not in self._entries or (entry.demand, entry.priority) != (demand, priority):
-            entry.demand, entry.priority = demand, priority
+        if uid not in self._entries or (entry.demand, entry.priority, entry.pool) != (demand, priority, pool):
+            entry.demand, entry.priority, entry.pool = demand, priority, pool
             self._entries[uid] = entry
             self._is_changed = True
         self._refresh(now, keep=uid)
         turn = entry.turn
         assert turn is not None, "unreachable: a waiting run has no position"
         if turn.waits_for is not None:
-            problem = waiting_problem(turn.waits_for, observation.namespace, demand, self._limits)
+            if turn.waits_for is Reason.POOL_FULL and pool is not None:
+                problem = pool_full_problem(pool)
+            else:
+                problem = waiting_problem(turn.waits_for, observation.namespace, demand, self._limits)
             return Waiting(problem, self._record(entry, turn.runs_ahead))
         entry.admitted_time, entry.offered_time, entry.blocked_time, entry.turn = now, None, None, None
         log.info("%s was admitted after %.0f s", entry.key, seconds(entry.since, now))
         return Admitted(self._record(entry, None))
 
     def _admit(
-        self, observation: RunObservation, admitted: datetime, demand: Demand, *, is_confirmed: bool
+        self,
+        observation: RunObservation,
+        admitted: datetime,
+        demand: Demand,
+        pool: PoolSlots | None,
+        *,
+        is_confirmed: bool,
     ) -> Admitted:
         """Count a run that has a slot, and return its answer."""
         uid, queue = observation.uid, observation.status.queue
@@ -207,8 +248,9 @@ class AdmissionQueue:
         if entry is None:
             entry = self._entries[uid] = _Entry(_key_of(observation), uid, (queue and queue.since) or admitted)
             self._is_changed = True
-        if entry.admitted_time is None or entry.demand != demand:
+        if entry.admitted_time is None or (entry.demand, entry.pool) != (demand, pool):
             self._is_changed = True
+        entry.pool = pool
         entry.admitted_time, entry.demand, entry.priority = admitted, demand, observation.priority
         entry.is_confirmed, entry.turn, entry.offered_time, entry.blocked_time = is_confirmed, None, None, None
         return Admitted(self._record(entry, None))
@@ -278,6 +320,9 @@ class AdmissionQueue:
     def _limited_resources(self, requests: Demand) -> dict[str, int]:
         return {name: requests.get(name, 0) for name in self._limits.resources}
 
+    def _limited_pool(self, pool: PoolSlots | None) -> PoolSlots | None:
+        return None if pool is None else replace(pool, demand=self._limited_resources(pool.demand))
+
     def _record(self, entry: _Entry, ahead: int | None) -> RunQueue:
         resources = {name: from_millis(amount) for name, amount in sorted((entry.demand or {}).items())}
         return RunQueue(
@@ -309,8 +354,13 @@ class AdmissionQueue:
         key = RunKey(metadata["namespace"], metadata["name"])
         demand = self._stored_demand(stored)
         if stored is not None and stored.admitted_time is not None:
-            since = stored.since or stored.admitted_time
-            return _Entry(key, metadata["uid"], since, demand, stored.priority, None, stored.admitted_time, True)
+            since, pool = stored.since or stored.admitted_time, None
+            if status.pool is not None:
+                # The next reconcile of the run has the resources of the pool.
+                pool, demand = PoolSlots(key.namespace, status.pool.name), None if self._limits.resources else demand
+            entry = _Entry(key, metadata["uid"], since, demand, stored.priority, pool=pool)
+            entry.admitted_time, entry.is_confirmed = stored.admitted_time, True
+            return entry
         if stored is not None and stored.since is not None:
             return _Entry(key, metadata["uid"], stored.since, demand, stored.priority, stored.blocked_time)
         if (began := _beginning(status)) is not None:
@@ -333,12 +383,19 @@ class AdmissionQueue:
         key, resources = RunKey(metadata["namespace"], metadata["name"]), stored.resources or {}
         log.warning("%s keeps its slot, with the readable part of its resources: %s", key, error)
         demand = {name: to_millis(resources[name]) for name in self._limits.resources if name in resources}
-        return _Entry(key, metadata["uid"], stored.since or admitted, demand, stored.priority, None, admitted, True)
+        entry = _Entry(key, metadata["uid"], stored.since or admitted, demand, stored.priority)
+        entry.admitted_time, entry.is_confirmed = admitted, True
+        return entry
 
 
 def names_local_queue(run: Obj) -> bool:
     """Return whether the run is queued by Kueue."""
     return bool((run.get("spec") or {}).get("queueName"))
+
+
+def _stored_pool(observation: RunObservation) -> PoolSlots | None:
+    pool = observation.status.pool
+    return None if pool is None else PoolSlots(observation.namespace, pool.name)
 
 
 def _uids_of_pods(pods: Iterable[Pod], now: datetime) -> set[str]:

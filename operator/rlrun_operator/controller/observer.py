@@ -10,16 +10,18 @@ are read by name, never listed. Requests that the run's phase does not need are 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL, Reason, Role
+from rlrun.constants import ATTEMPT_LABEL, FINALIZER, RUN_LABEL, RUN_UID_LABEL, SERVING_LABEL, Reason, Role
 from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import identity_of
 from rlrun.kube.kinds import (
+    DEPLOYMENT,
     JOB,
     POD,
     RLADAPTER,
@@ -49,8 +51,8 @@ from rlrun_operator.controller.pod_events import PodEvents
 from rlrun_operator.controller.priority_classes import PriorityClasses
 from rlrun_operator.planning.artifact_catalog import ArtifactCatalog, digest_of, keep_reference, may_start_from
 from rlrun_operator.planning.artifacts import UploadSchedule
-from rlrun_operator.planning.observation import RunKey, RunObservation
-from rlrun_operator.planning.resolution import attempt_config
+from rlrun_operator.planning.observation import ObservedPool, RunKey, RunObservation
+from rlrun_operator.planning.resolution import attempt_config, shares_engines
 from rlrun_operator.planning.spec import parse_spec, readable_part
 from rlrun_operator.planning.status import long_ago, read_status
 from rlrun_operator.resources.access.observed_secret import ObservedSecret, decode_secret
@@ -63,6 +65,8 @@ from rlrun_operator.resources.platform import (
     credentials_problem,
     s3_variables,
 )
+from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.resources.shared_pool import pool_named
 from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.storage.artifact_listings import ArtifactListing, ArtifactListings, ListingRequest
 from rlrun_operator.storage.artifact_store import ArtifactStore
@@ -75,6 +79,7 @@ NEW_RUN_SECONDS = 1.0
 """Seconds for which the S3 Secret is cached for new runs, which need current credentials. One read serves all runs that
 start together.
 """
+NO_PROBLEMS: Mapping[PoolIdentity, Problem] = MappingProxyType({})
 WITH_CHECKPOINT = "spec.checkpointId!="
 """Field selector of runs that start from a checkpoint. An unset field counts as empty."""
 
@@ -92,10 +97,13 @@ class Observer:
         storage_key: bytes = b"",
         clock: Callable[[], float] = time.monotonic,
         tenancy_problem: TenancyProblem = no_problem,
+        pool_problems: Mapping[PoolIdentity, Problem] = NO_PROBLEMS,
     ) -> None:
         """The tokens of runs are derived from `token_key`; if it is None, the processes of runs require no tokens.
-        `storage_key` signs the grants for rlrun-server.
+        `storage_key` signs the grants for rlrun-server. `pool_problems` has the reasons why shared pools cannot be
+        created, as the serving controller knows them.
         """
+        self._pool_problems = pool_problems
         self._tenancy_problem = tenancy_problem
         self._objects = objects
         self._cluster = cluster = objects.cluster
@@ -159,14 +167,16 @@ class Observer:
             if not isinstance(spec, Problem):
                 if wants_egress(spec) and not (status.phase and status.phase.finished):
                     parts |= await self._egress.observe(namespace)
-                if self._settings.queue.is_limited:
-                    parts["priority"] = await self._priorities.value_of(spec)
+                if status.pool is not None and not (status.phase and status.phase.finished):
+                    parts |= await self._pool(namespace, spec, status.pool.name, is_fresh=is_fresh)
                 if needs_references(status, children, uid):
                     parts |= await self._references(run, spec, status, variables)
+                if self._settings.queue.is_limited or self._needs_slot(spec, status, parts.get("models", ())):
+                    parts["priority"] = await self._priorities.value_of(spec)
             parts |= await self._poll(run, pods, status, is_fresh=is_fresh)
             parts["pod_events"] = await self._pod_events.read(
                 RunKey(namespace, name),
-                [pod for pod in pods if pod.run_uid == uid],
+                [*(pod for pod in pods if pod.run_uid == uid), *(parts["pool"].pods if "pool" in parts else ())],
                 now,
                 jobs=_current_jobs(children, status),
                 is_fresh=is_fresh,
@@ -198,6 +208,23 @@ class Observer:
             is_cached=not is_fresh and (objects.has_informers or listing.is_kept or bool(parts.get("is_watched"))),
             **parts,
         )
+
+    async def _pool(self, namespace: str, spec: RLRunSpec, name: str, *, is_fresh: bool) -> dict[str, Any]:
+        """Return the run's shared pool, and the models if the pool has no Deployment."""
+        labels = {SERVING_LABEL: name}
+        pods, deployments = await asyncio.gather(
+            *(self._objects.list(kind, namespace, labels, is_fresh=is_fresh) for kind in (POD, DEPLOYMENT))
+        )
+        problem = self._pool_problems.get(pool_named(namespace, spec.model, name))
+        pool = ObservedPool(next(iter(deployments), None), tuple(map(Pod, pods)), problem)
+        return {"pool": pool} | ({} if deployments else {"models": tuple(await self._objects.list(RLMODEL))})
+
+    def _needs_slot(self, spec: RLRunSpec, status: RLRunStatus, models: Sequence[Obj]) -> bool:
+        """Return whether the run has or needs a slot of a shared pool."""
+        if status.pool is not None:
+            return True
+        model = find_model(spec.model, models)
+        return not isinstance(model, Problem) and shares_engines(spec, model, has_tokens=self._token_key is not None)
 
     def forget(self, key: RunKey) -> None:
         """Drop all cached facts about the run, so that its next reconcile reads them again."""

@@ -14,6 +14,7 @@ from rlrun.api.run_status import (
     Progress,
     ResolvedValues,
     RLRunStatus,
+    RunPool,
     RunQueue,
 )
 from rlrun.garbage_collection.tombstones import RunTombstone
@@ -107,6 +108,7 @@ class StatusFields(TypedDict, total=False):
     next_restart_time: datetime | None
     refused_since: datetime | None
     queue: RunQueue | None
+    pool: RunPool | None
     components: list[ComponentStatus]
     resolved: ResolvedValues | None
     environments: list[EnvironmentPackage]

@@ -55,8 +55,16 @@ from rlrun_operator.planning.ending import (
     plan_suspended,
     requeue_after_finish,
 )
-from rlrun_operator.planning.observation import Admitted, Refused, RunObservation, Waiting, newest_event
+from rlrun_operator.planning.observation import (
+    Admitted,
+    ObservedPool,
+    Refused,
+    RunObservation,
+    Waiting,
+    newest_event,
+)
 from rlrun_operator.planning.pod_problems import explain_refused_pod, pod_problems, refused_pods
+from rlrun_operator.planning.pools import pool_problems
 from rlrun_operator.planning.readiness import (
     expected_pods,
     is_wait,
@@ -66,6 +74,7 @@ from rlrun_operator.planning.readiness import (
 )
 from rlrun_operator.planning.resolution import (
     changed_package,
+    dedication_note,
     frozen_config,
     has_signed_references,
     merged_packages,
@@ -384,7 +393,8 @@ def validate_references(
     """Wait until all references of the spec are valid."""
     resolved = resolve_run(observation, status, spec, settings)
     if not isinstance(resolved, Problem):
-        valid = ConditionChange(ConditionType.VALIDATED, True, Reason.VALID)
+        note = dedication_note(observation, spec, resolved)
+        valid = ConditionChange(ConditionType.VALIDATED, True, Reason.VALID, note)
         return PlanPart(status=StatusChange((valid,), {"resolved": resolved_values(resolved)}))
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, resolved.reason, resolved.message),))
     return PlanPart(status=invalid).then(plan_waiting(observation, status, spec, settings, now, resolved))
@@ -435,8 +445,11 @@ def report_readiness(
         return None
     pods = observation.pods_of(status.attempt)
     waiting_for = observation.poll.waiting_for if observation.poll else None
-    wanted = expected_pods(spec, resolved.model)
+    wanted = expected_pods(resolved)
     problems = [*pod_problems(pods, observation.pod_events), *refused_pods(observation, status.attempt)]
+    if resolved.endpoints.pool is not None:
+        pool = observation.pool or ObservedPool()
+        pods, problems = [*pods, *pool.pods], [*problems, *pool_problems(resolved.endpoints.pool, pool, observation)]
     shown = find_condition(status, ConditionType.ORCHESTRATOR_READY)
     # A pod that is not ready does not respond, so the silence is meaningless. An orchestrator that reported a wait has
     # responded before.

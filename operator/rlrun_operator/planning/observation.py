@@ -92,6 +92,17 @@ Admission = Admitted | Waiting | Refused
 
 
 @dataclass(frozen=True)
+class ObservedPool:
+    """State of the shared pool whose engines sample for a run."""
+
+    deployment: Obj | None = None
+    """Deployment of the engines, or None if it does not exist yet."""
+    pods: tuple[Pod, ...] = ()
+    problem: Problem | None = None
+    """Reason why the operator cannot create the pool's objects."""
+
+
+@dataclass(frozen=True)
 class RunObservation:
     """State of a run and of related objects, read at the beginning of a reconcile."""
 
@@ -110,8 +121,10 @@ class RunObservation:
     artifacts_problem: Problem | None = None
     """Error of the S3 listing."""
 
+    pool: ObservedPool | None = None
+    """Shared pool of the attempt, or None if the status names none."""
     models: tuple[Obj, ...] = ()
-    """All RLModels. Read only until the attempt has its configuration."""
+    """All RLModels. Read only until the attempt has its configuration, and while its shared pool has no Deployment."""
     warm_start: Obj | None = None
     """The RLCheckpoint that spec.checkpointId names, if it exists."""
     secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)

@@ -36,6 +36,7 @@ from rlrun_operator.planning.deletion import plan_deletion
 from rlrun_operator.planning.ending import plan_finished, plan_outcome, plan_stopped, plan_suspended
 from rlrun_operator.planning.kueue_admission import update_workload
 from rlrun_operator.planning.observation import RunObservation
+from rlrun_operator.planning.pools import join_pool, leave_replaced_pool
 from rlrun_operator.planning.readiness import progress_change, warning_conditions
 from rlrun_operator.planning.refusals import report_no_tenant, report_read
 from rlrun_operator.planning.restarts import (
@@ -115,10 +116,12 @@ POLICIES: tuple[Policy, ...] = (
     end_attempt_without_slot,
     # The references of the spec are resolved once and then frozen in the attempt's ConfigMap.
     restart_with_unreadable_configuration,
+    leave_replaced_pool,
     record_environments,
     validate_references,
     wait_with_refused_slot,
     wait_for_weights,
+    join_pool,
     delete_outlived_pods,
     replace_orchestrator,
     create_children,

@@ -8,7 +8,8 @@ runs.
 If the resources of the first run are not free, they are reserved for it: immediately in strict order, otherwise after
 it has been first for `backfillSeconds`. From then on the run is the first of its priority, so that smaller runs cannot
 starve it. A run that waits only for a limit of its namespace does not block other namespaces, but reserves resources
-within its namespace's limits.
+within its namespace's limits. A run that waits for a slot of its shared pool blocks only the runs of that pool. The
+resources of a shared pool count once, with its first run.
 """
 
 import heapq
@@ -22,6 +23,7 @@ from rlrun.constants import Reason
 from rlrun.kube.kinds import REPLICA_SET
 from rlrun.kube.pods import component_of
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.quantities import from_millis, to_millis
 from rlrun_operator.config.settings import OperatorSettings, QueueSettings
@@ -34,15 +36,45 @@ from rlrun_operator.planning.resolution import resolve_run
 from rlrun_operator.planning.running import attempt_start
 from rlrun_operator.planning.spec import parse_spec
 from rlrun_operator.planning.status import apply_change
-from rlrun_operator.resources.demand import pod_requests, workloads
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.demand import NO_KEY, pod_requests, workloads
+from rlrun_operator.resources.shared_pool import pool_named, shared_deployment
+
+Demand = Mapping[str, int]
+"""Requested resources in thousandths, by name."""
+
+
+@dataclass(frozen=True)
+class PoolSlots:
+    """Shared pool of a run: its number of slots, and its resources, which count once for all its runs."""
+
+    namespace: str
+    name: str
+    slots: int = 0
+    """Maximum number of runs. Unknown (0) for a run that has its slot since before the start of this process."""
+    demand: Demand = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Key of the pool among those of all namespaces."""
+        return self.namespace, self.name
 
 
 @dataclass(frozen=True)
 class SlotRequest:
     """Resources that a run's next or current attempt requests."""
 
-    components: Mapping[str, Mapping[str, int]]
+    components: Mapping[str, Demand]
     """Requests of each component's pods, by resource in thousandths."""
+    pool: PoolSlots | None = None
+    """Shared pool of the attempt, whose pods are not in `components`."""
+
+    @property
+    def with_pool(self) -> "SlotRequest":
+        """The same request with the pods of the shared pool as a component."""
+        if self.pool is None:
+            return self
+        return SlotRequest({**self.components, "pool": self.pool.demand})
 
     @property
     def total(self) -> dict[str, int]:
@@ -75,7 +107,18 @@ def slot_request(
         requests = components.setdefault(component_of(obj), Counter())
         for name, millis in pod_requests(obj["spec"]["template"]["spec"]).items():
             requests[name] += pod_count(obj) * millis
-    return SlotRequest(components)
+    return SlotRequest(components, _pool_slots(observation.namespace, resolved, settings))
+
+
+def _pool_slots(namespace: str, resolved: ResolvedRun, settings: OperatorSettings) -> PoolSlots | None:
+    name, sharing = resolved.endpoints.pool, resolved.model.sharing
+    if name is None:
+        return None
+    pool = pool_named(namespace, resolved.model.id, name)
+    storage = StorageAccess(settings, NO_KEY, namespace, name)
+    template = shared_deployment(pool, settings, resolved.model, storage, token="")["spec"]["template"]
+    demand = {resource: sharing.engines * amount for resource, amount in pod_requests(template["spec"]).items()}
+    return PoolSlots(namespace, name, sharing.max_runs, demand)
 
 
 def may_have_pods(observation: RunObservation, now: datetime) -> bool:
@@ -94,10 +137,6 @@ def requests_of_pods(observation: RunObservation, now: datetime) -> dict[str, in
         if may_write(pod, now) and pod.role:
             total.update(pod_requests(pod.obj["spec"]))
     return dict(total)
-
-
-Demand = Mapping[str, int]
-"""Requested resources in thousandths, by name."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +201,8 @@ class QueuedRun:
     priority: int = 0
     blocked_time: datetime | None = None
     """Time since which this run has been the first run whose resources are not free."""
+    pool: PoolSlots | None = None
+    """Shared pool of the run."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +229,19 @@ class _Usage:
     """Used resources by namespace."""
     unknown: set[str] = field(default_factory=set)
     """Namespaces with a run whose demand is unknown."""
+    pools: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Number of runs of each shared pool."""
 
-    def add(self, namespace: str, demand: Demand | None) -> None:
+    def demand_of(self, run: QueuedRun) -> Demand | None:
+        """Return the demand of the run, with that of its shared pool if the pool has no other run."""
+        if run.demand is None or run.pool is None or self.pools[run.pool.key]:
+            return run.demand
+        return Counter(run.demand) + Counter(run.pool.demand)
+
+    def add(self, run: QueuedRun) -> None:
+        namespace, demand = run.key.namespace, self.demand_of(run)
+        if run.pool is not None:
+            self.pools[run.pool.key] += 1
         self.runs[namespace] += 1
         self.total += 1
         self.is_known = self.is_known and (demand is not None or not self.free)
@@ -202,15 +254,16 @@ class _Usage:
     def what_lacks(self, run: QueuedRun) -> Reason | None:
         namespace, maximum = run.key.namespace, self.limits.settings.max_runs
         limit, own = self.limits.runs_of(namespace), self.limits.namespaces.get(namespace, {})
+        if run.pool is not None and self.pools[run.pool.key] >= run.pool.slots:
+            return Reason.POOL_FULL
         if limit is not None and self.runs[namespace] >= limit:
             return Reason.NAMESPACE_LIMIT_REACHED
-        used, wanted = self.used[namespace], run.demand or {}
-        exceeds = any(wanted.get(name) and used[name] + wanted[name] > whole for name, whole in own.items())
+        used, demand = self.used[namespace], self.demand_of(run) or {}
+        exceeds = any(demand.get(name) and used[name] + demand[name] > whole for name, whole in own.items())
         if own and (exceeds or namespace in self.unknown):
             return Reason.NAMESPACE_LIMIT_REACHED
         if maximum is not None and self.total >= maximum:
             return Reason.RUN_LIMIT_REACHED
-        demand = run.demand or {}
         lacks = any(amount > self.free[name] for name, amount in demand.items() if amount and name in self.free)
         return Reason.WAITING_FOR_CAPACITY if lacks or not self.is_known else None
 
@@ -245,15 +298,15 @@ def queue_positions(
     """
     usage, shares = _Usage(limits, free=dict(limits.capacity)), _DominantShares(limits)
     for one in placed:
-        usage.add(one.key.namespace, one.demand)
-        shares.add(one.key.namespace, one.demand)
+        shares.add(one.key.namespace, usage.demand_of(one))
+        usage.add(one)
     turns: dict[str, QueuePosition] = {}
     ahead, has_first_blocked = 0, False
     for run in _in_order(waiting, shares, limits, now):
         lacks = usage.what_lacks(run)
         blocked_time = run.blocked_time
         if lacks is None:
-            usage.add(run.key.namespace, run.demand)
+            usage.add(run)
             turns[run.uid] = QueuePosition(ahead, None)
             continue
         if lacks is Reason.WAITING_FOR_CAPACITY and usage.is_known and not has_first_blocked:
@@ -261,8 +314,8 @@ def queue_positions(
         keeps = not limits.settings.backfill_seconds or _is_first_of_its_priority(blocked_time, limits, now)
         if lacks is Reason.NAMESPACE_LIMIT_REACHED:
             usage.used[run.key.namespace].update(run.demand or {})
-        elif keeps:
-            usage.add(run.key.namespace, run.demand)
+        elif keeps and lacks is not Reason.POOL_FULL:
+            usage.add(run)
         turns[run.uid] = QueuePosition(ahead, lacks, blocked_time)
         ahead += 1
     return turns
@@ -316,6 +369,16 @@ def _in_order(
         yield run
         shares.add(namespace, run.demand)
         push(namespace)
+
+
+def pool_full_problem(pool: PoolSlots) -> Problem:
+    """Return the problem to report for a run that waits for a slot of its shared pool."""
+    return Problem(
+        reason=Reason.POOL_FULL,
+        message=f"All {pool.slots} slots of the shared pool {pool.name} are in use (`sharing.maxRuns` of the RLModel). "
+        "The run starts when its turn comes, after other runs of the pool end or are suspended. With "
+        "`spec.infrastructure.dedicated` a new run has engines of its own.",
+    )
 
 
 def waiting_problem(reason: Reason, namespace: str, demand: Demand, limits: QueueLimits) -> Problem:

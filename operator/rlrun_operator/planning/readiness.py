@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rlrun.api.base.kubernetes_types import Condition
-from rlrun.api.model import RLModelSpec
-from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import Groups, Progress, RLRunStatus
 from rlrun.constants import START_CONDITIONS, ConditionType, Hint, Reason, TrainingIssue
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.pods import Pod
 from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.planning.actions import ConditionChange, StatusFields
 from rlrun_operator.planning.pod_problems import PodProblem
@@ -71,12 +70,14 @@ def _is_silence(kind: ConditionType, reason: str | None) -> bool:
     return kind is ConditionType.ORCHESTRATOR_READY and reason == Reason.ORCHESTRATOR_UNREACHABLE
 
 
-def expected_pods(spec: RLRunSpec, model: RLModelSpec) -> dict[str, dict[str, int]]:
-    """Return the expected number of pods by role and component."""
+def expected_pods(resolved: ResolvedRun) -> dict[str, dict[str, int]]:
+    """Return the expected number of pods by role and component, including the engines of a shared pool."""
+    model = resolved.model
+    engines = model.inference.replicas if resolved.endpoints.pool is None else model.sharing.engines
     return {
         "trainer": {"trainer": model.trainer.nodes},
-        "inference": {"inference": model.inference.replicas},
-        "environment": {item.component: item.entry.replicas for item in environment_entries(spec)},
+        "inference": {"inference": engines},
+        "environment": {item.component: item.entry.replicas for item in environment_entries(resolved.spec)},
         "orchestrator": {"orchestrator": 1},
     }
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from rlrun.api.base.received import InputInvalid
+from rlrun.api.model import RLModelSpec, SharingMode
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EnvironmentPackage, ResolvedValues, RLRunStatus
 from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL, Reason
@@ -20,6 +21,7 @@ from rlrun_operator.planning.spec import check_priority, resolve_references
 from rlrun_operator.resources.access.storage_access import sign_references
 from rlrun_operator.resources.environment import environment_entries
 from rlrun_operator.resources.platform import resolve
+from rlrun_operator.resources.shared_pool import shared_pool
 
 PackageKey = tuple[str, str | None]
 
@@ -68,6 +70,36 @@ MAX_ERROR = 512
 """Maximum length of an error about a configuration."""
 
 
+def why_dedicated(spec: RLRunSpec, *, has_tokens: bool) -> str | None:
+    """Return why the run has engines of its own although its RLModel shares engines, or None. `has_tokens` is False if
+    the processes of runs require no tokens.
+    """
+    if spec.infrastructure.dedicated:
+        return "`spec.infrastructure.dedicated` is true"
+    if not spec.lora.enabled:
+        return "shared engines serve adapters, and `spec.lora.enabled` is false"
+    if spec.queue_name is not None:
+        return "Kueue (`spec.queueName`) admits a run with all its pods"
+    if not has_tokens:
+        return "shared engines distinguish runs by their tokens, and this platform has no key for tokens"
+    return None
+
+
+def shares_engines(spec: RLRunSpec, model: RLModelSpec, *, has_tokens: bool) -> bool:
+    """Return whether an attempt of the run uses a shared pool."""
+    return model.sharing.mode is SharingMode.namespace and why_dedicated(spec, has_tokens=has_tokens) is None
+
+
+def dedication_note(observation: RunObservation, spec: RLRunSpec, resolved: ResolvedRun) -> str:
+    """Return why the run has engines of its own although its RLModel shares engines, as a sentence, or an empty
+    string.
+    """
+    if resolved.model.sharing.mode is SharingMode.dedicated or resolved.endpoints.pool is not None:
+        return ""
+    why = why_dedicated(spec, has_tokens=observation.token_key is not None)
+    return "" if why is None else f"The run has engines of its own: {why}."
+
+
 def resolve_run(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings
 ) -> ResolvedRun | Problem:
@@ -77,24 +109,36 @@ def resolve_run(
     frozen = frozen_config(observation, status.attempt)
     if frozen is not None:
         spec = _with_allowed_priority(_frozen_defaults(spec, frozen), settings)
-        return resolve(identity, settings, spec, frozen.model, frozen.warm_start, packages)
+        pool = None if status.pool is None else status.pool.name
+        return resolve(identity, settings, spec, frozen.model, frozen.warm_start, packages, pool)
     references = resolve_references(spec, observation, status, settings)
     if isinstance(references, Problem):
         return references
-    return resolve(identity, settings, spec, *references, packages)
+    pool = wanted_pool(spec, references[0], observation, settings)
+    return resolve(identity, settings, spec, *references, packages, pool)
+
+
+def wanted_pool(
+    spec: RLRunSpec, model: RLModelSpec, observation: RunObservation, settings: OperatorSettings
+) -> str | None:
+    """Return the name of the shared pool that an attempt uses if it starts now, or None if it gets its own engines."""
+    if not shares_engines(spec, model, has_tokens=observation.token_key is not None):
+        return None
+    return shared_pool(observation.namespace, model, settings).name
 
 
 def resolved_values(resolved: ResolvedRun) -> ResolvedValues:
     """Return the values of an attempt's configuration that the status shows."""
     spec, reference = resolved.spec, resolved.spec.checkpoint_id
     trainer, inference = resolved.model.trainer, resolved.model.inference
+    engines = inference.replicas if resolved.endpoints.pool is None else 0
     return ResolvedValues(
         model_source=resolved.model.source,
         max_tokens=resolved.max_tokens,
         checkpoint_interval=spec.checkpoints.interval,
         checkpoint_id=checkpoint_id(*split_checkpoint_id(reference, resolved.run.namespace)) if reference else None,
         wandb_project=spec.wandb.project if spec.wandb else None,
-        gpus=trainer.nodes * trainer.all_gpus + inference.replicas * inference.all_gpus,
+        gpus=trainer.nodes * trainer.all_gpus + engines * inference.all_gpus,
     )
 
 

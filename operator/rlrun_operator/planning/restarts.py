@@ -94,7 +94,7 @@ def apply_failure_policy(
     problems = pod_problems(pods, observation.pod_events)
     has_trained = status.progress is not None and status.progress.step > 0
     resolved = resolve_run(observation, status, spec, settings)
-    repeated = None if isinstance(resolved, Problem) else repeated_end(pods, expected_pods(spec, resolved.model), now)
+    repeated = None if isinstance(resolved, Problem) else repeated_end(pods, expected_pods(resolved), now)
     restarts = status.run_restarts_toward_max
     decision = decide(spec, restarts, counted, problems, has_trained=has_trained, repeated=repeated)
     if decision is None:

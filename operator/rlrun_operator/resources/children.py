@@ -53,6 +53,7 @@ def children(
             objects += environment(identity, settings, resolved, item, egress=egress, token=token)
     storage = StorageAccess.of_run(identity, settings, resolved, storage_key, trusts_references=trusts_references)
     objects += trainer(identity, settings, resolved, storage)
-    objects += inference(identity, settings, resolved, storage)
+    if resolved.endpoints.pool is None:
+        objects += inference(identity, settings, resolved, storage)
     objects += orchestrator(identity, settings, resolved, storage)
     return objects

@@ -18,6 +18,7 @@ from rlrun.constants import (
     LOG_HOLD_PORT,
     ORCHESTRATOR_STATUS_CONTAINER_PORT,
     ROLE_LABEL,
+    SERVING_LABEL,
     SIDECAR_PORT,
     TRAINER_PORT,
     Role,
@@ -37,25 +38,31 @@ SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component
 
 def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
     """Return the NetworkPolicies of a run: for environments, for other pods, and for trainers and engines."""
+    pool = resolved.endpoints.pool
     orchestrator, environments, engines, trainers = (
-        {"podSelector": {"matchLabels": identity.selector(role)}}
-        for role in (Role.orchestrator, Role.environment, Role.inference, Role.trainer)
+        {"podSelector": {"matchLabels": labels}}
+        for labels in (
+            identity.selector(Role.orchestrator),
+            identity.selector(Role.environment),
+            identity.selector(Role.inference) if pool is None else {SERVING_LABEL: pool},
+            identity.selector(Role.trainer),
+        )
     )
-    system = _system(settings)
+    system = system_peer(settings)
     outside: list[Obj] = []
     if settings.egress is not None and wants_egress(resolved.spec):
         proxies = {**system, "podSelector": {"matchLabels": {"app.kubernetes.io/component": settings.egress.component}}}
-        outside = [{"to": [proxies], "ports": _tcp(EGRESS_PORT)}]
+        outside = [{"to": [proxies], "ports": tcp_ports(EGRESS_PORT)}]
     user_code = _policy(
         identity,
         identity.child("user-code"),
         [Role.environment],
         [
-            {"from": [orchestrator], "ports": _tcp(ENVIRONMENT_PORT)},
-            {"from": [system], "ports": _tcp(LOG_HOLD_PORT)},
+            {"from": [orchestrator], "ports": tcp_ports(ENVIRONMENT_PORT)},
+            {"from": [system], "ports": tcp_ports(LOG_HOLD_PORT)},
             *scrapes(settings, ENVIRONMENT_PORT),
         ],
-        [{"to": [orchestrator], "ports": _tcp(GATEWAY_CONTAINER_PORT)}, _dns_rule(settings.dns), *outside],
+        [{"to": [orchestrator], "ports": tcp_ports(GATEWAY_CONTAINER_PORT)}, _dns_rule(settings.dns), *outside],
     )
     limit = model_egress(settings) if settings.model_egress is not None else None
     processes = _policy(
@@ -63,11 +70,11 @@ def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved
         identity.child("processes"),
         [Role.orchestrator, Role.trainer, Role.inference],
         [
-            {"from": [environments], "ports": _tcp(GATEWAY_CONTAINER_PORT)},
-            {"from": [system], "ports": _tcp(ORCHESTRATOR_STATUS_CONTAINER_PORT, LOG_HOLD_PORT)},
-            {"from": [orchestrator], "ports": _tcp(TRAINER_PORT, INFERENCE_PORT, SIDECAR_PORT)},
+            {"from": [environments], "ports": tcp_ports(GATEWAY_CONTAINER_PORT)},
+            {"from": [system], "ports": tcp_ports(ORCHESTRATOR_STATUS_CONTAINER_PORT, LOG_HOLD_PORT)},
+            {"from": [orchestrator], "ports": tcp_ports(TRAINER_PORT, INFERENCE_PORT, SIDECAR_PORT)},
             # Engines load policies from the trainer while S3 is unreachable.
-            {"from": [engines], "ports": _tcp(TRAINER_PORT)},
+            {"from": [engines], "ports": tcp_ports(TRAINER_PORT)},
             *scrapes(settings, ORCHESTRATOR_STATUS_CONTAINER_PORT, TRAINER_PORT, INFERENCE_PORT, SIDECAR_PORT),
         ],
         [EVERYTHING] if limit is None else None,
@@ -88,7 +95,7 @@ def scrapes(settings: OperatorSettings, *ports: int) -> list[Obj]:
     ports require a token.
     """
     peers = settings.metrics_peers
-    return [{"from": peers, "ports": _tcp(*ports)}] if peers else []
+    return [{"from": peers, "ports": tcp_ports(*ports)}] if peers else []
 
 
 def model_egress(settings: OperatorSettings) -> list[Obj]:
@@ -98,15 +105,15 @@ def model_egress(settings: OperatorSettings) -> list[Obj]:
     if settings.model_egress is None:
         return [EVERYTHING]
     url = urlsplit(settings.storage_server)
-    server = {**_system(settings), "podSelector": {"matchLabels": SERVER_LABELS}}
+    server = {**system_peer(settings), "podSelector": {"matchLabels": SERVER_LABELS}}
     return [
         _dns_rule(settings.dns),
-        {"to": [server], "ports": _tcp(url.port or (443 if url.scheme == "https" else 80))},
+        {"to": [server], "ports": tcp_ports(url.port or (443 if url.scheme == "https" else 80))},
         *(rule.model_dump(exclude_defaults=True) for rule in settings.model_egress),
     ]
 
 
-def _system(settings: OperatorSettings) -> Obj:
+def system_peer(settings: OperatorSettings) -> Obj:
     """Return the NetworkPolicy peers for operator and rlrun-server."""
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.lease_namespace}}}
 
@@ -147,5 +154,6 @@ def _dns_rule(servers: ClusterDns) -> Obj:
     return {"to": [pods, *networks], "ports": [{"port": servers.port, "protocol": kind} for kind in ("UDP", "TCP")]}
 
 
-def _tcp(*ports: int) -> list[Obj]:
+def tcp_ports(*ports: int) -> list[Obj]:
+    """Return the ports of a NetworkPolicy rule."""
     return [{"port": port, "protocol": "TCP"} for port in ports]

@@ -110,8 +110,11 @@ def resolve(
     model: RLModelSpec,
     warm_start: ArtifactRef | None,
     packages: Sequence[EnvironmentPackage] = (),
+    pool: str | None = None,
 ) -> ResolvedRun:
-    """Return the configuration of the attempt's processes. `packages` are the packages that the run started with."""
+    """Return the configuration of the attempt's processes. `packages` are the packages that the run started with.
+    `pool` is the name of its shared pool, or None if the run has engines of its own.
+    """
     spec = _with_defaults(spec, settings, model, identity.namespace)
     root = S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/"))
     # Do not check the spec's rules again: the run was accepted earlier.
@@ -124,7 +127,8 @@ def resolve(
             "model": model,
             "endpoints": Endpoints(
                 trainer_url=f"http://{identity.service_host(identity.trainer)}:{TRAINER_PORT}",
-                inference_host=identity.service_host(identity.inference),
+                inference_host=identity.service_host(pool or identity.inference),
+                pool=pool,
                 gateway_url=f"http://{identity.service_host(identity.orchestrator)}:{GATEWAY_PORT}",
                 environments=[
                     EnvironmentEndpoint(

@@ -2,11 +2,15 @@
 
 A pool uses the same engine as a run, with a sidecar that loads the desired adapters. It has no owner, because it
 outlives the runs whose adapters it serves. The operator deletes the pool when its last adapter is undeployed.
+
+Shared pools (`shared_pool.py`) have the same identity and the same Deployment with other access, sidecar and order.
 """
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlrun.api.base.pod_shape import PodShape
 from rlrun.api.model import RLModelSpec
 from rlrun.constants import (
     FIELD_MANAGER,
@@ -20,7 +24,7 @@ from rlrun.constants import (
     Role,
 )
 from rlrun.kube.objects import Obj, annotation
-from rlrun.kube.references import pool_name, pool_url
+from rlrun.kube.references import pool_name, pool_url, shared_pool_name
 from rlrun.protocol.access import TOKEN_VARIABLE, USER_API_KEY
 from rlrun.protocol.engine_proof import POOL_SERVER_KEY_VARIABLE
 from rlrun.protocol.policy import PolicyKind
@@ -62,11 +66,13 @@ ROLE: Role = Role.inference
 
 @dataclass(frozen=True, order=True)
 class PoolIdentity:
-    """Identity of a serving pool."""
+    """Identity of a serving pool or a shared pool."""
 
     namespace: str
     model: str
     """Id of the base model."""
+    digest: str = ""
+    """Digest of a shared pool's pod template in 8 hexadecimal digits. Empty for a serving pool."""
 
     def __str__(self) -> str:
         return f"pool {self.namespace}/{self.name}"
@@ -74,7 +80,17 @@ class PoolIdentity:
     @property
     def name(self) -> str:
         """Name of the Deployment and the Service."""
-        return pool_name(self.model)
+        return shared_pool_name(self.model, self.digest) if self.is_shared else pool_name(self.model)
+
+    @property
+    def is_shared(self) -> bool:
+        """True if the engines sample for runs, False if they serve deployed adapters."""
+        return bool(self.digest)
+
+    @property
+    def component(self) -> str:
+        """Component of the pods. Those of a shared pool have the component of a run's engines, which they replace."""
+        return "inference" if self.is_shared else "serving"
 
     @property
     def service_account(self) -> str:
@@ -111,7 +127,7 @@ class PoolIdentity:
             **self.selector(),
             "app.kubernetes.io/name": "rlrun",
             "app.kubernetes.io/instance": self.name,
-            "app.kubernetes.io/component": "serving",
+            "app.kubernetes.io/component": self.component,
             "app.kubernetes.io/part-of": "rlrun",
             MANAGED_BY_LABEL: FIELD_MANAGER,
             **role_labels(role, component),
@@ -149,19 +165,26 @@ def pool_children(
 ) -> list[Obj]:
     """Return all objects of a pool, dependencies first."""
     tokens = {TOKEN_VARIABLE: keys.token, POOL_SERVER_KEY_VARIABLE: keys.server_key}
-    objects = [
-        service_account(identity),
-        secret(identity, identity.token_secret, tokens),
-        secret(identity, identity.api_key_secret, {USER_API_KEY: keys.api_key}),
-        desired_config_map(identity, desired),
-        *([network_policy(identity, settings)] if settings.network_policies else []),
-        pool_deployment(identity, settings, model, storage, keys),
-        service(identity, identity.name, ROLE, "serving", {"openai": INFERENCE_PORT}),
-    ]
-    for child in objects:
+    return with_digests(
+        [
+            service_account(identity),
+            secret(identity, identity.token_secret, tokens),
+            secret(identity, identity.api_key_secret, {USER_API_KEY: keys.api_key}),
+            desired_config_map(identity, desired),
+            *([network_policy(identity, settings)] if settings.network_policies else []),
+            pool_deployment(identity, settings, model, storage, keys),
+            service(identity, identity.name, ROLE, identity.component, {"openai": INFERENCE_PORT}),
+        ]
+    )
+
+
+def with_digests(objects: Iterable[Obj]) -> list[Obj]:
+    """Add the annotation to the objects by which `differs` recognizes their definition."""
+    found = list(objects)
+    for child in found:
         if child["kind"] not in COMPARED_DATA:
             child["metadata"]["annotations"][HASH_ANNOTATION] = digest_of(child)
-    return objects
+    return found
 
 
 def differs(desired: Obj, existing: Obj | None) -> bool:
@@ -200,6 +223,27 @@ def network_policy(identity: PoolIdentity, settings: OperatorSettings) -> Obj:
     return build_policy(identity.metadata(identity.name), pods, ingress, model_egress(settings))
 
 
+@dataclass(frozen=True)
+class PoolEngines:
+    """Parts of a pool's Deployment in which serving pools and shared pools differ."""
+
+    replicas: int
+    shapes: Sequence[PodShape]
+    lora_args: Sequence[str]
+    """Arguments of vLLM for adapters."""
+    add_access: Callable[[Obj], Obj]
+    """Function that adds the access middleware to vLLM's container."""
+    sidecar: str
+    """Module of the sidecar."""
+    sidecar_env: Mapping[str, str]
+    order: Obj
+    """Volume with the order that the sidecar reads when it starts."""
+    order_dir: str
+    """Path of `order` in the sidecar."""
+    secrets: Sequence[str] = field(repr=False)
+    """Values of the variables that come from Secrets. Pods with old values are replaced."""
+
+
 def pool_deployment(
     identity: PoolIdentity,
     settings: OperatorSettings,
@@ -208,27 +252,49 @@ def pool_deployment(
     keys: PoolCredentials,
 ) -> Obj:
     """Return the Deployment of the engines. It does not depend on the adapters, so a new adapter restarts nothing."""
-    shape, serving = model.inference, settings.serving
+    serving = settings.serving
+    cpu_loras = str(max(serving.max_cpu_loras, serving.max_loras))
+    engines = PoolEngines(
+        replicas=serving.replicas,
+        shapes=[model.inference, serving],
+        lora_args=[*lora_args(model, serving.max_loras), "--max-cpu-loras", cpu_loras],
+        add_access=lambda vllm: pool_engine_with_access(vllm, identity.token_secret, identity.api_key_secret),
+        sidecar="rlrun_adapter_sidecar.serving",
+        sidecar_env={"RLRUN_MAX_LORA_RANK": str(vllm_max_lora_rank(model.lora.rank))},
+        order={"configMap": {"name": identity.desired_config}},
+        order_dir=ORDER_DIR,
+        secrets=(keys.token, keys.api_key, keys.server_key),
+    )
+    return engine_deployment(identity, settings, model, storage, engines)
+
+
+def engine_deployment(
+    identity: PoolIdentity,
+    settings: OperatorSettings,
+    model: RLModelSpec,
+    storage: StorageAccess,
+    engines: PoolEngines,
+) -> Obj:
+    """Return the Deployment of a pool's engines with their sidecars."""
+    shape = model.inference
     base = weights(settings, model, shape, storage)
-    # The grant is sent with the desired adapters: in a variable, a new adapter would restart the engine.
+    # The grant is sent with the order: in a variable, each new adapter or run would restart the engine.
     client = storage.client(StorageRole.serving, with_grant=False)
-    lora = [*lora_args(model, serving.max_loras), "--max-cpu-loras", str(max(serving.max_cpu_loras, serving.max_loras))]
-    vllm = engine(settings, model, serve_args(model, lora), PolicyKind.adapter, base.mount)
-    vllm = pool_engine_with_access(vllm, identity.token_secret, identity.api_key_secret)
+    vllm = engine(settings, model, serve_args(model, engines.lora_args), PolicyKind.adapter, base.mount)
     sidecar = container(
         "sidecar",
         settings.images.orchestrator,
-        command=["python", "-m", "rlrun_adapter_sidecar.serving"],
+        command=["python", "-m", engines.sidecar],
         env={
             "RLRUN_ADAPTERS_DIR": ADAPTERS_DIR,
             "RLRUN_ENGINE_URL": engine_url(settings),
-            "RLRUN_MAX_LORA_RANK": str(vllm_max_lora_rank(model.lora.rank)),
+            **engines.sidecar_env,
             **client.env,
         },
         extra_env=[token_variable(identity.token_secret)],
         ports={"sidecar": SIDECAR_PORT},
         mounts={"adapters": ADAPTERS_DIR},
-        read_only_mounts={"order": ORDER_DIR, **client.mounts},
+        read_only_mounts={"order": engines.order_dir, **client.mounts},
         resources=resources_of(settings.sidecar_resources),
         probes=http_probes("sidecar", startup_seconds=SIDECAR_STARTUP_SECONDS),
     )
@@ -236,34 +302,29 @@ def pool_deployment(
         identity,
         settings,
         ROLE,
-        "serving",
-        containers=[vllm, sidecar],
+        identity.component,
+        containers=[engines.add_access(vllm), sidecar],
         storage=model_storage(settings, shape),
         init_containers=[*engine_checks(settings, shape), *base.init_containers],
-        volumes={
-            **base.volumes,
-            **engine_volumes(settings, shape),
-            "order": {"configMap": {"name": identity.desired_config}},
-            **client.volumes,
-        },
-        shapes=[shape, serving],
+        volumes={**base.volumes, **engine_volumes(settings, shape), "order": engines.order, **client.volumes},
+        shapes=engines.shapes,
         patch=shape.pod_template,
         grace_seconds=engine_grace(settings, shape),
     )
     # Variables are not updated when a Secret changes, so pods with an old token or key must be replaced.
-    digest = digest_of((keys.token, keys.api_key, keys.server_key))
+    digest = digest_of(engines.secrets)
     template["metadata"]["annotations"] |= {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": identity.metadata(identity.name, ROLE, "serving"),
+        "metadata": identity.metadata(identity.name, ROLE, identity.component),
         "spec": {
-            "replicas": serving.replicas,
+            "replicas": engines.replicas,
             "revisionHistoryLimit": 0,
             "progressDeadlineSeconds": 3600,
             # Replace one engine at a time, which needs no additional GPU and keeps the others serving.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-            "selector": {"matchLabels": identity.selector(ROLE, "serving")},
+            "selector": {"matchLabels": identity.selector(ROLE, identity.component)},
             "template": template,
         },
     }

@@ -17,19 +17,26 @@ from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 log = logging.getLogger(__name__)
 
 
-async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key: PoolIdentity, plan: PoolPlan) -> None:
-    """Execute the plan. Raises ObjectRefused or ApiError; earlier actions are not undone."""
+async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key: PoolIdentity, plan: PoolPlan) -> bool:
+    """Execute the plan. Returns whether all sidecars have answered. Raises ObjectRefused or ApiError; earlier actions
+    are not undone.
+    """
     for ref in plan.deletes:
         await cluster.delete(ALL[ref.kind], key.namespace, ref.name, ref.uid)
     for obj in plan.applies:
         await cluster.apply_own(obj, is_new=(obj["kind"], obj["metadata"]["name"]) in plan.new)
-    if plan.desired is not None:
-        for pod in plan.recipients:
-            try:
+    are_told = True
+    for pod in plan.recipients:
+        try:
+            if plan.desired is not None:
                 await sidecars.push_desired(pod, plan.desired)
-            except RequestError as error:
-                log.warning("%s: %s", key, error)
+            if plan.order is not None:
+                await sidecars.push_order(pod, plan.order)
+        except RequestError as error:
+            log.warning("%s: %s", key, error)
+            are_told = False
     await write_statuses(cluster, plan)
+    return are_told
 
 
 async def write_statuses(cluster: AsyncKubeClient, plan: PoolPlan) -> None:

@@ -8,6 +8,7 @@ from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.pods import Pod
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
+from rlrun.protocol.shared_pool import PoolOrder
 
 from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.serving_pool import PoolIdentity
@@ -21,7 +22,11 @@ class PoolObservation:
     key: PoolIdentity
     """Identity of the pool, which may not exist."""
     adapters: tuple[Obj, ...] = ()
-    """RLAdapters of the namespace that were trained from the model."""
+    """RLAdapters of the namespace that were trained from the model. Empty for a shared pool."""
+    runs: tuple[Obj, ...] = ()
+    """Unfinished runs whose status names the shared pool."""
+    token_key: bytes = field(default=b"", repr=False)
+    """Key from which the tokens of runs are derived."""
     models: tuple[Obj, ...] = ()
     """All RLModels."""
     children: tuple[Obj, ...] = ()
@@ -52,8 +57,12 @@ class PoolPlan:
     new: frozenset[tuple[str, str]] = frozenset()
     """Kinds and names of objects in `applies` that do not exist yet."""
     desired: DesiredAdapters | None = None
+    order: PoolOrder | None = None
+    """Runs of a shared pool."""
     recipients: tuple[Obj, ...] = ()
-    """Pods whose sidecars do not have the desired adapters yet."""
+    """Pods whose sidecars get the desired adapters or the order."""
+    problem: Problem | None = None
+    """Reason why the objects of a shared pool cannot be created."""
     statuses: tuple[Obj, ...] = ()
     """RLAdapters with the deployment fields of their status."""
     events: tuple[tuple[Obj, EventRecord], ...] = ()

@@ -35,7 +35,7 @@ from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.weights_cache import read_weights
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.observed_secret import ObservedSecret, decode_secret
-from rlrun_operator.resources.access.run_tokens import pool_token
+from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_token
 from rlrun_operator.resources.models.model_secrets import secret_names
 from rlrun_operator.resources.models.model_variables import pool_variables
 from rlrun_operator.resources.platform import credentials_problem
@@ -81,20 +81,43 @@ class PoolObserver:
         self._token_key = token_key
 
     async def observe(self, key: PoolIdentity) -> PoolObservation:
-        """Return the observation of the pool. Raises ApiError."""
-        selector = key.selector()
-        adapters, pod_objects, *lists = await asyncio.gather(
-            self._adapters(key),
-            *(self._objects.list(kind, key.namespace, selector) for kind in (POD, *KINDS)),
+        """Return the observation of the serving pool. Raises ApiError."""
+        adapters, (pods, children) = await asyncio.gather(
+            self._adapters(key), self._owned(key, (key.token_secret, key.api_key_secret))
         )
-        names = (key.token_secret, key.api_key_secret)
-        secret_objects = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names))
-        children = [obj for objects in lists for obj in objects]
-        children += [s for s in secret_objects if s is not None and label(s, SERVING_LABEL) == key.name]
-        pods = tuple(map(Pod, pod_objects))
-        pool = PoolObservation(key, tuple(adapters), (), tuple(children), pods, await self._reports(pods))
+        pool = PoolObservation(key, tuple(adapters), children=children, pods=pods, reports=await self._reports(pods))
         if not any(map(is_wanted, adapters)):
             return pool
+        pool = replace(
+            pool,
+            token=pool_token(self._token_key, key.namespace, key.name),
+            api_key=_api_key(key, children) or secrets.token_hex(API_KEY_BYTES),
+        )
+        return await self._with_references(pool)
+
+    async def observe_shared(self, key: PoolIdentity, *, is_fresh: bool = False) -> PoolObservation:
+        """Return the observation of the shared pool. `is_fresh` reads the runs from the API server. Raises ApiError."""
+        runs, (pods, children) = await asyncio.gather(
+            self._objects.runs_of_pool(key.namespace, key.name, is_fresh=is_fresh),
+            self._owned(key, (key.token_secret,)),
+        )
+        token = shared_pool_token(self._token_key, key.namespace, key.name)
+        pool = PoolObservation(key, children=children, pods=pods, runs=tuple(runs), token=token)
+        return await self._with_references(replace(pool, token_key=self._token_key))
+
+    async def _owned(self, key: PoolIdentity, names: Sequence[str]) -> tuple[tuple[Pod, ...], tuple[Obj, ...]]:
+        """Return the pool's pods, and its other objects, including the Secrets with these names."""
+        selector = key.selector()
+        (pods, *lists), found = await asyncio.gather(
+            asyncio.gather(*(self._objects.list(kind, key.namespace, selector) for kind in (POD, *KINDS))),
+            asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in names)),
+        )
+        own = [s for s in found if s is not None and label(s, SERVING_LABEL) == key.name]
+        return tuple(map(Pod, pods)), (*(obj for objects in lists for obj in objects), *own)
+
+    async def _with_references(self, pool: PoolObservation) -> PoolObservation:
+        """Add the facts from which the pool's objects are built."""
+        key = pool.key
         models, source = await asyncio.gather(self._objects.list(RLMODEL), self._credentials.source_secret())
         problem = credentials_problem(self._settings, source)
         model = find_model(key.model, models)
@@ -104,8 +127,6 @@ class PoolObserver:
         return replace(
             pool,
             models=tuple(models),
-            token=pool_token(self._token_key, key.namespace, key.name),
-            api_key=_api_key(key, children) or secrets.token_hex(API_KEY_BYTES),
             s3_problem=problem,
             storage_key=self._credentials.storage_key,
             model_secrets=ObservedSecret.by_name(of_model),

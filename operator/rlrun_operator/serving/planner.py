@@ -1,4 +1,4 @@
-"""Planner of pools. The plan depends only on the observation, the settings and the time."""
+"""Planner of serving pools. The plan depends only on the observation, the settings and the time."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -76,13 +76,13 @@ def plan_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) 
 
     # 3. Fill the cache of the weights and create missing objects. A new pool waits for its weights, and an existing one
     #    is not changed while its model, a Secret of the model, the credentials or the weights are missing.
-    model = _usable_model(pool, settings)
-    fill = None if isinstance(model, Problem) else _missing_weights(pool, model, settings, now)
+    model = usable_model(pool, settings)
+    fill = None if isinstance(model, Problem) else missing_weights(pool, model, settings, now)
     children = _desired_children(pool, settings, wanted_adapters, model, fill)
     if isinstance(children, Problem):
         assessments = {_name(a): deploy_failed(children) for a in wanted} | assessments
         return _finish(pool, PoolPlan(), assessments, now)
-    waits = fill is not None and not _exists(pool)
+    waits = fill is not None and not has_deployment(pool)
     if fill is not None and waits:
         assessments = {_name(a): assess_problem(fill.problem) for a in wanted} | assessments
     existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
@@ -125,7 +125,7 @@ def desired_adapters(pool: PoolObservation, adapters: list[Obj], settings: Opera
         )
         for a in sorted(adapters, key=_name)
     ]
-    grant = _storage(pool, settings).grant(StorageRole.serving, [adapter.uri for adapter in served])
+    grant = storage_access(pool, settings).grant(StorageRole.serving, [adapter.uri for adapter in served])
     return DesiredAdapters(base=pool.key.model, adapters=served, grant=grant)
 
 
@@ -134,15 +134,17 @@ def _too_many(count: int) -> Problem:
     return Problem(reason=Reason.POOL_REFUSED, message=message)
 
 
-def _storage(pool: PoolObservation, settings: OperatorSettings) -> StorageAccess:
+def storage_access(pool: PoolObservation, settings: OperatorSettings) -> StorageAccess:
+    """Return the S3 access of the pool's pods."""
     return StorageAccess(settings, pool.storage_key, pool.key.namespace, pool.key.name)
 
 
-def _exists(pool: PoolObservation) -> bool:
+def has_deployment(pool: PoolObservation) -> bool:
+    """Return whether the pool has a Deployment."""
     return any(child["kind"] == "Deployment" for child in pool.children)
 
 
-def _usable_model(pool: PoolObservation, settings: OperatorSettings) -> RLModelSpec | Problem:
+def usable_model(pool: PoolObservation, settings: OperatorSettings) -> RLModelSpec | Problem:
     """Return the model of the pool, or the reason why pods cannot be created for it."""
     model = find_model(pool.key.model, pool.models)
     if isinstance(model, Problem):
@@ -158,7 +160,7 @@ def _usable_model(pool: PoolObservation, settings: OperatorSettings) -> RLModelS
     return problem or model
 
 
-def _missing_weights(
+def missing_weights(
     pool: PoolObservation, model: RLModelSpec, settings: OperatorSettings, now: datetime
 ) -> CacheFill | None:
     """Return the writes that fill the weights cache, or None if there is no cache or it has all files."""
@@ -175,7 +177,7 @@ def _desired_children(
     model: RLModelSpec | Problem,
     fill: CacheFill | None,
 ) -> list[Obj] | Problem:
-    identity, exists = pool.key, _exists(pool)
+    identity, exists = pool.key, has_deployment(pool)
     serving = [desired_config_map(identity, desired)] if exists else []
     if isinstance(model, Problem):
         return serving or model
@@ -185,7 +187,7 @@ def _desired_children(
         return [*serving, *fill.applies]
     server_key = pool_server_key(pool.storage_key, identity.namespace, identity.name)
     keys = PoolCredentials(pool.token, pool.api_key, server_key)
-    return pool_children(identity, settings, model, desired, _storage(pool, settings), keys)
+    return pool_children(identity, settings, model, desired, storage_access(pool, settings), keys)
 
 
 def _finish(

@@ -1,4 +1,4 @@
-"""Reconciler and controller of serving pools: observe, plan, apply."""
+"""Reconciler and controller of serving pools and shared pools: observe, plan, apply."""
 
 import asyncio
 import logging
@@ -11,20 +11,24 @@ from rlrun.constants import MODEL_ANNOTATION, SERVING_LABEL, Reason
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import DEPLOYMENT, RLADAPTER, SERVICE_ACCOUNT
-from rlrun.kube.objects import annotation
+from rlrun.kube.objects import annotation, label
+from rlrun.kube.references import SHARED_POOL_PREFIX
 from rlrun.kube.refusals import ObjectRefused
 from rlrun.protocol.problem import Problem
 
+from rlrun_operator.cluster.informers import CachedRun
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.resources.shared_pool import pool_named
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.applier import apply_plan, write_statuses
 from rlrun_operator.serving.deployment_state import state_of
 from rlrun_operator.serving.observer import Credentials, PoolObserver
-from rlrun_operator.serving.planner import plan_pool, plan_refusal
+from rlrun_operator.serving.planner import BUSY_SECONDS, plan_pool, plan_refusal
 from rlrun_operator.serving.pool_usage import PoolUsage
+from rlrun_operator.serving.shared_planner import plan_shared_pool
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
 log = logging.getLogger(__name__)
@@ -34,7 +38,7 @@ RETRY_SECONDS = 5.0
 
 
 class PoolReconciler:
-    """Reconciles serving pools; each call to `reconcile` handles one pool."""
+    """Reconciles serving pools and shared pools; each call to `reconcile` handles one pool."""
 
     def __init__(
         self,
@@ -46,8 +50,12 @@ class PoolReconciler:
         clock: Callable[[], datetime],
         tenancy_problem: TenancyProblem = no_problem,
         usage: PoolUsage | None = None,
+        problems: dict[PoolIdentity, Problem] | None = None,
     ) -> None:
-        """If `usage` is None, usage is not recorded."""
+        """If `usage` is None, usage is not recorded. `problems` receives the reasons why shared pools cannot be
+        created, for the conditions of their runs.
+        """
+        self._problems = {} if problems is None else problems
         self._usage = usage
         self._cluster = objects.cluster
         self._tenancy_problem = tenancy_problem
@@ -58,6 +66,8 @@ class PoolReconciler:
 
     async def reconcile(self, key: PoolIdentity) -> float | None:
         """Reconcile the pool. Returns the seconds until the next reconcile, or None to wait for an event."""
+        if key.is_shared:
+            return await self._reconcile_shared(key)
         if (problem := self._tenancy_problem(key.namespace)) is not None:
             pool = await self._observer.adapters(key)
             await write_statuses(self._cluster, plan_refusal(pool, problem, self._clock()))
@@ -74,6 +84,28 @@ class PoolReconciler:
             raise
         return plan.requeue_after
 
+    async def _reconcile_shared(self, key: PoolIdentity) -> float | None:
+        if self._tenancy_problem(key.namespace) is not None:
+            return None
+        pool = await self._observer.observe_shared(key)
+        plan = plan_shared_pool(pool, self._settings, self._clock())
+        if plan.deletes:
+            # Informers may not know the newest run yet.
+            pool = await self._observer.observe_shared(key, is_fresh=True)
+            plan = plan_shared_pool(pool, self._settings, self._clock())
+        if self._usage is not None:
+            await self._usage.record(pool, plan, self._clock())
+        try:
+            are_told = await apply_plan(self._cluster, self._sidecars, key, plan)
+        except ObjectRefused as error:
+            self._problems[key] = Problem(reason=Reason.POOL_REFUSED, message=error.problem.message)
+            raise
+        if plan.problem is not None:
+            self._problems[key] = plan.problem
+        else:
+            self._problems.pop(key, None)
+        return plan.requeue_after if are_told else BUSY_SECONDS
+
 
 class ServingController:
     """Controller of all pools: queue, workers and resync."""
@@ -87,16 +119,20 @@ class ServingController:
         clock: Callable[[], datetime],
         tenancy_problem: TenancyProblem = no_problem,
         usage: PoolUsage | None = None,
+        problems: dict[PoolIdentity, Problem] | None = None,
     ) -> None:
+        """`problems` receives the reasons why shared pools cannot be created."""
         sidecars = PoolSidecarClient(settings.serving_url_template, token_key)
-        self._cluster = objects.cluster
+        self._objects = objects
         self._settings = settings
         self._sidecars = sidecars
         self._reconciler = PoolReconciler(
-            objects, credentials, sidecars, settings, token_key, clock, tenancy_problem, usage
+            objects, credentials, sidecars, settings, token_key, clock, tenancy_problem, usage, problems
         )
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()
+        self._slots: dict[str, tuple[PoolIdentity, str]] = {}
+        """Shared pool and phase by uid of each unfinished run that uses one."""
 
     def on_change(self, obj: Mapping[str, Any]) -> None:
         """Queue the pool to which a changed object belongs."""
@@ -104,6 +140,17 @@ class ServingController:
         if key is not None:
             self._known.add(key)
             self._queue.add(key)
+
+    def on_run(self, run: CachedRun, *, is_deleted: bool = False) -> None:
+        """Queue the shared pools that a run joins or leaves. Other changes of a run do not concern its pool."""
+        old = self._slots.pop(run.uid, None)
+        new = None
+        if run.pool and not is_deleted and not run.is_finished:
+            new = self._slots[run.uid] = (pool_named(run.namespace, run.model, run.pool), run.phase)
+        for slot in (old, new) if old != new else ():
+            if slot is not None:
+                self._known.add(slot[0])
+                self._queue.add(slot[0])
 
     def queue_all(self, namespace: str | None = None) -> None:
         """Queue all known pools, or the known pools of a namespace."""
@@ -124,7 +171,9 @@ class ServingController:
         """Queue all pools periodically, to find changes that a watch has missed."""
         while True:
             try:
-                self._known = await find_pools(self._cluster, self._settings.watch_namespaces)
+                self._known = await find_pools(self._objects.cluster, self._settings.watch_namespaces)
+                namespaces: list[str | None] = [*self._settings.watch_namespaces] or [None]
+                self._known |= {pool_named(*run) for run in await self._objects.pools_of_runs(namespaces)}
             except ApiError as error:
                 log.warning("Could not list the pools; retrying in %.0f s: %s", RETRY_SECONDS, error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -154,8 +203,11 @@ def key_of(obj: Mapping[str, Any]) -> PoolIdentity | None:
     never deployed.
     """
     namespace = obj.get("metadata", {}).get("namespace")
+    name = label(obj, SERVING_LABEL) or ""
     if obj.get("kind") != "RLAdapter":
         model = annotation(obj, MODEL_ANNOTATION)
+        if namespace and model and name.startswith(SHARED_POOL_PREFIX):
+            return pool_named(namespace, model, name)
     elif obj["spec"].get("deployed") or state_of(dict(obj)) is not DeploymentState.not_deployed:
         model = str(obj.get("spec", {}).get("model", ""))
     else:

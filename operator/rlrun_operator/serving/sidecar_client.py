@@ -1,16 +1,17 @@
-"""Client of the sidecars of serving pools."""
+"""Client of the sidecars of serving pools and shared pools."""
 
 from rlrun.constants import SERVING_LABEL
 from rlrun.kube.objects import Obj, label
 from rlrun.protocol.access import bearer
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
+from rlrun.protocol.shared_pool import PoolOrder
 from rlrun.service.client import HttpClient
 
-from rlrun_operator.resources.access.run_tokens import pool_token
+from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_token
 
 
 class PoolSidecarClient:
-    """Client of the sidecars of serving pools, with the token of the pod's pool. Methods raise RequestError."""
+    """Client of the sidecars of pools, with the token of the pod's pool. Methods raise RequestError."""
 
     def __init__(self, url_template: str, token_key: bytes) -> None:
         self._template = url_template
@@ -25,6 +26,12 @@ class PoolSidecarClient:
         """Send the desired adapters to the pod's sidecar and return its report."""
         url, body = self._url(pod), desired.to_json_dict()
         return await self._http.call("PUT", url, ServingReport, body, headers=self._headers(pod))
+
+    async def push_order(self, pod: Obj, order: PoolOrder) -> PoolOrder:
+        """Send the runs of a shared pool to the pod's sidecar and return the runs that it serves."""
+        url = f"{self._url(pod).rpartition('/')[0]}/pool-order"
+        token = shared_pool_token(self._token_key, pod["metadata"]["namespace"], label(pod, SERVING_LABEL) or "")
+        return await self._http.call("PUT", url, PoolOrder, order.to_json_dict(), headers=bearer(token))
 
     async def close(self) -> None:
         """Close the connections."""

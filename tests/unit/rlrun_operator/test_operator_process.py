@@ -9,7 +9,7 @@ from rlrun.kube.kinds import ALL, DEPLOYMENT, JOB, POD, RLADAPTER, RLCHECKPOINT,
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest, dry_run
 from rlrun_operator import operator_process
-from rlrun_operator.cluster.informers import FOLLOWED, Informers, convert
+from rlrun_operator.cluster.informers import FOLLOWED, CachedRun, Informers, convert
 from rlrun_operator.config.settings import EgressSettings, KueueSettings, QueueSettings, SecretRef
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.reconciler import Reconciler
@@ -34,10 +34,14 @@ def run(name: str, phase: str = "", **status: Any) -> Obj:
 class Pools:
     def __init__(self) -> None:
         self.changed: list[str] = []
+        self.runs: list[str] = []
         self.queued = 0
 
     def on_change(self, obj: Obj) -> None:
         self.changed.append(obj["metadata"]["name"])
+
+    def on_run(self, run: CachedRun, *, is_deleted: bool) -> None:
+        self.runs.append(run.name)
 
     def queue_all(self) -> None:
         self.queued += 1
@@ -78,6 +82,7 @@ def concerned(obj: Obj, pools: Pools, *, is_own: bool = False, is_deleted: bool 
         *(run("new"), run("pending", "Pending"), run("trains", "Running"), run("done", "Completed")),
         *(warm_start("team", "late", ""), warm_start("other", "team/late"), warm_start("team", "other/late", name="x")),
         warm_start("team", "late", "Running", "began"),
+        *(run(f"shares-{phase}", phase, pool={"name": "rlpool-tiny-00000000"}) for phase in ("Running", "Failed")),
     ]
     informers, operator = InformerFeed(FakeCluster(*waiting)).informers, Operator(SETTINGS)
     kind = ALL[obj["kind"]]
@@ -97,13 +102,28 @@ MODEL = {"kind": "RLModel", "metadata": {"name": "m", "resourceVersion": "7"}, "
         (labelled(JOB.kind, run="first"), ["team/first"]),
         (labelled(WORKLOAD.kind, run="first"), ["team/first"]),
         (labelled(POD.kind), []),
+        (labelled(POD.kind, serving="rlpool-tiny-00000000"), ["team/shares-Running"]),
+        (labelled(POD.kind, serving="rlpool-tiny-11111111"), []),
         (labelled(RLCHECKPOINT.kind, run="first"), ["team/first"]),
         (labelled(RLADAPTER.kind, run="first"), ["team/first"]),
         (labelled(RLCHECKPOINT.kind, "late"), ["team/waits"]),
         (labelled(RLCHECKPOINT.kind, "late") | {"spec": {"sharedWith": ["other"]}}, ["other/waits", "team/waits"]),
         (MODEL, ["other/waits", "team/new", "team/pending", "team/waits", "team/x"]),
     ],
-    ids=["run", "pod", "job", "workload", "other pod", "checkpoint", "adapter", "awaited", "awaited by two", "model"],
+    ids=[
+        "run",
+        "pod",
+        "job",
+        "workload",
+        "other pod",
+        "pod of a pool",
+        "of another",
+        "checkpoint",
+        "adapter",
+        "awaited",
+        "awaited by two",
+        "model",
+    ],
 )
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_change_queues_the_runs_that_it_concerns(obj: Obj, runs: list[str], is_deleted: bool) -> None:
@@ -123,6 +143,13 @@ def test_a_change_queues_the_runs_that_it_concerns(obj: Obj, runs: list[str], is
 )
 def test_an_own_write_queues_no_run_but_for_artifacts(obj: Obj, runs: list[str]) -> None:
     assert concerned(obj, Pools(), is_own=True) == runs
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_pools_are_told_of_all_changes_of_runs(is_own: bool) -> None:
+    pools = Pools()
+    concerned(run("joins", "Pending"), pools, is_own=is_own)
+    assert pools.runs == ["joins"]
 
 
 def test_changes_reach_the_pools_that_they_concern() -> None:

@@ -1,4 +1,4 @@
-"""Resources of the environment pods."""
+"""Resources of the environment pods, and use of shared engines."""
 
 from enum import StrEnum
 
@@ -16,7 +16,9 @@ class ComputeSize(StrEnum):
 
 
 class Infrastructure(Spec):
-    """Resources of the environment pods. The RLModel configures trainer and inference pods."""
+    """Resources of the environment pods, and use of shared engines. The RLModel configures trainers and engines."""
 
     compute_size: ComputeSize = Field(default=ComputeSize.medium, strict=False)
     """Size of environment pods: S for light environments, M for most, L for those that compile code or process images."""  # noqa: E501
+    dedicated: bool = False
+    """Gives the run engines of its own, even if the RLModel shares engines between runs (sharing.mode: Namespace)."""

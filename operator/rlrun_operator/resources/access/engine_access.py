@@ -4,7 +4,7 @@ vLLM's image is not part of this project, so an init container copies the middle
 path.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from rlrun.api.base.kubernetes_types import EnvVar, EnvVarSource, SecretKeySelector
@@ -28,11 +28,17 @@ VOLUME = "engine-access"
 VOLUME_SIZE = "1Mi"
 PROBE_PATHS = ("/health", "/metrics")
 """Paths for probes and Prometheus, which require no token."""
+SHARED_PROBE_PATHS = ("/health",)
+"""Paths of a shared pool's engine that require no token. Its metrics have the names of all runs' policies."""
 USER_PATHS = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses")
 """Paths of a serving pool that users call with their key: the OpenAI API. All other paths are for the sidecar."""
 MODULE_PATH = "PYTHONPATH"
 ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
 """Variable of vLLM's own API key, which vLLM also requires below `/v1`."""
+ORDER_FILE_VARIABLE = "RLRUN_POOL_ORDER_FILE"
+"""Variable with the path of the file with the runs of a shared pool (`rlrun.protocol.shared_pool`)."""
+MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
+"""Variable with the number of adapters that a shared pool's engine has in one batch."""
 OTHER_SERVER_VARIABLE = "VLLM_USE_RUST_FRONTEND"
 """Variable that selects a server of vLLM that does not support middleware."""
 RESERVED = frozenset(
@@ -43,6 +49,8 @@ RESERVED = frozenset(
         POOL_API_KEY_SECRET_VARIABLE,
         POOL_SERVER_KEY_VARIABLE,
         USER_PATHS_VARIABLE,
+        ORDER_FILE_VARIABLE,
+        MAX_LORAS_VARIABLE,
     }
 )
 """Variables of the middleware, which an RLModel must not set."""
@@ -84,20 +92,36 @@ def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Ob
     return _with_access(engine, secrets, users)
 
 
+def shared_engine_with_access(engine: Obj, secret: str, order_file: str, max_loras: int) -> Obj:
+    """Return the engine of a shared pool, which accepts the tokens of the runs in `order_file`, and for the sidecar's
+    paths the pool's token in `secret`.
+    """
+    # vLLM accepts a single key, but each run has its own token.
+    engine = {**engine, "env": [entry for entry in engine["env"] if entry["name"] != ENGINE_KEY_VARIABLE]}
+    token = {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE}}
+    values = {ORDER_FILE_VARIABLE: order_file, MAX_LORAS_VARIABLE: str(max_loras)}
+    return _with_access(engine, {TOKEN_VARIABLE: token}, values, SHARED_PROBE_PATHS)
+
+
 def token_variable(secret: str) -> EnvVar:
     """Return the variable with the token in `secret`, for a pool's sidecar."""
     selector = SecretKeySelector(name=secret, key=TOKEN_VARIABLE)
     return EnvVar(name=TOKEN_VARIABLE, value_from=EnvVarSource(secret_key_ref=selector))
 
 
-def _with_access(engine: Obj, secrets: Mapping[str, Obj], values: Mapping[str, str] = MappingProxyType({})) -> Obj:
+def _with_access(
+    engine: Obj,
+    secrets: Mapping[str, Obj],
+    values: Mapping[str, str] = MappingProxyType({}),
+    open_paths: Sequence[str] = PROBE_PATHS,
+) -> Obj:
     """Add the middleware to the engine. Variables of the RLModel cannot remove it or change a token."""
     of_model = {entry["name"]: entry for entry in engine["env"]}
     module_path = [ACCESS_DIR, *filter(None, [of_model.get(MODULE_PATH, {}).get("value")])]
     own: list[Obj] = [
         *({"name": name, "valueFrom": secret} for name, secret in secrets.items()),
         *({"name": name, "value": value} for name, value in values.items()),
-        {"name": OPEN_PATHS_VARIABLE, "value": ",".join(PROBE_PATHS)},
+        {"name": OPEN_PATHS_VARIABLE, "value": ",".join(open_paths)},
         {"name": MODULE_PATH, "value": ":".join(module_path)},
         {"name": OTHER_SERVER_VARIABLE, "value": "0"},
     ]

@@ -1,4 +1,4 @@
-"""Tokens of runs and serving pools. They are derived from the platform's key, so that they need not be stored."""
+"""Tokens of runs and pools. They are derived from the platform's key, so that they need not be stored."""
 
 import hashlib
 import hmac
@@ -24,6 +24,11 @@ def environment_token(key: bytes, uid: str) -> str:
 def pool_token(key: bytes, namespace: str, pool: str) -> str:
     """Return the token of a serving pool, with which the operator and sidecars load adapters."""
     return _derive(key, f"pools/{namespace}/{pool}")
+
+
+def shared_pool_token(key: bytes, namespace: str, pool: str) -> str:
+    """Return the token of a shared pool, with which the operator sends its order and the sidecar calls the engine."""
+    return _derive(key, f"shared-pools/{namespace}/{pool}")
 
 
 def token_variables(key: bytes, uid: str) -> dict[str, str]:

@@ -5,7 +5,6 @@ The diagnosis of the training as the run's condition TrainingHealthy.
 
 import pytest
 from rlrun.api.base.kubernetes_types import Condition, ConditionStatus
-from rlrun.api.model import RLModelSpec
 from rlrun.api.run_status import Groups, Progress, RLRunStatus
 from rlrun.constants import Hint, TrainingIssue
 from rlrun.kube.conditions import find_condition
@@ -24,10 +23,11 @@ from rlrun_operator.planning.readiness import (
 )
 from rlrun_operator.planning.status import apply_change
 
+from tests.support.built_children import resolved
 from tests.support.clocks import START
-from tests.support.cluster_objects import model_object, pod
+from tests.support.cluster_objects import pod
 from tests.support.expectations import present
-from tests.support.run_states import at, run_spec
+from tests.support.run_states import at
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,8 @@ def test_readiness_conditions_name_the_missing_pods() -> None:
 
 
 def test_all_replicas_of_an_environment_are_expected() -> None:
-    spec = run_spec(env=[{"id": "o/e", "replicas": 3}], eval={"env": [{"id": "o/g"}]})
-    model = RLModelSpec.model_validate(model_object()["spec"], by_alias=True, by_name=False)
-    assert expected_pods(spec, model)["environment"] == {"env-0": 3, "eval-0": 1}
+    found = resolved(env=[{"id": "o/e", "replicas": 3}], eval={"env": [{"id": "o/g"}]})
+    assert expected_pods(found)["environment"] == {"env-0": 3, "eval-0": 1}
 
 
 OTHER = Problem(reason="RolloutErrors", message="3 rollouts failed")

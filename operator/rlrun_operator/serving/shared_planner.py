@@ -1,0 +1,160 @@
+"""Planner of shared pools. The plan depends only on the observation, the settings and the time.
+
+The order of a pool contains every run that holds a slot of it. The operator creates the Deployment only while the
+RLModel and the settings give the pool's digest. A pool without runs is deleted after `sharing.idleSeconds`.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable
+from datetime import datetime
+
+from rlrun.api.model import Sharing
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import RLRunStatus
+from rlrun.constants import IDLE_ANNOTATION
+from rlrun.kube.conditions import parse_time, seconds
+from rlrun.kube.kinds import SERVICE_ACCOUNT
+from rlrun.kube.objects import Obj, ObjectRef, annotation
+from rlrun.kube.pods import Pod, is_leaving
+from rlrun.kube.references import find_model
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import MAX_RUNS, PooledRun, PoolOrder
+from rlrun.protocol.storage_access import StorageRole
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.spec import parse_spec, readable_part
+from rlrun_operator.resources.access.run_tokens import run_token
+from rlrun_operator.resources.platform import run_layout
+from rlrun_operator.resources.serving_pool import differs, with_digests
+from rlrun_operator.resources.shared_pool import order_secret, pool_account, shared_pool, shared_pool_children
+from rlrun_operator.serving.deployment_state import running_pods
+from rlrun_operator.serving.observation import PoolObservation, PoolPlan
+from rlrun_operator.serving.planner import (
+    DOWNLOAD_SECONDS,
+    SETTLED_SECONDS,
+    has_deployment,
+    missing_weights,
+    storage_access,
+    usable_model,
+)
+from rlrun_operator.serving.sidecar_client import address
+
+LEAST_REQUESTS = 256
+MOST_REQUESTS = 65_536
+REQUESTS_PER_ROLLOUT = 2
+"""Requests at the same time for each rollout in flight. Harnesses may send several, and evaluations come on top."""
+
+
+def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) -> PoolPlan:
+    """Return the plan for a shared pool."""
+    order = pool_order(pool, settings)
+    if not order.runs:
+        return _plan_idle(pool, order, now)
+    model, exists = usable_model(pool, settings), has_deployment(pool)
+    # An existing Deployment is not changed by what prevents a new one.
+    kept = with_digests([pool_account(pool.key), order_secret(pool.key, pool.token, order)]) if exists else []
+    if isinstance(model, Problem):
+        return _write(pool, order, kept, problem=None if exists else model)
+    if shared_pool(pool.key.namespace, model, settings) != pool.key:
+        return _write(pool, order, kept)
+    if pool.s3_problem is not None and not exists:
+        return _write(pool, order, kept, problem=pool.s3_problem)
+    fill = missing_weights(pool, model, settings, now)
+    if fill is not None:
+        problem = None if exists else fill.problem
+        return _write(pool, order, [*kept, *fill.applies], deletes=fill.deletes, problem=problem)
+    storage = storage_access(pool, settings)
+    return _write(pool, order, shared_pool_children(pool.key, settings, model, storage, pool.token, order))
+
+
+def pool_order(pool: PoolObservation, settings: OperatorSettings) -> PoolOrder:
+    """Return the pool's runs, those with the oldest slots first, and the grant for their policies.
+
+    A suspended run stays until its pods have ended, because its orchestrator completes the turns in progress.
+    """
+    slots = [(time, run) for run in pool.runs if (time := _admitted_time(run)) is not None and not is_leaving(run)]
+    slots.sort(key=lambda slot: (slot[0], slot[1]["metadata"]["uid"]))
+    runs = [_pooled_run(pool, run, settings) for _, run in slots[:MAX_RUNS]]
+    storage = storage_access(pool, settings)
+    grant = storage.grant(StorageRole.serving, [run.policies for run in runs]) if runs else ""
+    return PoolOrder(base=pool.key.model, runs=runs, grant=grant)
+
+
+def max_requests(spec: RLRunSpec) -> int:
+    """Return the maximum number of requests of a run that an engine processes at the same time."""
+    rollouts = math.ceil(spec.batch_size * spec.oversampling_factor)
+    return min(MOST_REQUESTS, max(LEAST_REQUESTS, REQUESTS_PER_ROLLOUT * rollouts))
+
+
+def _admitted_time(run: Obj) -> datetime | None:
+    queue = RLRunStatus.parse(run.get("status")).queue
+    return None if queue is None else queue.admitted_time
+
+
+def _pooled_run(pool: PoolObservation, run: Obj, settings: OperatorSettings) -> PooledRun:
+    uid, spec = str(run["metadata"]["uid"]), parse_spec(run)
+    token = run_token(pool.token_key, uid)
+    return PooledRun(
+        uid=uid,
+        token_digest=hashlib.sha256(token.encode()).hexdigest(),
+        policies=str(run_layout(settings, pool.key.namespace, uid).policies),
+        max_requests=max_requests(readable_part(run) if isinstance(spec, Problem) else spec),
+    )
+
+
+def _plan_idle(pool: PoolObservation, order: PoolOrder, now: datetime) -> PoolPlan:
+    """Return the plan for a pool without runs: its engines stay for `idleSeconds`, and accept no run."""
+    if not pool.children:
+        return PoolPlan()
+    model = find_model(pool.key.model, pool.models)
+    sharing = Sharing() if isinstance(model, Problem) else model.sharing
+    since = _idle_since(pool, now)
+    left = sharing.idle_seconds - seconds(since, now)
+    if left <= 0:
+        return PoolPlan(deletes=tuple(ObjectRef.of(child) for child in pool.children))
+    objects = with_digests([pool_account(pool.key, since), order_secret(pool.key, pool.token, order)])
+    return _write(pool, order, objects, requeue_after=left)
+
+
+def _idle_since(pool: PoolObservation, now: datetime) -> datetime:
+    """Return the time since which the pool has no run. Users can change the annotation that stores it."""
+    accounts = [child for child in pool.children if child["kind"] == SERVICE_ACCOUNT.kind]
+    try:
+        stored = parse_time(annotation(accounts[0], IDLE_ANNOTATION)) if accounts else None
+    except ValueError:
+        stored = None
+    return now if stored is None else min(stored, now)
+
+
+def _write(
+    pool: PoolObservation,
+    order: PoolOrder,
+    objects: Iterable[Obj],
+    *,
+    deletes: tuple[ObjectRef, ...] = (),
+    problem: Problem | None = None,
+    requeue_after: float | None = None,
+) -> PoolPlan:
+    """Return the plan that writes changed objects and sends the order to all sidecars.
+
+    The order is sent in every reconcile: a restarted sidecar may have read an old Secret.
+    """
+    existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
+    named = {(c["kind"], c["metadata"]["name"]): c for c in objects}
+    applies = {key: child for key, child in named.items() if differs(child, existing.get(key))}
+    return PoolPlan(
+        deletes=deletes,
+        applies=tuple(applies.values()),
+        new=frozenset(applies.keys() - existing.keys()),
+        order=order,
+        recipients=tuple(pod.obj for pod in running_pods(pool.pods) if _listens(pod)),
+        problem=problem,
+        requeue_after=requeue_after or (SETTLED_SECONDS if problem is None else DOWNLOAD_SECONDS),
+    )
+
+
+def _listens(pod: Pod) -> bool:
+    """Return whether the pod's sidecar runs."""
+    running = {status["name"] for status in pod.statuses if "running" in (status.get("state") or {})}
+    return bool(address(pod.obj)) and "sidecar" in running

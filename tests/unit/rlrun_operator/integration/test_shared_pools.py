@@ -1,0 +1,366 @@
+"""Runs that share the engines of a pool: who joins, what the pool is told, and when it ends."""
+
+import hashlib
+
+import pytest
+from rlrun.kube.errors import ApiError
+from rlrun.protocol import signed_text
+from rlrun.protocol.storage_access import StorageGrant
+from rlrun_operator.resources.access.run_tokens import run_token
+
+from tests.support.cluster_objects import STORAGE_KEY
+from tests.support.expectations import present
+from tests.support.fake_kubelet import crash_container
+from tests.support.shared_pools import MODEL, TOKEN_KEY, SharedRuns, shared_model
+
+POOL = ["Deployment", "NetworkPolicy", "Secret", "Service", "ServiceAccount"]
+
+
+@pytest.fixture
+def runs() -> SharedRuns:
+    return SharedRuns()
+
+
+def pool(runs: SharedRuns, name: str = "a") -> str:
+    return present(runs.pool_of(name))
+
+
+async def test_runs_of_a_model_share_one_pool_and_have_no_engines_of_their_own(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    assert pool(runs, "a") == pool(runs, "b")
+    assert runs.pool_objects(pool(runs)) == POOL
+    (deployment,) = runs.cluster.all("Deployment")
+    assert deployment["spec"]["replicas"] == 1
+    names = {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet", "Service")}
+    assert "a-trainer" in names
+    assert "a-inference" not in names
+    endpoints = runs.config("a")["endpoints"]
+    assert (endpoints["inferenceHost"], endpoints["pool"]) == (f"{pool(runs)}.team.svc", pool(runs))
+    assert runs.condition("a", "InferenceReady")["reason"] == "Ready"
+
+
+async def test_the_order_has_token_folder_and_limit_of_each_run(runs: SharedRuns) -> None:
+    await runs.arrive("a")
+    runs.add("b", batchSize=1024, oversamplingFactor=1.5)
+    await runs.settle()
+    order = runs.order(pool(runs))
+    assert order.base == MODEL
+    assert [run.uid for run in order.runs] == ["uid-team-a", "uid-team-b"]
+    first, second = order.runs
+    assert first.token_digest == hashlib.sha256(run_token(TOKEN_KEY, first.uid).encode()).hexdigest()
+    assert first.policies == "s3://rlrun/team/uid-team-a/policy"
+    assert (first.max_requests, second.max_requests) == (512, 3072)
+    grant = present(signed_text.verify(order.grant, [STORAGE_KEY], StorageGrant))
+    assert (grant.owner, grant.folder, grant.listable) == (pool(runs), "", [])
+    assert grant.readable == [first.policies, second.policies]
+
+
+async def test_sidecars_get_each_change_of_the_order(runs: SharedRuns) -> None:
+    await runs.start("a")
+    (pod,) = runs.sidecars.orders
+    assert [run.uid for run in runs.sidecars.orders[pod].runs] == ["uid-team-a"]
+    await runs.arrive("b")
+    assert [run.uid for run in runs.sidecars.orders[pod].runs] == ["uid-team-a", "uid-team-b"]
+    await runs.ask("a", stop=True)
+    assert [run.uid for run in runs.sidecars.orders[pod].runs] == ["uid-team-b"]
+    assert runs.sidecars.orders[pod] == runs.order(pool(runs, "b"))
+
+
+async def test_the_order_is_sent_again_soon_if_a_sidecar_does_not_answer(runs: SharedRuns) -> None:
+    await runs.start("a")
+    runs.sidecars.is_silent = True
+    assert await runs.reconcile_pools() == 1.0
+    runs.sidecars.is_silent = False
+    assert await runs.reconcile_pools() == 15.0
+
+
+async def test_a_pod_without_a_running_sidecar_gets_no_order(runs: SharedRuns) -> None:
+    await runs.arrive("a")
+    runs.start_pods()
+    (pod,) = runs.pool_pods()
+    for status in pod["status"]["containerStatuses"]:
+        status["state"] = {"waiting": {"reason": "ContainerCreating"}}
+    runs.cluster.put(pod)
+    await runs.reconcile_pools()
+    assert runs.sidecars.orders == {}
+
+
+async def test_the_run_names_its_pool_before_its_objects_are_written(runs: SharedRuns) -> None:
+    runs.add("a")
+    refused = ApiError(500, "InternalError", "no", action="")
+    runs.cluster.answers["apply ServiceAccount team/a"] = [refused]
+    with pytest.raises(ApiError):
+        await runs.look("a", "a")
+    assert pool(runs)
+    assert runs.started() == set()
+    await runs.reconcile_pools()
+    assert [run.uid for run in runs.order(pool(runs)).runs] == ["uid-team-a"]
+
+
+@pytest.mark.proves("infrastructure.dedicated")
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"infrastructure": {"dedicated": True}}, "`spec.infrastructure.dedicated` is true"),
+        ({"lora": {"enabled": False}}, "`spec.lora.enabled` is false"),
+    ],
+)
+async def test_a_run_that_cannot_share_has_engines_of_its_own_and_says_why(spec: dict[str, object], why: str) -> None:
+    runs = SharedRuns(model=shared_model(trainer={"gpus": 0, "fullFineTuning": True}))
+    await runs.arrive("a", **spec)
+    assert runs.pool_of("a") is None
+    assert "a-inference" in {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet")}
+    message = runs.condition("a", "Validated")["message"]
+    assert message.startswith("The run has engines of its own: ")
+    assert why in message
+    assert runs.cluster.all("Deployment") == []
+    assert not runs.place("a"), "it needs no slot of a pool"
+
+
+async def test_without_tokens_no_run_shares_engines(runs: SharedRuns) -> None:
+    runs.world.token_key = None
+    await runs.arrive("a")
+    assert runs.pool_of("a") is None
+    assert "no key for tokens" in runs.condition("a", "Validated")["message"]
+
+
+async def test_a_dedicated_model_is_as_before() -> None:
+    runs = SharedRuns(model=shared_model(sharing={"mode": "Dedicated"}))
+    await runs.arrive("a")
+    assert (runs.pool_of("a"), runs.place("a")) == (None, {})
+    assert not runs.condition("a", "Validated").get("message")
+
+
+async def test_a_run_beyond_the_slots_of_its_pool_is_queued(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    await runs.arrive("c", "d")
+    assert runs.phases("c", "d") == ["Queued", "Queued"]
+    assert runs.status("c")["reason"] == "PoolFull"
+    assert f"All 2 slots of the shared pool {pool(runs)}" in runs.status("c")["message"]
+    assert [runs.place(name)["runsAhead"] for name in "cd"] == [0, 1]
+    assert runs.started() == {"a", "b"}
+    await runs.ask("b", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    assert runs.phases("c", "d") == ["Pending", "Queued"]
+    assert [run.uid for run in runs.order(pool(runs)).runs] == ["uid-team-a", "uid-team-c"]
+
+
+async def test_a_full_pool_does_not_hold_up_other_runs(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    await runs.arrive("c")
+    await runs.arrive("e", infrastructure={"dedicated": True})
+    assert runs.phases("c", "e") == ["Queued", "Pending"]
+
+
+async def test_slots_are_not_given_twice_after_a_restart_of_the_operator(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    await runs.arrive("c")
+    runs.restart()
+    await runs.look("c")
+    assert runs.phases("c") == ["Queued"]
+    await runs.settle()
+    assert runs.phases("a", "b", "c") == ["Pending", "Pending", "Queued"]
+    assert len(runs.order(pool(runs)).runs) == 2
+
+
+async def test_the_pods_of_a_pool_count_once_in_the_queue() -> None:
+    gpu = {"gpus": 1}
+    runs = SharedRuns(
+        model=shared_model(trainer=gpu, inference=gpu, sharing={"engines": 2}), capacity={"nvidia.com/gpu": "4"}
+    )
+    await runs.start("a", "b")
+    assert runs.phases("a", "b") == ["Pending", "Pending"], "two engines and two trainers"
+    assert runs.place("a")["resources"] == {"nvidia.com/gpu": "1"}
+    await runs.arrive("e", infrastructure={"dedicated": True})
+    assert runs.status("e")["reason"] == "WaitingForCapacity"
+    runs.restart(capacity={"nvidia.com/gpu": "4"})
+    await runs.settle()
+    assert runs.phases("a", "b", "e") == ["Pending", "Pending", "Queued"]
+
+
+async def test_a_pool_that_exceeds_the_platform_is_refused() -> None:
+    gpu = {"gpus": 2}
+    runs = SharedRuns(model=shared_model(trainer=gpu, inference=gpu), capacity={"nvidia.com/gpu": "3"})
+    await runs.arrive("a")
+    assert runs.status("a")["reason"] == "ExceedsCapacity"
+    assert "pool 2" in runs.status("a")["message"]
+
+
+async def test_a_run_waits_for_the_engines_of_its_pool(runs: SharedRuns) -> None:
+    await runs.arrive("a")
+    runs.start_pods(ready=False)
+    await runs.settle()
+    condition = runs.condition("a", "InferenceReady")
+    assert (condition["status"], condition["reason"]) == ("False", "PoolStarting")
+    assert pool(runs) in condition["message"]
+    assert runs.status("a")["reason"] == "PoolStarting"
+    runs.start_pods()
+    await runs.settle()
+    assert runs.condition("a", "InferenceReady")["status"] == "True"
+
+
+async def test_a_problem_of_the_pools_pods_is_that_of_each_run(runs: SharedRuns) -> None:
+    await runs.arrive("a", "b")
+    runs.start_pods(ready=False)
+    (pod,) = runs.pool_pods()
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
+    pod["status"]["containerStatuses"][0]["state"] = waiting
+    runs.cluster.put(pod)
+    await runs.settle()
+    for name in "ab":
+        assert runs.condition(name, "InferenceReady")["reason"] == "ImagePullFailed"
+        assert runs.status(name)["reason"] == "ImagePullFailed"
+
+
+async def test_refused_pods_and_objects_of_the_pool_are_reported(runs: SharedRuns) -> None:
+    await runs.arrive("a")
+    (deployment,) = runs.cluster.all("Deployment")
+    failure = {"type": "ReplicaFailure", "status": "True", "message": "pods is forbidden: exceeded quota: gpus"}
+    runs.cluster.put({**deployment, "status": {"conditions": [failure]}})
+    await runs.settle()
+    assert runs.condition("a", "InferenceReady")["reason"] == "QuotaExceeded"
+
+
+async def test_an_object_of_the_pool_that_the_api_server_refuses_is_reported(runs: SharedRuns) -> None:
+    runs.add("a")
+    await runs.look("a", "a")
+    refused = ApiError(403, "Forbidden", "exceeded quota: deployments", action="")
+    runs.cluster.answers[f"apply Deployment team/{pool(runs)}"] = [refused]
+    with pytest.raises(ApiError):
+        await runs.reconcile_pools()
+    await runs.look("a")
+    condition = runs.condition("a", "InferenceReady")
+    assert (condition["reason"], "quota" in condition["message"]) == ("PoolRefused", True)
+    runs.cluster.answers.clear()
+    await runs.settle()
+    assert runs.condition("a", "InferenceReady")["reason"] == "PoolStarting"
+
+
+async def test_a_crash_of_an_engine_restarts_no_run(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    (pod,) = runs.pool_pods()
+    for _ in range(5):
+        crash_container(runs.cluster, pod["metadata"]["name"], 137)
+        await runs.settle(after=60)
+    for name in "ab":
+        status = runs.status(name)
+        assert (status["attempt"], status.get("restarts", 0), status.get("runRestarts", 0)) == (1, 0, 0)
+
+
+async def test_a_changed_model_gives_new_attempts_a_new_pool_and_the_old_one_ends_with_its_last_run(
+    runs: SharedRuns,
+) -> None:
+    await runs.start("a")
+    old = pool(runs)
+    runs.change_model(seqLen=128)
+    before = runs.cluster.held("Deployment", old)
+    await runs.arrive("b")
+    new = pool(runs, "b")
+    assert (pool(runs), runs.config("a")["endpoints"]["pool"]) == (old, old)
+    assert new != old
+    assert runs.cluster.held("Deployment", old) == before, "the engines of a pool never change"
+    assert [run.uid for run in runs.order(old).runs] == ["uid-team-a"]
+    await runs.ask("a", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    await runs.settle(after=601)
+    assert runs.pool_objects(old) == []
+    assert runs.pool_objects(new) == POOL
+
+
+async def test_a_resumed_run_joins_the_pool_of_the_changed_model(runs: SharedRuns) -> None:
+    await runs.start("a")
+    old = pool(runs)
+    await runs.ask("a", suspend=True)
+    runs.end_pods()
+    await runs.settle()
+    assert not runs.order(old).runs
+    runs.change_model(seqLen=128)
+    await runs.ask("a", suspend=False)
+    assert pool(runs) != old
+    assert [run.uid for run in runs.order(pool(runs)).runs] == ["uid-team-a"]
+
+
+async def test_an_idle_pool_is_deleted_after_its_time_and_comes_back(runs: SharedRuns) -> None:
+    runs.change_model(sharing={"mode": "Namespace", "idleSeconds": 60})
+    await runs.start("a")
+    name = pool(runs)
+    await runs.ask("a", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    await runs.settle(after=59)
+    assert runs.pool_objects(name) == POOL
+    assert not next(iter(runs.sidecars.orders.values())).runs, "the ended run has no access"
+    await runs.settle(after=2)
+    assert runs.pool_objects(name) == []
+    await runs.arrive("b")
+    assert pool(runs, "b") == name
+    assert runs.pool_objects(name) == POOL
+
+
+async def test_a_new_run_within_the_time_begins_it_again(runs: SharedRuns) -> None:
+    runs.change_model(sharing={"mode": "Namespace", "idleSeconds": 60})
+    await runs.start("a")
+    await runs.ask("a", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    await runs.settle(after=50)
+    await runs.start("b")
+    await runs.settle(after=50)
+    await runs.ask("b", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    await runs.settle(after=50)
+    assert runs.pool_objects(pool(runs, "b")) == POOL
+    await runs.settle(after=11)
+    assert runs.pool_objects(pool(runs, "b")) == []
+
+
+async def test_a_pool_without_its_model_is_deleted_as_well(runs: SharedRuns) -> None:
+    await runs.start("a")
+    del runs.cluster.objects["RLModel", "", "tiny-model"]
+    await runs.settle()
+    assert runs.pool_objects(pool(runs)) == POOL, "its run trains on"
+    assert len(runs.order(pool(runs)).runs) == 1
+    await runs.ask("a", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    await runs.settle(after=601)
+    assert runs.pool_objects(pool(runs)) == []
+
+
+async def test_a_run_leaves_a_pool_that_cannot_be_created_any_more(runs: SharedRuns) -> None:
+    await runs.start("a")
+    old = pool(runs)
+    runs.change_model(seqLen=128)
+    del runs.cluster.objects["Deployment", "team", old]
+    await runs.look("a")
+    status = runs.status("a")
+    assert (status["runRestarts"], status.get("runRestartsTowardMax", 0)) == (1, 0)
+    assert "PoolReplaced" in status["message"]
+    runs.end_pods()
+    await runs.settle(after=30)
+    assert pool(runs) != old
+
+
+async def test_a_deleted_deployment_comes_back_while_the_model_is_the_same(runs: SharedRuns) -> None:
+    await runs.start("a")
+    del runs.cluster.objects["Deployment", "team", pool(runs)]
+    await runs.settle()
+    assert runs.pool_objects(pool(runs)) == POOL
+    assert runs.status("a")["attempt"] == 1
+
+
+async def test_the_usage_of_a_run_has_only_its_own_gpus() -> None:
+    runs = SharedRuns(model=shared_model(trainer={"gpus": 2}, inference={"gpus": 4}))
+    await runs.start("a")
+    assert runs.status("a")["resolved"]["gpus"] == 2
+
+
+async def test_a_settled_pool_is_not_written_again(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    writes = runs.cluster.writes
+    for _ in range(3):
+        await runs.settle(after=20)
+    assert runs.cluster.writes == writes

@@ -1,0 +1,158 @@
+"""What a shared pool has in the cluster."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from rlrun.api.model import RLModelSpec, Sharing
+from rlrun.constants import RUN_LABEL
+from rlrun.kube.objects import Obj
+from rlrun.protocol.shared_pool import MAX_RUNS, PooledRun, PoolOrder
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.serving_pool import PoolIdentity, differs
+from rlrun_operator.resources.shared_pool import pool_named, shared_pool, shared_pool_children
+
+from tests.support.built_children import BASE, HUB, POOL, SOURCES, container_of, variables
+
+SHARED: Obj = {"mode": "Namespace", "maxRuns": 4, "engines": 2}
+RUN = PooledRun(uid="uid-1", token_digest="0" * 64, policies="s3://rlrun/team/uid-1/policy", max_requests=256)
+ORDER = PoolOrder(base="a/b", runs=[RUN], grant="signed")
+TOKEN = "token-of-the-pool"
+
+
+def model(**spec: Any) -> RLModelSpec:
+    return RLModelSpec.model_validate({"id": "a/b", "source": SOURCES[0], "seqLen": 512, "sharing": SHARED, **spec})
+
+
+def platform(**settings: Any) -> OperatorSettings:
+    return OperatorSettings.model_validate({"s3": BASE, **settings})
+
+
+def build(settings: OperatorSettings | None = None, order: PoolOrder = ORDER, **spec: Any) -> dict[str, Obj]:
+    """The objects of a shared pool by kind."""
+    full, catalog = settings or platform(), model(**spec)
+    pool = shared_pool("team", catalog, full)
+    storage = StorageAccess(full, b"k" * 32, "team", pool.name)
+    return {c["kind"]: c for c in shared_pool_children(pool, full, catalog, storage, TOKEN, order)}
+
+
+def container(found: dict[str, Obj], name: str) -> Obj:
+    return container_of(found["Deployment"]["spec"]["template"], name)
+
+
+def test_the_engine_accepts_the_runs_in_the_order_and_not_one_key() -> None:
+    found = build(inference={"env": [{"name": "VLLM_API_KEY", "value": "mine"}]})
+    env = variables(container(found, "vllm"))
+    secret = found["Secret"]["metadata"]["name"]
+    assert env["RLRUN_TOKEN"] == {"secretKeyRef": {"name": secret, "key": "RLRUN_TOKEN"}}
+    assert env["RLRUN_POOL_ORDER_FILE"] == "/adapters/.pool-order.json"
+    assert env["RLRUN_OPEN_PATHS"] == "/health", "metrics name the policies of all runs"
+    assert not {"VLLM_API_KEY", "RLRUN_POOL_API_KEY", "RLRUN_POOL_SERVER_KEY"} & env.keys()
+
+
+def test_a_model_cannot_set_the_variables_of_the_middleware() -> None:
+    names = ("RLRUN_POOL_ORDER_FILE", "RLRUN_MAX_LORAS", "RLRUN_OPEN_PATHS", "RLRUN_TOKEN")
+    env = [{"name": name, "value": "forged"} for name in names]
+    entries = container(build(inference={"env": env}), "vllm")["env"]
+    assert [e["name"] for e in entries if e.get("value") == "forged"] == []
+    assert all(sum(e["name"] == name for e in entries) == 1 for name in names)
+
+
+@pytest.mark.parametrize(("runs", "gpu", "cpu"), [(1, "3", "12"), (8, "24", "96"), (64, "32", "768")])
+def test_each_slot_has_three_policies_on_the_gpu_and_twelve_in_memory(runs: int, gpu: str, cpu: str) -> None:
+    vllm = container(build(sharing={**SHARED, "maxRuns": runs}), "vllm")
+    args = vllm["args"]
+    assert [args[args.index(f"--max-{name}") + 1] for name in ("loras", "cpu-loras")] == [gpu, cpu]
+    assert variables(vllm)["RLRUN_MAX_LORAS"] == gpu
+
+
+def test_the_sidecar_starts_from_the_order_in_the_secret_and_has_no_grant_in_a_variable() -> None:
+    found = build()
+    sidecar = container(found, "sidecar")
+    given, secret = variables(sidecar), found["Secret"]
+    assert sidecar["command"] == ["python", "-m", "rlrun_adapter_sidecar.pools"]
+    assert given["RLRUN_ADAPTERS_DIR"] == "/adapters"
+    assert "RLRUN_STORAGE_GRANT" not in given
+    assert {m["name"]: m["mountPath"] for m in sidecar["volumeMounts"]}["order"] == "/etc/rlrun/pool"
+    volumes = {v["name"]: v for v in found["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    source = volumes["order"]["secret"]
+    assert source["secretName"] == secret["metadata"]["name"]
+    # The engine's user code never sees the token through this volume.
+    assert source["items"] == [{"key": "pool-order.json", "path": "pool-order.json"}]
+    assert PoolOrder.model_validate_json(base64.b64decode(secret["data"]["pool-order.json"])) == ORDER
+    assert base64.b64decode(secret["data"]["RLRUN_TOKEN"]).decode() == TOKEN
+
+
+def test_the_pool_has_its_number_of_engines_and_a_service_that_lists_them() -> None:
+    found = build(inference={"replicas": 7})
+    assert found["Deployment"]["spec"]["replicas"] == 2
+    service = found["Service"]["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    assert {p["name"]: p["port"] for p in service["ports"]} == {"openai": 8000, "sidecar": 8001}
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+    assert found["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert RUN_LABEL not in labels, "no run counts these pods as its own"
+
+
+def test_orchestrators_reach_the_engines_and_user_code_does_not() -> None:
+    policy = build(platform(leaseNamespace="home"))["NetworkPolicy"]["spec"]
+    asking, ordering = policy["ingress"]
+    assert asking["from"] == [{"podSelector": {"matchLabels": {"rlrun.dev/role": "orchestrator"}}}]
+    assert [p["port"] for p in asking["ports"]] == [8000, 8001]
+    assert ordering["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "home"}}}]
+    assert [p["port"] for p in ordering["ports"]] == [8001]
+    assert policy["egress"] == [{}]
+
+
+def test_with_limited_egress_the_sidecar_reaches_the_trainers_of_runs() -> None:
+    policy = build(platform(modelEgress=[{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]))["NetworkPolicy"]["spec"]
+    trainers = {"podSelector": {"matchLabels": {"rlrun.dev/role": "trainer"}}}
+    assert {"to": [trainers], "ports": [{"port": 8080, "protocol": "TCP"}]} in policy["egress"]
+    assert {} not in policy["egress"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": HUB},
+        {"seqLen": 1024},
+        {"lora": {"rank": 64}},
+        {"inference": {"gpus": 2}},
+        {"sharing": {**SHARED, "maxRuns": 5}},
+        {"sharing": {**SHARED, "maxRuns": 63}},
+        {"sharing": {**SHARED, "engines": 3}},
+    ],
+    ids=json.dumps,
+)
+def test_another_template_is_another_pool(change: Obj) -> None:
+    assert shared_pool("team", model(**change), platform()) != shared_pool("team", model(), platform())
+
+
+def test_other_settings_are_another_pool_and_other_trainers_are_not() -> None:
+    pool = shared_pool("team", model(), platform())
+    assert shared_pool("team", model(), platform(imagePullSecrets=["pull"])) != pool
+    assert shared_pool("team", model(trainer={"nodes": 2}), platform()) == pool
+    assert shared_pool("team", model(sharing={**SHARED, "idleSeconds": 1}), platform()) == pool
+    assert shared_pool("other", model(), platform()).name == pool.name
+
+
+def test_the_name_of_a_pool_has_model_and_digest_and_is_never_that_of_a_serving_pool() -> None:
+    pool = shared_pool("team", model(), platform())
+    assert pool.name == f"rlpool-a-b-{pool.digest}"
+    assert pool_named("team", "a/b", pool.name) == pool
+    assert pool.name != POOL.name
+    assert len(PoolIdentity("team", "x" * 200, "0" * 8).name) <= 63
+
+
+def test_a_new_run_changes_the_secret_only() -> None:
+    before = build()
+    after = build(order=ORDER.model_copy(update={"runs": []}))
+    assert [kind for kind in after if differs(after[kind], before[kind])] == ["Secret"]
+
+
+def test_the_schema_allows_as_many_runs_as_an_order() -> None:
+    (limit,) = (m.le for m in Sharing.model_fields["max_runs"].metadata if hasattr(m, "le"))
+    assert limit == MAX_RUNS

@@ -1,0 +1,128 @@
+"""Which shared pools the controller reconciles, and the messages to their sidecars."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from rlrun.constants import SERVING_LABEL
+from rlrun.kube.kinds import RLRUN
+from rlrun.kube.objects import Obj
+from rlrun.protocol.shared_pool import PoolOrder
+from rlrun.service.access import token_middleware
+from rlrun.service.errors import RequestRejected
+from rlrun.service.server import json_response, read_model
+from rlrun_operator.cluster.informers import CachedRun, convert
+from rlrun_operator.cluster.runs import RunObjects
+from rlrun_operator.controller.observer import Observer
+from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_token
+from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.serving.reconciler import ServingController, key_of
+from rlrun_operator.serving.sidecar_client import PoolSidecarClient
+
+from tests.support.clocks import Clock
+from tests.support.cluster_objects import run_object
+from tests.support.fake_artifacts import FakeArtifacts
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_poller import FakePoller
+from tests.support.informer_feed import InformerFeed
+from tests.support.operator_world import SETTINGS
+
+KEY = b"k" * 32
+POOL = PoolIdentity("team", "tiny/model", "0123abcd")
+OTHER = PoolIdentity("team", "tiny/model", "11111111")
+POD = {
+    "metadata": {"name": "pod", "namespace": "team", "labels": {SERVING_LABEL: POOL.name}},
+    "status": {"podIP": "10.0.0.1"},
+}
+ORDER = PoolOrder(base="tiny/model", runs=[])
+
+
+def run(name: str = "a", phase: str = "Running", pool: PoolIdentity | None = POOL) -> Obj:
+    status: Obj = {"phase": phase} | ({"pool": {"name": pool.name}} if pool else {})
+    return run_object(name, uid=f"uid-{name}") | {"status": status}
+
+
+def cached(obj: Obj) -> CachedRun:
+    found = convert(RLRUN, obj)
+    assert isinstance(found, CachedRun)
+    return found
+
+
+def controller(objects: RunObjects) -> ServingController:
+    observer = Observer(objects, FakeArtifacts(), FakePoller(), SETTINGS)
+    return ServingController(objects, observer, SETTINGS, KEY, Clock())
+
+
+def taken(pools: ServingController) -> list[PoolIdentity]:
+    """The queued pools."""
+    found: list[PoolIdentity] = []
+    while (key := pools._queue._take()) is not None:
+        pools._queue.finish(key)
+        found.append(key)
+    return sorted(found)
+
+
+async def test_a_pool_is_reconciled_when_a_run_joins_or_leaves_it_and_not_with_each_step() -> None:
+    pools = controller(RunObjects(FakeCluster()))
+    pools.on_run(cached(run(phase="Pending")))
+    assert taken(pools) == [POOL]
+    pools.on_run(cached(run(phase="Pending")))
+    assert taken(pools) == []
+    pools.on_run(cached(run(phase="Pending", pool=OTHER)))
+    assert taken(pools) == [POOL, OTHER], "the old one as well"
+    pools.on_run(cached(run(phase="Completed", pool=OTHER)))
+    assert taken(pools) == [OTHER]
+    pools.on_run(cached(run("b")))
+    pools.on_run(cached(run("b")), is_deleted=True)
+    assert taken(pools) == [POOL]
+    pools.on_run(cached(run("c", pool=None)))
+    assert taken(pools) == []
+    await pools.close()
+
+
+@pytest.mark.parametrize("has_informers", [False, True])
+async def test_pools_are_found_from_runs_and_from_their_objects(has_informers: bool) -> None:
+    account: Obj = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {
+            "name": OTHER.name,
+            "namespace": "team",
+            "uid": "account",
+            "labels": OTHER.labels(),
+            "annotations": {"rlrun.dev/model": "tiny/model"},
+        },
+    }
+    assert key_of(account) == OTHER
+    cluster = FakeCluster(run(), run("done", "Failed", PoolIdentity("team", "tiny/model", "22222222")), account)
+    objects = RunObjects(cluster, InformerFeed(cluster).informers if has_informers else None)
+    assert [r["metadata"]["name"] for r in await objects.runs_of_pool("team", POOL.name)] == ["a"]
+    assert await objects.runs_of_pool("other", POOL.name) == []
+    pools = controller(objects)
+    resync = asyncio.create_task(pools._resync())
+    await asyncio.sleep(0.05)
+    resync.cancel()
+    assert taken(pools) == [POOL, OTHER]
+    await pools.close()
+
+
+async def test_an_order_is_sent_with_the_token_of_the_shared_pool() -> None:
+    async def accept(request: web.Request) -> web.Response:
+        return json_response(await read_model(request, PoolOrder))
+
+    token = shared_pool_token(KEY, "team", POOL.name)
+    assert token != pool_token(KEY, "team", POOL.name)
+    app = web.Application(middlewares=[token_middleware(token)])
+    app.add_routes([web.put("/pool-order", accept)])
+    server = TestServer(app)
+    await server.start_server()
+    sidecars, other = (PoolSidecarClient(f"http://127.0.0.1:{server.port}/adapters", key) for key in (KEY, b"x" * 32))
+    try:
+        assert await sidecars.push_order(POD, ORDER) == ORDER
+        with pytest.raises(RequestRejected, match="token"):
+            await other.push_order(POD, ORDER)
+    finally:
+        await sidecars.close()
+        await other.close()
+        await server.close()
