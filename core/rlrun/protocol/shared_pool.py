@@ -40,12 +40,17 @@ class PooledRun(Schema):
     """Folder of the run's policies in S3, s3://bucket/path. The run may load policies from it only."""
     max_requests: int = Field(ge=1, le=65_536)
     """Maximum number of the run's requests that one engine processes at the same time."""
+    trainer_grant: str = Field(default="", max_length=MAX_GRANT)
+    """Signed StorageGrant with which the pool's trainer reads and writes the run's folder."""
 
 
 class PoolOrder(Schema):
-    """Complete list of the runs of a shared pool."""
+    """Complete list of the runs of a shared pool.
 
-    wire_limits = InputLimits(values=8 * MAX_RUNS)
+    Engines and trainer each get the part with their own grants (`for_engines`, `for_trainer`).
+    """
+
+    wire_limits = InputLimits(size=(MAX_RUNS + 1) * MAX_GRANT + 1024**2, values=8 * MAX_RUNS)
 
     base: Text
     """Id of the base model, which every run may sample from."""
@@ -62,6 +67,16 @@ class PoolOrder(Schema):
             if len(set(values)) != len(values):
                 raise ValueError(f"two runs have the same {name}")
         return self
+
+
+def for_engines(order: PoolOrder) -> PoolOrder:
+    """Return the order for the sidecars of engines, which has no grants of trainers."""
+    return order.model_copy(update={"runs": [run.model_copy(update={"trainer_grant": ""}) for run in order.runs]})
+
+
+def for_trainer(order: PoolOrder) -> PoolOrder:
+    """Return the order for the pool's trainer, which has no grant of the engines."""
+    return order.model_copy(update={"grant": ""})
 
 
 def engine_name(uid: str, policy: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 from rlrun.constants import Reason
 from rlrun.protocol.policy import NAME
-from rlrun.protocol.shared_pool import ORDER_FILE, PooledRun, PoolOrder, uid_of
+from rlrun.protocol.shared_pool import ORDER_FILE, PooledRun, PoolOrder, for_engines, uid_of
 from rlrun.service.backoff import Backoff
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri
@@ -132,8 +132,9 @@ class PoolRuns:
 
     def _write(self, order: PoolOrder) -> None:
         """Write the order for the engine's middleware, which may run as another user. The engine needs no grant."""
+        content = for_engines(order).model_copy(update={"grant": ""})
         temporary = self._folder / f"{ORDER_FILE}.tmp"
-        temporary.write_text(order.model_copy(update={"grant": ""}).model_dump_json(by_alias=True), encoding="utf-8")
+        temporary.write_text(content.model_dump_json(by_alias=True), encoding="utf-8")
         temporary.chmod(0o644)
         temporary.replace(self._folder / ORDER_FILE)
 

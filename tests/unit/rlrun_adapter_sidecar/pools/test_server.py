@@ -41,9 +41,11 @@ async def test_probes_and_metrics_need_no_token(pool: Pool) -> None:
 
 
 async def test_the_response_is_the_order_and_the_file_for_the_engine_has_no_grant(pool: Pool) -> None:
-    status, body = await pool.order(ONE)
+    run = ONE.entry.model_copy(update={"trainer_grant": "of the trainer"})
+    order = order_of().model_copy(update={"runs": [run]})
+    status, body = await pool.call(POOL_TOKEN, "PUT", "/pool-order", order.to_json_dict())
     assert status == 200
-    assert PoolOrder.model_validate(body) == order_of(ONE)
+    assert PoolOrder.model_validate(body) == order
     assert pool.store.grant == GRANT
     file = pool.folder / ORDER_FILE
     assert json.loads(file.read_text()) == {"base": "base", "runs": [ONE.entry.to_json_dict()], "grant": ""}
