@@ -86,7 +86,8 @@ class SharedRuns:
             "order": ("PUT", f"{sidecar}/pool-order", {}, json.dumps({"base": base, "runs": []})),
             "no object": ("POST", completions, {"X-Rlrun-Model": base}, "[]"),
         }
-        pod = f"replicaset/{NAMES[0]}-orchestrator"
+        selector = f"rlrun.dev/run={NAMES[0]},rlrun.dev/role=orchestrator"
+        pod = self.platform.kubectl.list("pods", self.namespace, selector)[0]["metadata"]["name"]
         command = ("exec", "-n", self.namespace, pod, "--", "python", "-c", REQUESTS, json.dumps(requests))
         answers: dict[str, int] = json.loads(self.platform.kubectl(*command))
         return answers
@@ -136,7 +137,7 @@ def test_two_runs_train_on_one_engine(shared: SharedRuns, model: str, neighbours
 
 def test_a_lost_engine_restarts_no_run(shared: SharedRuns) -> None:
     assert [run["status"].get("restarts", 0) for run in shared.runs] == [0, 0]
-    assert all(run["status"]["phase"] == "Succeeded" for run in shared.runs)
+    assert all(run["status"]["phase"] == "Completed" for run in shared.runs)
 
 
 def test_a_run_reaches_only_its_own_policies(shared: SharedRuns) -> None:
@@ -157,7 +158,7 @@ def test_a_run_waits_for_a_place_and_the_pool_ends_when_it_is_idle(shared: Share
     kubectl = shared.platform.kubectl
     assert shared.full == "PoolFull"
     done = follow(kubectl, "three", shared.namespace, SECONDS)
-    assert done["status"]["phase"] == "Succeeded"
+    assert done["status"]["phase"] == "Completed"
     gone = lambda: not kubectl.list("deployments", shared.namespace, POOL_LABEL)  # noqa: E731
     wait_for("the end of the idle pool", gone, IDLE_SECONDS + 90)
     assert not kubectl.list("secrets", shared.namespace, POOL_LABEL)
@@ -174,6 +175,6 @@ def test_a_dedicated_run_of_a_shared_model_has_its_own_engine(
     run["spec"]["infrastructure"] = {**run["spec"].get("infrastructure", {}), "dedicated": True}
     kubectl.apply(run)
     done = follow(kubectl, "own", namespace, SECONDS)
-    assert done["status"]["phase"] == "Succeeded"
+    assert done["status"]["phase"] == "Completed"
     assert "pool" not in done["status"]
     assert not kubectl.list("deployments", namespace, POOL_LABEL)

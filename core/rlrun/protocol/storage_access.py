@@ -3,13 +3,15 @@
 A process describes an S3 request to rlrun-server and receives the headers that sign it (AWS Signature Version 4); the
 request itself, with its data, goes directly to S3. This is the remote signing of Apache Iceberg's REST catalog. The
 projected ServiceAccount token identifies the pod (its audience names run and role), and the grant, which the operator
-has signed, defines what this role of the run may use.
+has signed, defines what this role of the run may use. A process of a shared pool works for several runs: it holds one
+grant per run, all of which require the pool's token.
 """
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
@@ -34,6 +36,10 @@ PAYLOAD_HASH = "x-amz-content-sha256"
 MAX_HEADERS = 32
 MAX_URL = 4096
 MAX_GRANT = 65536
+MAX_GRANT_LIFETIME = timedelta(hours=2)
+"""Maximum time between now and the end of a grant that ends."""
+CLOCK_TOLERANCE = timedelta(seconds=60)
+"""Difference between the clocks of operator and rlrun-server up to which the end of a grant is checked correctly."""
 MAX_BATCH = 32
 """Maximum number of requests in a batch."""
 MAX_FOLDERS = 1024
@@ -73,11 +79,23 @@ class StorageGrant(Schema):
     """Other folders that may be read: a base model, the checkpoint of a warm start, environment packages."""
     listable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)
     """Other folders that may be listed, but not read: those of the owners of environment packages."""
+    # Grants without these fields have the same bytes as before the fields existed, so servers of both versions accept
+    # them. An older server refuses every grant with one of them as unknown fields.
+    holder: Text = Field(default="", exclude_if=lambda value: not value)
+    """Name of the pool in the same namespace whose process uses the grant. If empty, a process of the owner does."""
+    ends: AwareDatetime | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Time at which the grant ends, in whole seconds of UTC. Required with a holder. None for no end."""
+
+    @model_validator(mode="after")
+    def _held_grant_ends(self) -> "StorageGrant":
+        if self.holder and self.ends is None:
+            raise ValueError("a grant with a holder must have an end")
+        return self
 
     @property
     def audience(self) -> str:
         """Audience of the token that must accompany the grant."""
-        return f"rlrun/{self.owner}/{self.role}"
+        return f"rlrun/{self.holder or self.owner}/{self.role}"
 
 
 class RequestToSign(Schema):

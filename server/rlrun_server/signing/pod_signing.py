@@ -2,11 +2,18 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from rlrun.constants import Reason
 from rlrun.kube.errors import ApiError
 from rlrun.protocol import signed_text
-from rlrun.protocol.storage_access import RequestToSign, SignedHeaders, StorageGrant
+from rlrun.protocol.storage_access import (
+    CLOCK_TOLERANCE,
+    MAX_GRANT_LIFETIME,
+    RequestToSign,
+    SignedHeaders,
+    StorageGrant,
+)
 from rlrun.service.errors import ProblemError
 from rlrun.storage.errors import StoreError
 
@@ -37,7 +44,10 @@ class Signing:
         keys: Callable[[], Sequence[bytes]],
         clock: Callable[[], float],
         safety: StoreSafety,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`clock` is monotonic, in seconds. `now` is compared with the ends of grants."""
+        self._now = now
         self._safety = safety
         self._signer = signer
         self._reviews = reviews
@@ -53,7 +63,9 @@ class Signing:
         if grant is None:
             SIGNATURES.labels("unknown", "grant").inc(len(requests))
             raise ProblemError.of(
-                403, Reason.STORAGE_ACCESS_DENIED, "The grant is not signed by this platform's operator."
+                403,
+                Reason.STORAGE_ACCESS_DENIED,
+                "The grant is not signed by this platform's operator, or not valid for this version of rlrun-server.",
             )
         outcome = "error"
         try:
@@ -69,6 +81,7 @@ class Signing:
     async def _sign_for(
         self, grant: StorageGrant, token: str, requests: Sequence[RequestToSign]
     ) -> list[SignedHeaders]:
+        self._check_end(grant)
         if not self._signatures.allow(grant.namespace, self._clock(), len(requests)):
             raise _too_many(grant)
         await self._check_token(grant, token)
@@ -83,6 +96,19 @@ class Signing:
             ) from error
         except CredentialsMissing as error:
             raise ProblemError.of(503, Reason.S3_CREDENTIALS_MISSING, str(error)) from error
+
+    def _check_end(self, grant: StorageGrant) -> None:
+        """Raise ProblemError if the grant has ended, or ends later than any grant that is signed now. Clients retry."""
+        now = self._now()
+        if grant.ends is None or -CLOCK_TOLERANCE < grant.ends - now <= MAX_GRANT_LIFETIME + CLOCK_TOLERANCE:
+            return
+        times = f"{grant.ends.isoformat()}; rlrun-server's time is {now.isoformat(timespec='seconds')}"
+        message = (
+            f"The grant ended at {times}. Retry with the current grant, which the operator renews every 30 minutes."
+            if grant.ends <= now
+            else f"The grant ends more than 2 hours from now, at {times}. Check the clocks of the cluster's nodes."
+        )
+        raise ProblemError.of(401, Reason.TOKEN_INVALID, message)
 
     def _admit(self, grant: StorageGrant, asked: RequestToSign) -> RequestToSign:
         """Check the request, and return it with the headers that its signature must cover. Raises RequestNotAllowed."""

@@ -7,12 +7,14 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import (
     GRANT_VARIABLE,
+    MAX_GRANT_LIFETIME,
     SERVER_AUTHORITY_VARIABLE,
     SERVER_VARIABLE,
     TOKEN_DIR,
@@ -28,6 +30,9 @@ from rlrun_operator.resources.base.naming import RunIdentity
 TOKEN_SECONDS = 3600
 """Lifetime of a token in seconds. The kubelet renews it in time, and the token of a deleted pod is invalid immediately.
 """
+
+RENEWAL_SECONDS = 1800
+"""Interval in seconds at which grants that end are renewed."""
 
 
 def grant_key_secret_name(lease_name: str) -> str:
@@ -99,6 +104,24 @@ class StorageAccess:
             folder=self.folder,
             readable=list(readable),
             listable=list(listable),
+        )
+        return signed_text.sign(content, self.key)
+
+    def held_grant(self, role: StorageRole, holder: str, now: datetime, readable: Sequence[str] = ()) -> str:
+        """Return the signed grant for a process of the pool `holder`, valid for at least 90 minutes.
+
+        Its end depends on the interval of RENEWAL_SECONDS that contains `now`, so equal inputs within one interval give
+        equal grants, and an order is sent again only in the next interval.
+        """
+        begin = now.timestamp() // RENEWAL_SECONDS * RENEWAL_SECONDS
+        content = StorageGrant(
+            namespace=self.namespace,
+            owner=self.owner,
+            role=role,
+            folder=self.folder,
+            readable=list(readable),
+            holder=holder,
+            ends=datetime.fromtimestamp(begin, UTC) + MAX_GRANT_LIFETIME,
         )
         return signed_text.sign(content, self.key)
 

@@ -4,14 +4,21 @@ import asyncio
 import os
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import urllib3
 from botocore.awsrequest import AWSRequest
 from rlrun.api.base.schema import Schema
-from rlrun.protocol.storage_access import SERVER_AUTHORITY_VARIABLE, SERVER_VARIABLE, SignBatchRequest, StorageRole
+from rlrun.protocol import signed_text
+from rlrun.protocol.storage_access import (
+    SERVER_AUTHORITY_VARIABLE,
+    SERVER_VARIABLE,
+    SignBatchRequest,
+    StorageGrant,
+    StorageRole,
+)
 from rlrun.storage import remote_signer
 from rlrun.storage.errors import StorageServerUnavailable, StoreError
 from rlrun.storage.layout import MANIFEST, S3Uri
@@ -24,7 +31,7 @@ from rlrun_orchestrator.inference.gateway.environment_packages import PackageMis
 from rlrun_orchestrator.inference.gateway.package_pins import PackageRef
 
 from tests.support.seaweedfs import S3Server
-from tests.support.signing_server import SigningServer, signing_server
+from tests.support.signing_server import KEY, NAMESPACE, SigningServer, signing_server
 
 
 @pytest.fixture
@@ -147,6 +154,35 @@ def test_other_roles_and_runs_are_refused(server: SigningServer, run: S3Uri, sto
     assert inference.get_bytes(run / "policy/v1/w") == b"policy"
     with pytest.raises(AccessDenied):
         inference.put_bytes(run / "policy/v1/w", b"forged")
+
+
+def held_grant(run: S3Uri, left: timedelta) -> str:
+    """Return the grant with which a trainer of `pool-a` works for a run."""
+    ends = datetime.now(UTC).replace(microsecond=0) + left
+    content = StorageGrant(
+        namespace=NAMESPACE, owner=run.key, role=StorageRole.trainer, folder=str(run), holder="pool-a", ends=ends
+    )
+    return signed_text.sign(content, KEY)
+
+
+def test_the_stores_of_a_pools_trainer_have_one_token_and_the_grants_of_their_runs(
+    server: SigningServer, run: S3Uri
+) -> None:
+    other = S3Uri(run.bucket, f"team/{uuid.uuid4().hex}")
+    variables = server.variables(StorageRole.trainer, "", owner="pool-a")
+    mine, others = (Store.of_process(variables) for _ in range(2))
+    mine.use_grant(held_grant(run, timedelta(hours=1)))
+    others.use_grant(held_grant(other, timedelta(hours=1)))
+    mine.put_bytes(run / "policy/v1/w", b"mine")
+    others.put_bytes(other / "policy/v1/w", b"others")
+    with pytest.raises(AccessDenied, match="The trainer may not write"):
+        mine.put_bytes(other / "policy/v1/w", b"forged")
+    assert others.get_bytes(other / "policy/v1/w") == b"others"
+    mine.use_grant(held_grant(run, timedelta(hours=-1)))
+    with pytest.raises(StorageServerUnavailable, match="The grant ended at"):
+        mine.get_bytes(run / "policy/v1/w")
+    mine.use_grant(held_grant(run, timedelta(hours=2)))
+    assert mine.get_bytes(run / "policy/v1/w") == b"mine"
 
 
 def test_folders_of_others_are_read_if_the_grant_names_them(server: SigningServer, run: S3Uri, store: Store) -> None:
