@@ -20,6 +20,9 @@ UNIT: dict[str, list[str]] = {
     f"{OPERATOR}/pod_failures.py": ["tests/unit/rlrun_operator/planning/test_restarts.py"],
     f"{OPERATOR}/plan_run.py": [],
     f"{OPERATOR}/queue.py": [],
+    "operator/rlrun_operator/serving/shared_planner.py": [
+        "tests/unit/rlrun_operator/integration/test_shared_pools.py",
+    ],
     f"{OPERATOR}/kueue_admission.py": [],
     "server/rlrun_server/signing/permissions.py": [],
     "server/rlrun_server/signing/user_permissions.py": [],

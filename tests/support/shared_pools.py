@@ -72,7 +72,8 @@ class SharedRuns(QueuedRuns):
         """One reconcile of each pool, by an operator that remembers nothing."""
         again = None
         for key in sorted(self.pool_keys()):
-            objects = RunObjects(self.cluster)
+            feed = self.world.feed
+            objects = RunObjects(self.cluster, None if feed is None else feed.informers)
             settings = self.world.settings
             observer = Observer(objects, self.artifacts, FakePoller(), settings, storage_key=STORAGE_KEY)
             usage = PoolUsage(UsageLog(self.artifacts, USAGE_ROOT, "rlrun-system.rlrun"), observer.s3_variables)
@@ -94,6 +95,8 @@ class SharedRuns(QueuedRuns):
         self.clock.advance(after)
         for _ in range(rounds):
             before = self.cluster.writes
+            if self.world.feed is not None:
+                self.world.feed.deliver()
             await super().settle(rounds)
             await self.reconcile_pools()
             if self.cluster.writes == before:

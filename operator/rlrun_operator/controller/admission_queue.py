@@ -165,6 +165,7 @@ class AdmissionQueue:
             admitted = status.attempt_start_time or now
         known = entry.demand if entry is not None else self._stored_demand(stored)
         pool = None if entry is None else entry.pool
+        current = pool or _stored_pool(observation)
         if pool is None and status.pool is not None:
             # Only the request has the resources of the pool.
             known = None
@@ -178,16 +179,17 @@ class AdmissionQueue:
         if request is None:
             if admitted is not None and has_pods:
                 known = self._limited_resources(requests_of_pods(observation, now)) if known is None else known
-                pool = pool or _stored_pool(observation)
-                return self._admit(observation, admitted, known, pool, is_confirmed=is_confirmed)
+                return self._admit(observation, admitted, known, current, is_confirmed=is_confirmed)
             self._give_back(uid, observation)
             return None
         demand, new_pool = self._limited_resources(request.total), self._limited_pool(request.pool)
         grew = known is not None and any(demand[name] > known.get(name, 0) for name in demand)
-        moves = new_pool is not None and (pool is None or pool.key != new_pool.key)
+        moves = new_pool is not None and (current is None or current.key != new_pool.key)
         if admitted is not None and (has_pods or not (grew or moves)):
             kept = known if has_pods and known is not None else demand
-            return self._admit(observation, admitted, kept, new_pool, is_confirmed=is_confirmed)
+            return self._admit(
+                observation, admitted, kept, current if has_pods and moves else new_pool, is_confirmed=is_confirmed
+            )
         whole = self._limited_resources(request.with_pool.total)
         exceeded = exceeded_capacity(whole, self._limits, observation.namespace)
         if exceeded:

@@ -84,7 +84,6 @@ def attempt_start(status: RLRunStatus, now: datetime) -> StatusChange:
             "attempt_start_time": now,
             "next_restart_time": None,
             "components": [],
-            "pool": None,
         },
     )
 

@@ -127,7 +127,7 @@ def test_cluster_options_are_accepted_before_and_after_the_command(
 
 def test_wide_shows_more_columns(rlrun: Rlrun, runs: FakeCluster) -> None:
     header, _, oldest = rlrun("list", "-o", "wide").out.splitlines()
-    assert header.split()[-6:] == ["LAST-STEP", "ENVIRONMENT", "ATTEMPT", "POLICY", "CHECKPOINT", "AHEAD"]
+    assert header.split()[-7:] == ["LAST-STEP", "ENVIRONMENT", "ATTEMPT", "POLICY", "CHECKPOINT", "AHEAD", "POOL"]
     assert "me/reverse" in oldest
     assert rlrun("list", "-o", "table").out == rlrun("list").out
     assert rlrun("get", "first", "-o", "wide").out.splitlines()[0].split() == header.split()

@@ -3,7 +3,9 @@
 import hashlib
 
 import pytest
+from rlrun.api.usage import UsageRecord
 from rlrun.kube.errors import ApiError
+from rlrun.kube.kinds import RLRUN
 from rlrun.protocol import signed_text
 from rlrun.protocol.storage_access import StorageGrant
 from rlrun_operator.resources.access.run_tokens import run_token
@@ -95,6 +97,20 @@ async def test_the_run_names_its_pool_before_its_objects_are_written(runs: Share
     assert runs.started() == set()
     await runs.reconcile_pools()
     assert [run.uid for run in runs.order(pool(runs)).runs] == ["uid-team-a"]
+
+
+async def test_the_next_attempt_names_its_pool_before_its_objects_are_written(runs: SharedRuns) -> None:
+    await runs.start("a")
+    old = pool(runs)
+    runs.change_model(seqLen=128)
+    del runs.cluster.objects["Deployment", "team", old]
+    await runs.look("a")
+    runs.end_pods()
+    runs.clock.advance(30)
+    runs.cluster.answers["apply ConfigMap team/a-config"] = [ApiError(500, "InternalError", "no", action="")]
+    with pytest.raises(ApiError):
+        await runs.look("a", "a", "a")
+    assert pool(runs) != old
 
 
 @pytest.mark.proves("infrastructure.dedicated")
@@ -364,3 +380,62 @@ async def test_a_settled_pool_is_not_written_again(runs: SharedRuns) -> None:
     for _ in range(3):
         await runs.settle(after=20)
     assert runs.cluster.writes == writes
+
+
+async def test_an_operator_with_informers_creates_and_deletes_a_pool(runs: SharedRuns) -> None:
+    runs.world.follow()
+    await runs.start("a", "b")
+    await runs.settle()
+    assert runs.condition("a", "InferenceReady")["reason"] == "Ready"
+    assert len(runs.order(pool(runs)).runs) == 2
+    for name in "ab":
+        runs.change(name, stop=True)
+    await runs.settle()
+    runs.end_pods()
+    await runs.settle()
+    await runs.settle(after=601)
+    assert runs.pool_objects(pool(runs)) == []
+
+
+async def test_informers_that_lag_behind_delete_no_pool_with_a_run(runs: SharedRuns) -> None:
+    await runs.start("a")
+    await runs.ask("a", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    runs.clock.advance(601)
+    runs.add("b")
+    await runs.look("b")
+    feed = present(runs.world.follow().feed)
+    # The informer of this operator has not seen the new run.
+    feed.informers._informers[RLRUN, None]._by_name.pop(("team", "b"))
+    await runs.reconcile_pools()
+    assert runs.pool_objects(pool(runs, "b")) == POOL
+
+
+async def test_the_gpu_time_of_a_pool_is_recorded_for_the_pool() -> None:
+    runs = SharedRuns(model=shared_model(inference={"gpus": 2}, sharing={"engines": 3, "idleSeconds": 0}))
+    await runs.start("a")
+    name = pool(runs)
+    runs.clock.advance(60)
+    await runs.ask("a", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    lines = [line for content in runs.artifacts.usage.values() for line in content.splitlines()]
+    (record,) = (found for line in lines if (found := UsageRecord.model_validate_json(line)).name == name)
+    assert (record.kind, record.model, record.gpus) == ("ServingPool", MODEL, 6)
+    assert runs.pool_objects(name) == []
+
+
+async def test_a_run_whose_old_pods_still_run_takes_no_slot_of_the_new_pool() -> None:
+    runs = SharedRuns(model=shared_model(sharing={"mode": "Dedicated", "maxRuns": 1}))
+    await runs.start("a")
+    runs.change_model(sharing={"mode": "Namespace", "maxRuns": 1})
+    await runs.start("b")
+    runs.hold_pods()
+    await runs.ask("a", suspend=True)
+    await runs.ask("a", suspend=False)
+    assert runs.pool_of("a") is None
+    runs.end_pods()
+    await runs.settle()
+    assert runs.status("a")["reason"] == "PoolFull"
+    assert [run.uid for run in runs.order(pool(runs, "b")).runs] == ["uid-team-b"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rlrun_operator.config.settings import QueueSettings
 from rlrun_operator.planning.observation import RunKey
 from rlrun_operator.planning.queue import (
+    PoolSlots,
     QueuedRun,
     QueueLimits,
     QueuePosition,
@@ -311,3 +312,47 @@ def test_every_run_starts_while_others_keep_coming(seed: int, backfill: int) -> 
         if not any(one.uid in waiting for one in first):
             return
     raise AssertionError(f"still waiting: {[one.key.name for one in first if one.uid in waiting]}")
+
+
+def pooled(name: str, slots: int = 2, pool_gpus: int = 4, pool: str = "p", **more: Any) -> QueuedRun:
+    return run(name, pool=PoolSlots("a", pool, slots, gpus(pool_gpus)), **more)
+
+
+def test_a_full_pool_blocks_its_own_runs_only() -> None:
+    waiting = [
+        pooled("third", since=1),
+        pooled("fourth", since=2),
+        pooled("other", pool="q", since=3),
+        run("own", since=4),
+    ]
+    found = turns([pooled("one"), pooled("two")], waiting, limits())
+    assert admitted(found) == ["other", "own"]
+    assert [found[name].waits_for for name in ("third", "fourth")] == ["PoolFull", "PoolFull"]
+    assert found["fourth"].runs_ahead == 1
+
+
+def test_runs_get_the_slots_of_a_pool_in_the_order_of_the_queue() -> None:
+    waiting = [pooled("late", since=9), pooled("first", since=1), pooled("urgent", since=8, priority=5)]
+    assert admitted(turns([], waiting, limits())) == ["urgent", "first"]
+
+
+def test_a_pool_counts_once_and_a_run_that_is_known_by_its_pool_only_takes_a_slot() -> None:
+    both = [pooled("one", since=1), pooled("two", since=2)]
+    assert admitted(turns([], both, limits(6))) == ["one", "two"]
+    assert admitted(turns([], both, limits(5))) == ["one"]
+    assert admitted(turns([], both, limits(4))) == []
+    restored = run("restored", pool=PoolSlots("a", "p"))
+    assert admitted(turns([restored], both, limits())) == ["one"]
+
+
+def test_pools_of_two_namespaces_with_one_name_are_two() -> None:
+    there = run("there", namespace="b", pool=PoolSlots("b", "p", 1, {}))
+    assert admitted(turns([pooled("one"), pooled("two")], [there], limits())) == ["there"]
+
+
+def test_a_reserved_slot_is_not_given_to_a_run_behind() -> None:
+    # The first run waits for GPUs, and keeps its slot in strict order.
+    waiting = [pooled("first", slots=1, pool_gpus=0, since=1), pooled("second", slots=1, pool_gpus=0, since=2)]
+    waiting[0].demand = gpus(9)
+    found = turns([], waiting, limits(8))
+    assert [found[name].waits_for for name in ("first", "second")] == ["WaitingForCapacity", "PoolFull"]

@@ -11,10 +11,23 @@ from rlrun.kube.objects import Obj
 from rlrun.protocol.shared_pool import MAX_RUNS, PooledRun, PoolOrder
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
+from rlrun_operator.resources.network import network_policies
 from rlrun_operator.resources.serving_pool import PoolIdentity, differs
 from rlrun_operator.resources.shared_pool import pool_named, shared_pool, shared_pool_children
 
-from tests.support.built_children import BASE, HUB, POOL, SOURCES, container_of, variables
+from tests.support.built_children import (
+    BASE,
+    HUB,
+    IDENTITY,
+    POOL,
+    SETTINGS,
+    SOURCES,
+    container_of,
+    resolved,
+    templates,
+    variables,
+)
+from tests.support.built_children import build as build_run
 
 SHARED: Obj = {"mode": "Namespace", "maxRuns": 4, "engines": 2}
 RUN = PooledRun(uid="uid-1", token_digest="0" * 64, policies="s3://rlrun/team/uid-1/policy", max_requests=256)
@@ -58,6 +71,12 @@ def test_a_model_cannot_set_the_variables_of_the_middleware() -> None:
     entries = container(build(inference={"env": env}), "vllm")["env"]
     assert [e["name"] for e in entries if e.get("value") == "forged"] == []
     assert all(sum(e["name"] == name for e in entries) == 1 for name in names)
+
+
+def test_a_model_cannot_make_the_engine_of_a_run_read_an_order() -> None:
+    env = [{"name": name, "value": "forged"} for name in ("RLRUN_POOL_ORDER_FILE", "RLRUN_MAX_LORAS")]
+    engine = container_of(templates(build_run({"inference": {"env": env}}))["reverse-inference"], "vllm")
+    assert "forged" not in variables(engine).values()
 
 
 @pytest.mark.parametrize(("runs", "gpu", "cpu"), [(1, "3", "12"), (8, "24", "96"), (64, "32", "768")])
@@ -156,3 +175,15 @@ def test_a_new_run_changes_the_secret_only() -> None:
 def test_the_schema_allows_as_many_runs_as_an_order() -> None:
     (limit,) = (m.le for m in Sharing.model_fields["max_runs"].metadata if hasattr(m, "le"))
     assert limit == MAX_RUNS
+
+
+def test_the_sidecars_of_its_pool_reach_the_trainer_of_a_run() -> None:
+    own = resolved()
+    pooled = own.model_copy(update={"endpoints": own.endpoints.model_copy(update={"pool": "rlpool-a-b-0"})})
+    for run, labels in ((own, {"rlrun.dev/run": "reverse", "rlrun.dev/role": "inference"}), (pooled, SERVED)):
+        processes = network_policies(IDENTITY, SETTINGS, run)[1]["spec"]
+        rule = {"from": [{"podSelector": {"matchLabels": labels}}], "ports": [{"port": 8080, "protocol": "TCP"}]}
+        assert rule in processes["ingress"]
+
+
+SERVED = {"rlrun.dev/serving": "rlpool-a-b-0"}

@@ -5,10 +5,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.constants import SERVING_LABEL
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
+from rlrun.protocol.shared_pool import PoolOrder
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import RequestRejected
-from rlrun.service.server import json_response
-from rlrun_operator.resources.access.run_tokens import pool_token, run_token
+from rlrun.service.server import json_response, read_model
+from rlrun_operator.resources.access.run_tokens import pool_token, run_token, shared_pool_token
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
@@ -18,6 +19,9 @@ POD = {
     "metadata": {"name": "pod", "namespace": POOL.namespace, "labels": {SERVING_LABEL: POOL.name}},
     "status": {"podIP": "10.0.0.1"},
 }
+SHARED = PoolIdentity("team", "a/b", "0123abcd")
+POD_OF_RUNS = {**POD, "metadata": {"name": "pod", "namespace": "team", "labels": {SERVING_LABEL: SHARED.name}}}
+RUNS = PoolOrder(base="a/b", runs=[])
 ORDER = DesiredAdapters(base="a/b", adapters=[])
 
 
@@ -35,6 +39,27 @@ async def test_the_operator_sends_the_token_of_the_pods_pool() -> None:
         assert (await sidecars.push_desired(POD, ORDER)).order == ORDER
         with pytest.raises(RequestRejected, match="token"):
             await other.push_desired(POD, ORDER)
+    finally:
+        await sidecars.close()
+        await other.close()
+        await server.close()
+
+
+async def test_an_order_is_sent_with_the_token_of_the_shared_pool() -> None:
+    async def accept(request: web.Request) -> web.Response:
+        return json_response(await read_model(request, PoolOrder))
+
+    token = shared_pool_token(KEY, "team", SHARED.name)
+    assert token != pool_token(KEY, "team", SHARED.name)
+    app = web.Application(middlewares=[token_middleware(token)])
+    app.add_routes([web.put("/pool-order", accept)])
+    server = TestServer(app)
+    await server.start_server()
+    sidecars, other = (PoolSidecarClient(f"http://127.0.0.1:{server.port}/adapters", key) for key in (KEY, b"x" * 32))
+    try:
+        assert await sidecars.push_order(POD_OF_RUNS, RUNS) == RUNS
+        with pytest.raises(RequestRejected, match="token"):
+            await other.push_order(POD_OF_RUNS, RUNS)
     finally:
         await sidecars.close()
         await other.close()

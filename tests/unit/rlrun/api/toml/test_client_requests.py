@@ -52,7 +52,7 @@ EQUAL_REWARDS = {"enabled": True, "min_reward_variance": 0.0, "max_reward": None
         ({"buffer": {"online_difficulty_filtering": 1, "seed": None}}, {"buffer": True}),
         ({"name": "", "checkpoint_id": "", "temperature": None, "unknown_but_null": None}, {}),
         ({"compute_size": ""}, {}),
-        ({"compute_size": "L"}, {"infrastructure": {"compute_size": "L"}}),
+        ({"compute_size": "L"}, {"infrastructure": {"compute_size": "L", "dedicated": False}}),
         ({"checkpoint_id": "cp_team.c"}, {"checkpoint_id": "cp_team.c"}),
         ({"val": {"interval": "7"}}, {"val": {"num_examples": 64, "rollouts_per_example": 1, "interval": 7}}),
         ({"eval": {"interval": 5}}, {}),

@@ -1,24 +1,15 @@
-"""Which shared pools the controller reconciles, and the messages to their sidecars."""
+"""Which shared pools the controller reconciles."""
 
 import asyncio
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
-from rlrun.constants import SERVING_LABEL
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
-from rlrun.protocol.shared_pool import PoolOrder
-from rlrun.service.access import token_middleware
-from rlrun.service.errors import RequestRejected
-from rlrun.service.server import json_response, read_model
 from rlrun_operator.cluster.informers import CachedRun, convert
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.observer import Observer
-from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_token
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.serving.reconciler import ServingController, key_of
-from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
 from tests.support.clocks import Clock
 from tests.support.cluster_objects import run_object
@@ -31,11 +22,6 @@ from tests.support.operator_world import SETTINGS
 KEY = b"k" * 32
 POOL = PoolIdentity("team", "tiny/model", "0123abcd")
 OTHER = PoolIdentity("team", "tiny/model", "11111111")
-POD = {
-    "metadata": {"name": "pod", "namespace": "team", "labels": {SERVING_LABEL: POOL.name}},
-    "status": {"podIP": "10.0.0.1"},
-}
-ORDER = PoolOrder(base="tiny/model", runs=[])
 
 
 def run(name: str = "a", phase: str = "Running", pool: PoolIdentity | None = POOL) -> Obj:
@@ -105,24 +91,3 @@ async def test_pools_are_found_from_runs_and_from_their_objects(has_informers: b
     resync.cancel()
     assert taken(pools) == [POOL, OTHER]
     await pools.close()
-
-
-async def test_an_order_is_sent_with_the_token_of_the_shared_pool() -> None:
-    async def accept(request: web.Request) -> web.Response:
-        return json_response(await read_model(request, PoolOrder))
-
-    token = shared_pool_token(KEY, "team", POOL.name)
-    assert token != pool_token(KEY, "team", POOL.name)
-    app = web.Application(middlewares=[token_middleware(token)])
-    app.add_routes([web.put("/pool-order", accept)])
-    server = TestServer(app)
-    await server.start_server()
-    sidecars, other = (PoolSidecarClient(f"http://127.0.0.1:{server.port}/adapters", key) for key in (KEY, b"x" * 32))
-    try:
-        assert await sidecars.push_order(POD, ORDER) == ORDER
-        with pytest.raises(RequestRejected, match="token"):
-            await other.push_order(POD, ORDER)
-    finally:
-        await sidecars.close()
-        await other.close()
-        await server.close()
