@@ -73,6 +73,8 @@ PARALLEL_FLAGS = (
     "--headless",
 )
 """Flags that divide an engine over GPUs and servers, which `inference.parallelism` determines."""
+SHARED_FLAGS = ("--kv-transfer-config", "--ec-transfer-config", "--enable-prompt-embeds")
+"""Flags with which requests of one run could reach data of another run in engines that runs share."""
 DISTRIBUTION_FLAGS = ("--logits-processors", "--tool-strict-level")
 """Flags that change the distribution of tokens. The trainer computes it only from the run's sampling section."""
 
@@ -335,6 +337,14 @@ class RLModelSpec(Spec):
             "!has(self.cache) || self.cache.accessMode != 'ReadWriteOnce' || self.trainer.nodes == 1",
             "ReadWriteOnce needs trainer.nodes 1: the volume is attached to one node at a time",
             lambda m: m.cache is None or m.cache.access_mode != "ReadWriteOnce" or m.trainer.nodes == 1,
+        ),
+        Rule(
+            "inference.extraArgs",
+            f"!has(self.sharing) || self.sharing.mode != 'Namespace' || !has(self.inference) || "
+            f"!has(self.inference.extraArgs) || !{_sets_flag(SHARED_FLAGS).replace('self.', 'self.inference.')}",
+            "extraArgs of shared engines must not contain flags with which a request reaches data of other runs: "
+            + ", ".join(SHARED_FLAGS),
+            lambda m: m.sharing.mode is SharingMode.dedicated or not _flags_of(m.inference.extra_args, SHARED_FLAGS),
         ),
         Rule(
             "defaultMaxTokens",

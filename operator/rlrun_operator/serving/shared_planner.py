@@ -48,7 +48,7 @@ REQUESTS_PER_ROLLOUT = 2
 
 def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) -> PoolPlan:
     """Return the plan for a shared pool."""
-    order = pool_order(pool, settings)
+    order = pool_order(pool, settings, now)
     if not order.runs:
         return _plan_idle(pool, order, now)
     model, exists = usable_model(pool, settings), has_deployment(pool)
@@ -68,8 +68,8 @@ def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: dat
     return _write(pool, order, shared_pool_children(pool.key, settings, model, storage, pool.token, order))
 
 
-def pool_order(pool: PoolObservation, settings: OperatorSettings) -> PoolOrder:
-    """Return the pool's runs, those with the oldest slots first, and the grant for their policies.
+def pool_order(pool: PoolObservation, settings: OperatorSettings, now: datetime) -> PoolOrder:
+    """Return the pool's runs, those with the oldest slots first, and the grant for their policies, which ends.
 
     A suspended run stays until its pods have ended, because its orchestrator completes the turns in progress.
     """
@@ -77,7 +77,8 @@ def pool_order(pool: PoolObservation, settings: OperatorSettings) -> PoolOrder:
     slots.sort(key=lambda slot: (slot[0], slot[1]["metadata"]["uid"]))
     runs = [_pooled_run(pool, run, settings) for _, run in slots[:MAX_RUNS]]
     storage = storage_access(pool, settings)
-    grant = storage.grant(StorageRole.serving, [run.policies for run in runs]) if runs else ""
+    folders = [run.policies for run in runs]
+    grant = storage.held_grant(StorageRole.serving, pool.key.name, now, folders) if runs else ""
     return PoolOrder(base=pool.key.model, runs=runs, grant=grant)
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from rlrun.api.run import RLRunSpec
 from rlrun.kube.objects import Obj
+from rlrun.protocol import signed_text
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import MAX_RUNS
+from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.shared_pool import pool_account, shared_pool
 from rlrun_operator.serving.observation import PoolObservation, PoolPlan
@@ -58,19 +60,31 @@ def test_a_run_without_a_slot_or_being_deleted_is_not_in_the_order() -> None:
     leaving = run(2, deletionTimestamp="2026-01-01T00:00:00Z")
     suspended = run(3)
     suspended["status"]["phase"] = "Suspended"
-    order = pool_order(observed(runs=(queued, leaving, suspended)), SETTINGS)
+    order = pool_order(observed(runs=(queued, leaving, suspended)), SETTINGS, START)
     assert [one.uid for one in order.runs] == ["uid-3"], "pods of the suspended run still complete their turns"
 
 
 def test_an_order_has_the_oldest_slots_and_never_more_than_fit() -> None:
     runs = tuple(run(number) for number in reversed(range(MAX_RUNS + 3)))
-    order = pool_order(observed(runs=runs), SETTINGS)
+    order = pool_order(observed(runs=runs), SETTINGS, START)
     assert [one.uid for one in order.runs] == [f"uid-{number}" for number in range(MAX_RUNS)]
 
 
 def test_equal_observations_give_equal_orders() -> None:
     one, two = (observed(runs=runs) for runs in ((run(1), run(2)), (run(2), run(1))))
-    assert pool_order(one, SETTINGS) == pool_order(two, SETTINGS)
+    assert pool_order(one, SETTINGS, START) == pool_order(two, SETTINGS, START)
+
+
+def test_the_grant_of_an_order_names_the_pool_and_ends() -> None:
+    pool = observed(runs=(run(1), run(2)))
+    order = pool_order(pool, SETTINGS, START)
+    grant = signed_text.verify(order.grant, [pool.storage_key], StorageGrant)
+    assert grant is not None
+    assert (grant.holder, grant.owner, grant.role) == (pool.key.name, pool.key.name, StorageRole.serving)
+    assert grant.readable == [one.policies for one in order.runs]
+    assert grant.ends is not None
+    assert timedelta(minutes=90) <= grant.ends - START <= timedelta(hours=2)
+    assert pool_order(pool, SETTINGS, START + timedelta(minutes=30)).grant != order.grant
 
 
 @pytest.mark.parametrize(
