@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -83,9 +84,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     args = [*arguments(model, adapters=True), "--max-loras", "1"]
     with engine_process(VLLM, args, given, folder) as url:
         engine = Engine(url, folder / ORDER_FILE)
-        for uid in RUNS:
+        for seed, uid in enumerate(RUNS):
             adapter = {"lora_name": engine_name(uid, policy(uid)), "lora_path": str(folder / uid)}
-            write_adapter(folder / uid, model_config(), RANK)
+            write_adapter(folder / uid, model_config(), RANK, seed)
             assert engine.ask(TOKEN, "/v1/load_lora_adapter", adapter)[0] == 200
         yield engine
 
@@ -126,6 +127,37 @@ def test_both_runs_are_served_although_one_adapter_fits_into_a_batch(pool: Engin
 
     with ThreadPoolExecutor(16) as threads:
         assert set(threads.map(sample, [*RUNS] * 16)) == {200}
+
+
+def test_greedy_tokens_are_those_without_a_neighbour_that_keeps_loading(pool: Engine, tmp_path: Path) -> None:
+    prompts = [{**PROMPT, "prompt": text, "max_tokens": 24, "temperature": 0} for text in ("a", "cab", "bacab" * 4)]
+
+    def greedy() -> list[str]:
+        answers = [json.loads(pool.ask(RUNS["run-a"], TEXT, prompt, policy("run-a"))[1]) for prompt in prompts]
+        return [answer["choices"][0]["text"] for answer in answers]
+
+    alone, ended, loaded = greedy(), threading.Event(), 0
+
+    def disturb() -> None:
+        nonlocal loaded
+        write_adapter(tmp_path / "adapter", model_config(), RANK, seed=2)
+        while not ended.is_set():
+            name = f"policy-v{loaded:06d}-00000000"
+            adapter = {"lora_name": engine_name("run-b", name), "lora_path": str(tmp_path / "adapter")}
+            assert pool.ask(TOKEN, "/v1/load_lora_adapter", adapter)[0] == 200
+            assert pool.ask(RUNS["run-b"], TEXT, PROMPT, name)[0] == 200
+            assert pool.ask(TOKEN, "/v1/unload_lora_adapter", {"lora_name": adapter["lora_name"]})[0] == 200
+            loaded += 1
+
+    with ThreadPoolExecutor(1) as threads:
+        neighbour = threads.submit(disturb)
+        try:
+            beside = [greedy() for _ in range(12)]
+        finally:
+            ended.set()
+        neighbour.result()
+    assert loaded >= 3
+    assert beside == [alone] * 12
 
 
 def test_a_stream_passes_in_parts(pool: Engine) -> None:
