@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import re
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -402,8 +403,11 @@ async def test_the_time_of_an_episode_begins_with_its_turn(make_runner, make_gro
 async def test_a_group_that_is_cancelled_leaves_no_program(make_runner, make_group, upstream):
     # Children of this process by any of its threads; servers of other tests may be among them.
     def children() -> set[str]:
-        threads = Path("/proc/self/task").iterdir()
-        return {child for thread in threads for child in (thread / "children").read_text().split()}
+        found: set[str] = set()
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
+                found.update((thread / "children").read_text().split())
+        return found
 
     before = children()
     upstream.reply = lambda n, body: asyncio.sleep(600)
