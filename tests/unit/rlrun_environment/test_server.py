@@ -376,5 +376,5 @@ async def test_a_plain_environment_that_prints_without_end_and_has_children(serv
 def _alive(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
