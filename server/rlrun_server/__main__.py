@@ -67,11 +67,11 @@ KEY_SECONDS = 5.0
 PROBE_CONNECTIONS = (64, 16)
 """Maximum number of connections to the port for probes and metrics, in total and per address."""
 LEAVING_SECONDS = 3.0
-"""Seconds between SIGTERM and the shutdown, in which the Service removes this pod."""
+"""Seconds between SIGTERM and the shutdown, so that the Service can remove this pod from its endpoints first."""
 
 
 async def serve(config: ServerConfig) -> int:
-    """Serve until SIGTERM and return the exit code. Raises FatalError."""
+    """Serve until SIGTERM and return the exit code. Raises FatalError if the configuration is invalid."""
     format_lines()
     stop = stop_event()
     try:

@@ -55,10 +55,10 @@ def server_app(
     """Return the application for pods of runs and for users.
 
     Args:
-        signing: Signatures for pods.
-        users: Signatures for users.
-        keys: API keys.
-        rest: The REST API, which handles all other routes of users.
+        signing: Signs S3 requests of pods.
+        users: Signs S3 requests of users.
+        keys: Creates, lists and deletes API keys.
+        rest: The REST API, which handles all other requests of users.
         hosted: The API of hosted clients.
         inference: The API of deployed adapters.
         page: Files of the web page.
@@ -121,7 +121,7 @@ class WithSessions:
 
 
 def key_routes(keys: ApiKeyManagement) -> list[Route]:
-    """Return the routes of API keys."""
+    """Return the routes that create, list and delete API keys."""
 
     async def create(request: Request) -> Response:
         async def read() -> NewApiKey:

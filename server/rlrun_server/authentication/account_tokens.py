@@ -1,4 +1,4 @@
-"""Tokens of the ServiceAccounts behind API keys. Changes by a caller with an API key are made with such a token."""
+"""Tokens of the ServiceAccounts whose permissions API keys have, for changes that callers with API keys make."""
 
 import base64
 import json
@@ -35,14 +35,14 @@ class _Kept:
 
 
 class AccountTokens:
-    """Client that requests tokens of the ServiceAccount `rlrun-user` from the API server, and caches each in memory for
-    half of its lifetime.
+    """Requests tokens of the ServiceAccount `rlrun-user` from the API server, and caches each token in memory for half
+    of its lifetime.
 
     A token is used only for requests with a valid API key, so revoking the key also ends the use of its token.
     """
 
     def __init__(self, send: Send, clock: Callable[[], float]) -> None:
-        """`send` has the rights of rlrun-server and raises ApiError."""
+        """`send` sends a request with the permissions of rlrun-server. It raises ApiError."""
         self._send = send
         self._clock = clock
         self._kept: dict[str, _Kept] = {}

@@ -1,7 +1,7 @@
 """API keys as values: their text, their digest, and their entries in the Secret that stores them.
 
-The text is `rlk_{id}_{secret}` with 256 random bits, which cannot be guessed, so a plain SHA-256 suffices as the stored
-digest.
+The text is `rlk_{id}_{secret}`. The secret has 256 random bits and cannot be guessed, so a plain SHA-256 suffices as
+the stored digest.
 """
 
 import base64
@@ -30,7 +30,7 @@ class ApiKey:
     id: str
     namespace: str
     account_uid: str
-    """UID of the ServiceAccount, so that a recreated account does not revive the key."""
+    """UID of the ServiceAccount. The key is invalid for a recreated ServiceAccount, which has a different UID."""
     digest: str
     """SHA-256 of the secret, in hexadecimal."""
     owner: str
@@ -79,7 +79,7 @@ def mint(
 
 
 def digest_of(secret: str) -> str:
-    """Return the stored digest of a secret."""
+    """Return the SHA-256 of a secret in hexadecimal, as it is stored."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Creation, listing and deletion of API keys, for users who may create tokens of the account behind the keys."""
+"""Creation, listing and deletion of API keys, for users who may create tokens of the keys' ServiceAccount."""
 
 import logging
 import re
@@ -23,14 +23,14 @@ NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_KEYS = 100
 """Maximum number of unexpired keys of a namespace."""
 MAX_KEYS_OF_ALL = 2000
-"""Maximum number of keys of all namespaces. A Secret has at most 1 MiB, and an entry at most 500 bytes."""
+"""Maximum number of unexpired keys of all namespaces. A Secret has at most 1 MiB, and an entry at most 500 bytes."""
 REQUESTS = Rate(per_second=2.0, burst=40.0)
 """Rate of authorized requests per namespace, each of which reads the Secret with all keys."""
 ID_LENGTH = 12
 
 
 class ApiKeyManagement:
-    """Handler of requests for API keys. All rejections are ProblemErrors."""
+    """Handler of requests to create, list and delete API keys. All rejections are ProblemErrors."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class ApiKeyManagement:
         now: Callable[[], datetime],
         on_deleted: Callable[[str], None] | None = None,
     ) -> None:
-        """`clock` returns seconds for limits, `now` the time in UTC. If `store` is None, keys are disabled.
-        `on_deleted` is called with the id of a deleted key.
+        """`clock` returns monotonic seconds for rate limits, `now` the time in UTC. If `store` is None, keys are
+        disabled. `on_deleted` is called with the id of a deleted key.
         """
         self._identification = identification
         self._users = users
@@ -81,7 +81,7 @@ class ApiKeyManagement:
         return ApiKeyList(keys=[key.info for key in sorted(keys, key=lambda key: (key.created, key.id))])
 
     async def delete(self, token: str, client: str, namespace: str, key_id: str) -> ApiKeyInfo:
-        """Delete a key of the namespace. It becomes invalid within seconds. Raises ProblemError."""
+        """Delete a key of the namespace. The key becomes invalid within seconds. Raises ProblemError."""
         store, user = await self._authorize(token, client, namespace)
         deleted: dict[str, ApiKey] = {}
 
@@ -106,7 +106,7 @@ class ApiKeyManagement:
             message = "API keys are disabled (users.apiKeys=false in the chart). Ask the platform team."
             raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
         if is_api_key(token):
-            # Otherwise a leaked key could create others, and so outlive its expiry and deletion.
+            # Otherwise a leaked key could create other keys that stay valid after its own expiry or deletion.
             message = "An API key cannot manage API keys. Send a Kubernetes token instead."
             raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
         if not NAMESPACE.fullmatch(namespace):

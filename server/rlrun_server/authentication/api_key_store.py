@@ -1,7 +1,7 @@
 """Storage of API keys: one Secret in the platform's namespace, created by the operator, with an entry per key.
 
 rlrun-server may read and change only this Secret, because a program that may create Secrets in a namespace can obtain
-tokens of its ServiceAccounts, including the operator's.
+tokens of the namespace's ServiceAccounts, including the operator's.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from rlrun_server.authentication.api_key import ApiKey, read_entries, to_entries
 from rlrun_server.runtime.caches import FetchedValue
 
 KEPT_SECONDS = 10.0
-"""Maximum age of the cached keys in seconds. A key deleted through another replica keeps working this long."""
+"""Maximum age of the cached keys in seconds. A key deleted through another replica remains valid for this time."""
 UNKNOWN_SECONDS = 1.0
 """Age of the cache in seconds after which it is refreshed for an unknown key, which another replica may have created.
 """
@@ -48,12 +48,12 @@ class ApiKeyStore:
         return api_key or (await self._kept.value(UNKNOWN_SECONDS)).get(key_id)
 
     async def keys(self) -> Keys:
-        """Read all keys, including expired ones."""
+        """Return all keys, including expired ones, as the API server stores them now."""
         return read_entries(await self._secret())
 
     async def change(self, decide: Callable[[Keys], Keys]) -> None:
-        """Update the keys with `decide`, which is called again if another replica has changed them meanwhile. Raises
-        exceptions of `decide`.
+        """Replace the stored keys with the result of `decide`. Calls `decide` again if another replica has changed the
+        keys meanwhile. Raises exceptions of `decide`.
         """
         for tries in range(1, TRIES + 1):
             secret = await self._secret()

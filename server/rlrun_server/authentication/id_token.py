@@ -1,4 +1,4 @@
-"""Verification of ID tokens of an OpenID Connect issuer, and the users that they name."""
+"""Verification of ID tokens of an OpenID Connect issuer, and extraction of their user names."""
 
 import hmac
 from typing import Any
@@ -8,7 +8,7 @@ import jwt
 from rlrun_server.runtime.oidc_settings import RESERVED, OidcSettings
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Asymmetric signature algorithms. Others could be forged with the public key, or without a key."""
+"""Asymmetric signature algorithms. Other signatures could be forged with the public key, or without a key."""
 LEEWAY_SECONDS = 30
 MAX_NAME = 256
 """Maximum length of the name of a user or group."""
@@ -19,7 +19,7 @@ class TokenRefused(Exception):
 
 
 def key_id_of(token: str) -> str:
-    """Return the id of the signing key in the token's header. Raises TokenRefused."""
+    """Return the signing key's id in the token's header, or an empty string. Raises TokenRefused."""
     try:
         return str(jwt.get_unverified_header(token).get("kid") or "")
     except jwt.PyJWTError as error:
@@ -69,7 +69,7 @@ def _is_for_several(claims: dict[str, Any]) -> bool:
 
 
 def _name(value: object, field: str, claim: str, prefix: str) -> str:
-    """Return a name that is valid in a header and not reserved by Kubernetes. Raises TokenRefused."""
+    """Return the prefix and the value. Raises TokenRefused if this name is invalid in a header or reserved."""
     name = f"{prefix}{value}"
     if (
         not isinstance(value, str)

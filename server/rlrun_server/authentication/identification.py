@@ -73,7 +73,7 @@ class Identification:
             raise busy()
 
     def _log_use(self, user: User) -> None:
-        """Log once an hour that a key is used, because the API server's audit log does not show it."""
+        """Log the use of an API key, at most once an hour, because the API server's audit log does not show the key."""
         now = self._clock()
         if user.api_key and now >= self._logged.get(user.api_key, -math.inf) + LOG_SECONDS:
             self._logged[user.api_key] = now
@@ -81,19 +81,19 @@ class Identification:
 
 
 def too_many(who: str) -> ProblemError:
-    """Return the rejection of a request whose sender, named by `who`, exceeds the rate limit."""
+    """Return the error for a request whose sender exceeds the rate limit. `who` names the sender in the message."""
     message = f"{who} exceeds the rate limit. Retry the requests later."
     return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 
 def busy() -> ProblemError:
-    """Return the rejection of a new credential when all addresses together exceed the rate limit."""
+    """Return the error for a new credential when all addresses together exceed the rate limit."""
     message = "rlrun-server receives too many unknown credentials. Retry the request later."
     return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 
 def not_reviewed(error: Exception) -> ProblemError:
-    """Return the response for a TokenReview or access review that the API server did not complete."""
+    """Log a TokenReview or access review that the API server did not complete, and return the error for it."""
     USER_REVIEWS.labels("error").inc()
     log.warning("a user could not be reviewed: %s", error)
     message = "The API server did not review the token or the permission. Retry the request."

@@ -30,7 +30,7 @@ MAX_BYTES = 256 * 1024
 KEPT_SECONDS = 3600.0
 """Seconds for which configuration and keys are cached."""
 ROTATION_SECONDS = 10.0
-"""Minimum seconds between requests for keys if tokens have an unknown key."""
+"""Minimum seconds between requests for the issuer's keys when tokens are signed with unknown keys."""
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
 BASIC = "client_secret_basic"
 """Default method of client authentication if the issuer lists none. The other supported method is client_secret_post.

@@ -1,7 +1,7 @@
 """Login of a browser at an OpenID Connect issuer: authorization code flow with PKCE (RFC 7636).
 
-State, nonce and verifier of a login are sealed in a cookie of the browser that started it, so that any replica can
-complete the login, but only in that browser.
+State, nonce and verifier are sealed in a cookie of the browser that started the login. Any replica can complete the
+login, but only in that browser.
 """
 
 import base64
@@ -49,7 +49,7 @@ class OidcLogin:
         self._now = now
 
     async def begin(self) -> tuple[str, str]:
-        """Start a login. Returns the URL at which the browser logs in, and the text that the browser must keep."""
+        """Start a login. Returns the URL at which the browser logs in, and the text for the browser's cookie."""
         endpoint = (await self._issuer.configuration()).authorization_endpoint
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
@@ -84,8 +84,8 @@ class OidcLogin:
         return BegunLogin(fields["verifier"], fields["nonce"])
 
     async def end(self, begun: BegunLogin, code: str) -> tuple[str, int | None]:
-        """Complete a login with the issuer's `code`. Returns the user's credential and the time at which the session
-        ends, or None if the session ends when the credential expires.
+        """Complete a login with the issuer's `code`. Returns the user's credential, and the time at which the session
+        ends, in seconds since 1970. This time is None if the session ends when the credential expires.
         """
         try:
             token = await self._issuer.redeem(code, begun.verifier)

@@ -1,4 +1,4 @@
-"""Encrypted and authenticated texts that every replica of rlrun-server can open, so that they need not be stored."""
+"""Encrypted and authenticated texts that every replica of rlrun-server can decrypt, so that none is stored."""
 
 import base64
 import secrets
@@ -24,7 +24,7 @@ class Sealer:
     """AES-256-GCM encryption with keys derived from the signing keys of grants, which all replicas have."""
 
     def __init__(self, keys: Callable[[], Sequence[bytes]]) -> None:
-        """`keys` returns at least one key. The first key seals and all keys open, which allows rotation."""
+        """`keys` returns at least one key. The first key encrypts. All keys decrypt, which allows rotation."""
         self._keys = keys
         self._derived: dict[bytes, AESGCM] = {}
 

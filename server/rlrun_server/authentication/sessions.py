@@ -28,7 +28,7 @@ MAX_COOKIE = 3800
 COOKIE = "__Host-rlrun-session"
 """Name of the cookie. Because of its prefix, browsers accept it only over TLS and only from this host."""
 LOOPBACK_COOKIE = "rlrun-session"
-"""Name of the cookie on the user's own machine, without TLS."""
+"""Name of the cookie if the browser reaches the server through a loopback address, without TLS."""
 LOGIN_COOKIE, LOOPBACK_LOGIN_COOKIE = "__Host-rlrun-login", "rlrun-login"
 """Names of the cookie during a login at the OIDC issuer."""
 SESSION, CODE = "session", "login code"
@@ -36,7 +36,7 @@ ATTEMPTS = Rate(per_second=0.5, burst=20.0)
 """Rate of logins with unknown credentials per address."""
 ATTEMPTS_OF_ALL = Rate(per_second=5.0, burst=100.0)
 ISSUER_LOGINS = Rate(per_second=20.0, burst=200.0)
-"""Rate of logins at the OIDC issuer, each of which causes a request to the issuer. It is not a rate per address,
+"""Rate of logins at the OIDC issuer, each of which causes a request to the issuer. The limit is not per address,
 because browsers may share a gateway.
 """
 EVERYONE = ""
@@ -51,7 +51,7 @@ class Credential:
     expires: int
     """Expiry in seconds since 1970."""
     id: str = ""
-    """Id of a login code."""
+    """Id of a login code, or empty for a session."""
 
 
 class BrowserSessions:
@@ -66,7 +66,7 @@ class BrowserSessions:
         now: Callable[[], float],
         oidc: OidcLogin | None = None,
     ) -> None:
-        """`clock` returns seconds for limits, `now` the seconds since 1970. `oidc` is None without an issuer."""
+        """`clock` returns monotonic seconds, `now` the seconds since 1970. `oidc` is None without an issuer."""
         self._sealer = sealer
         self._identification = identification
         self._users = users
@@ -88,7 +88,7 @@ class BrowserSessions:
         return credential
 
     def token_of(self, request: Request) -> str:
-        """Return the token in the request's cookie, or an empty string. Raises ProblemError."""
+        """Return the token in the session cookie, or an empty string. Raises ProblemError for a cross-site request."""
         credential = self.find(request)
         return "" if credential is None else credential.token
 
@@ -225,7 +225,7 @@ def _set_cookie(request: Request, response: Response, name: str, value: str, sec
 
 
 def _end_of(token: str) -> int | None:
-    """Return the expiry of a JSON Web Token, without verification, because it can only shorten the session."""
+    """Return the expiry of a JSON Web Token, or None. Does not verify it, because it can only shorten the session."""
     payload = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         claims = read_fast(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -11,7 +11,7 @@ from rlrun_server.runtime.caches import ReviewCache
 CreateReview = Callable[[Obj], Awaitable[Obj]]
 
 ACCEPTED_SECONDS = 60.0
-"""Seconds for which an accepted token is cached. The token of a deleted pod works this long."""
+"""Seconds for which an accepted token is cached. The token of a deleted pod remains valid for this time."""
 USER_PREFIX = "system:serviceaccount:"
 
 
@@ -39,7 +39,7 @@ class TokenReviews:
         self._reviews: ReviewCache[Review] = ReviewCache(lambda review: review.is_accepted, ACCEPTED_SECONDS, clock)
 
     def knows(self, token: str, audience: str) -> bool:
-        """Return whether `review` can answer from the cache."""
+        """Return whether `review` needs no new request, because the result is cached or a request is in progress."""
         return self._reviews.knows(token_key(token, audience))
 
     async def review(self, token: str, audience: str) -> Review:
@@ -74,5 +74,5 @@ def read_review(answer: Obj, audience: str) -> Review:
 
 
 def token_key(token: str, audience: str = "") -> bytes:
-    """Return the digest of a token, which is cached instead of the token itself."""
+    """Return the cache key of a token and an audience, a digest that does not reveal the token."""
     return hashlib.sha256(f"{audience}\n{token}".encode("utf-8", "surrogateescape")).digest()

@@ -24,7 +24,7 @@ from rlrun_server.authentication.token_reviews import (
 from rlrun_server.runtime.caches import ReviewCache
 
 ALLOWED_SECONDS = 15.0
-"""Seconds for which a permission or an API key is cached. A revoked permission or key works this long."""
+"""Seconds for which a permission or an API key is cached. A revoked permission or key remains valid for this time."""
 ISSUER_USER, ISSUER_USER_PREFIX = "issuer user", "rlo_"
 """Purpose and prefix of sealed credentials of users from an OIDC issuer."""
 AUTHENTICATED = "system:authenticated"
@@ -54,7 +54,7 @@ class User:
 
 @dataclass(frozen=True)
 class Check:
-    """Permission for which the API server is asked."""
+    """Permission that a SubjectAccessReview checks."""
 
     verb: str
     resource: str
@@ -92,12 +92,12 @@ class Users:
         self._permissions: ReviewCache[bool] = ReviewCache(lambda allowed: allowed, ALLOWED_SECONDS, clock)
 
     def knows(self, token: str) -> bool:
-        """Return whether the token was accepted before, or `identify` can answer without a request."""
+        """Return whether the token was accepted before, or `identify` needs no new request to the API server."""
         key = token_key(token)
         return is_checked_here(token) or self._tokens.has_accepted(key) or self._tokens.knows(key)
 
     def has_accepted(self, token: str) -> bool:
-        """Return whether the API server has ever accepted the token."""
+        """Return whether the API server accepted the token at its last review, even if the result has expired."""
         return self._tokens.has_accepted(token_key(token))
 
     async def identify(self, token: str) -> User | None:
@@ -150,7 +150,7 @@ class Users:
         return User(fields["name"], groups=(AUTHENTICATED, *fields["groups"]))
 
     def knows_permission(self, user: User, check: Check) -> bool:
-        """Return whether `may` can answer from the cache."""
+        """Return whether `may` needs no new request, because the result is cached or a request is in progress."""
         return self._permissions.knows(_permission_key(user, check))
 
     async def may(self, user: User, check: Check) -> bool:
@@ -169,12 +169,12 @@ def seal_issuer_user(sealer: Sealer, name: str, groups: Sequence[str], expires: 
 
 
 def is_issuer_user(token: str) -> bool:
-    """Return whether the token looks like a credential of `seal_issuer_user`."""
+    """Return whether the token has the prefix of credentials from `seal_issuer_user`."""
     return token.startswith(ISSUER_USER_PREFIX)
 
 
 def is_checked_here(token: str) -> bool:
-    """Return whether the token can be checked without the API server and cannot be guessed."""
+    """Return whether rlrun-server itself checks tokens of this kind, which cannot be guessed."""
     return is_api_key(token) or is_issuer_user(token)
 
 
@@ -195,7 +195,7 @@ def account_name(namespace: str) -> str:
 
 
 def account_user(namespace: str, uid: str, key_id: str) -> User:
-    """Return the user of a ServiceAccount, with the groups that the API server assigns."""
+    """Return the user of an API key: its ServiceAccount, with the groups that the API server assigns."""
     accounts = "system:serviceaccounts"
     groups = (AUTHENTICATED, accounts, f"{accounts}:{namespace}")
     return User(account_name(namespace), uid, groups, api_key=key_id, namespace=namespace)

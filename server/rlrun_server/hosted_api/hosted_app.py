@@ -41,7 +41,7 @@ class TimeoutMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request."""
+        """Handle the request."""
         if scope["type"] != "http" or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return
@@ -104,7 +104,7 @@ def hosted_app(services: Services | None = None, parts: HostedParts | None = Non
 
 @functools.cache
 def _routes() -> Sequence[BaseRoute]:
-    """Return the routes, shared by all applications, because FastAPI takes long to build them at the first request."""
+    """Return the routes. All applications share them, because FastAPI builds them slowly, at the first request."""
     together = APIRouter()
     for router in ROUTERS:
         together.include_router(router, prefix=PREFIX)

@@ -13,7 +13,7 @@ BODY_SECONDS = 30.0
 
 
 async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS, *, is_counted: bool = True) -> bytes:
-    """Read a body of at most `limit` bytes. Raises ProblemError, also if the client disconnects.
+    """Read a body of at most `limit` bytes. Raises ProblemError if it exceeds a limit or the client disconnects.
 
     If `is_counted` is False, the body does not count towards the memory limit of bodies, because the route limits the
     number of bodies itself.
@@ -42,6 +42,6 @@ async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS,
 
 
 def too_large(limit: int) -> ProblemError:
-    """Return the rejection of a body that is larger than `limit` bytes."""
+    """Return the error for a body that is larger than `limit` bytes."""
     message = f"The body of the request is larger than {limit} bytes. Send a smaller one."
     return ProblemError.of(413, Reason.BODY_TOO_LARGE, message)

@@ -15,7 +15,7 @@ from rlrun_server.http.request import client_of
 log = logging.getLogger(__name__)
 
 MEMORY = "rlrun.memory"
-"""Key of the limits in the scope of a request."""
+"""Key of the memory limits in the ASGI scope of a request."""
 CONNECTION = "rlrun.connection"
 """Key of the connection in the state of a request."""
 FREE_BYTES = 16 * 1024
@@ -34,7 +34,7 @@ class ByteBudget:
 
     @property
     def held(self) -> int:
-        """Bytes held for all clients."""
+        """Bytes reserved by all clients."""
         return self._held.total()
 
     def is_share_used(self, owner: str, count: int) -> bool:
@@ -85,7 +85,7 @@ def memory_of(scope: Scope) -> ClientMemory | None:
 
 
 def owner_of(request: Request) -> str:
-    """Return the owner of a request's memory: the user if identified, else the address."""
+    """Return the client to which a request's memory is attributed: the user if identified, else the address."""
     return str(getattr(request.state, "limited_as", "")) or client_of(request)
 
 

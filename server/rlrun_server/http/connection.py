@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 MAX_HEADER_BYTES = 32 * 1024
 """Maximum size of the request line and headers in bytes. Tokens of users have a few kilobytes."""
 HEADER_SECONDS = 30.0
-"""Time limit in seconds from the connection, or from the first byte of a further request, to the end of the headers."""
+"""Time limit in seconds for the headers, from the start of the connection or the first byte of a further request."""
 TAKE_SECONDS = 60.0
-"""Time limit in seconds in which a client must receive unsent data. Then its connection is aborted."""
+"""Time limit in seconds for a client to receive unsent data, after which its connection is aborted."""
 MAX_PIPELINED = 4
 """Maximum number of pipelined requests on a connection, which is closed after the last one."""
 TOO_LARGE = (
@@ -29,8 +29,8 @@ TOO_LARGE = (
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """uvicorn connection that responds with 431 to headers that are too large, and is aborted if the client does not
-    read.
+    """uvicorn connection with limits. It responds with 431 to headers that are too large, and is aborted if the client
+    does not read a response.
 
     A pipelined request starts only after the client has received the previous response.
     """
@@ -52,7 +52,7 @@ class LimitedConnection(HttpToolsProtocol):
     """True if the last response is written, but not received by the client yet."""
 
     _answered: RequestResponseCycle | None = None
-    """Request in progress. uvicorn only stores the last received one."""
+    """Request in progress. uvicorn itself only stores the last received request."""
 
     def __init__(self, *args: Any, admitted: OpenConnection, on_lost: Callable[[], None], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,7 +73,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        """Abort the connection. Closing would wait for the client."""
+        """Abort the connection. Closing it would wait for the client to receive all data."""
         self._end_answer()
         if self.transport is not None:
             self.transport.abort()
@@ -148,7 +148,7 @@ class LimitedConnection(HttpToolsProtocol):
             super().on_message_complete()
         self._note_activity()
         if self._admitted.activity is Activity.idle:
-            # The response came before the end of the body, which has cancelled uvicorn's own deadline.
+            # The response came before the end of the body, and the body has cancelled uvicorn's own deadline.
             self._begin_deadline()
 
     @override
@@ -172,7 +172,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def begin_waiting(self, size: int) -> None:
         """Pause writing until the client has received the pending bytes."""
-        # The handshake of TLS has its own deadline.
+        # The TLS handshake has its own deadline.
         if self.transport is not None:
             super().pause_writing()
             self._admitted.begin_waiting(size)

@@ -15,7 +15,7 @@ from rlrun_server.http.request import source_of
 
 MAX_CONNECTIONS = 1000
 MAX_PER_ADDRESS = 250
-"""Maximum number of connections per source. The API server's proxy or an Ingress is the source of all its users."""
+"""Maximum number of connections per source. All users of the API server's proxy, or of an Ingress, share one source."""
 
 SLOW_SECONDS = 1.0
 """Seconds for which a response must have waited for its client before the client is considered slow."""
@@ -44,7 +44,7 @@ class Activity(IntEnum):
 
 
 class HeldAnswer(Protocol):
-    """Large response in memory that waits for its client."""
+    """Large response that stays in memory until its client has received it."""
 
     @property
     def owner(self) -> str:
@@ -64,12 +64,12 @@ class WaitingBytes:
     since: float | None = None
     """Time since which bytes have been waiting without interruption, or None."""
     taken: int = 0
-    """Bytes of this response that had to wait for the client."""
+    """Bytes of this response that the client received after they had to wait."""
     seconds: float = 0.0
-    """Seconds in which the client received these bytes."""
+    """Seconds for which these bytes waited."""
 
     def begin(self, size: int, now: float) -> None:
-        """Record that bytes are waiting."""
+        """Record that `size` bytes are waiting for the client."""
         self.size, self.since = size, now
 
     def end(self, now: float) -> None:
@@ -80,7 +80,7 @@ class WaitingBytes:
             self.since = None
 
     def slow_rate(self, now: float) -> float | None:
-        """Return the rate of a slow client in bytes per second, or None if it is not slow."""
+        """Return the client's rate in bytes per second, or None if the client is not slow."""
         if self.since is None:
             return None
         seconds = self.seconds + now - self.since
@@ -100,10 +100,10 @@ class OpenConnection:
     activity: Activity = Activity.idle
     waiting: WaitingBytes = field(default_factory=WaitingBytes)
     answer: HeldAnswer | None = None
-    """Response in progress, if it is counted."""
+    """Response in progress, or None if it does not count towards the memory budget."""
 
     def begin_waiting(self, size: int) -> None:
-        """Record that bytes are waiting for the client."""
+        """Record that `size` bytes are waiting for the client."""
         self.waiting.begin(size, self.limits.now())
 
     def end_waiting(self) -> None:
@@ -116,8 +116,8 @@ class ConnectionLimits:
 
     If a source has reached its limit, a new connection replaces the source's connection with the slowest client, or
     else its oldest connection that is idle or receiving a request. If the total limit is reached, the same rule applies
-    to the source with the most connections, unless it has fewer than the new connection's source. A connection whose
-    client is reading a response, and not slowly, is never closed.
+    to the source with the most connections, unless the new connection's source has more. A connection whose client is
+    reading a response, and is not slow, is never closed.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ HEADER = "X-Rlrun"
 """Header of the page's own requests. Other sites cannot set it, because CORS does not allow it."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_SITES = frozenset({"same-origin", "none"})
-"""Values of `Sec-Fetch-Site` in requests of the page itself, and for a URL entered by the user."""
+"""Values of `Sec-Fetch-Site` in requests of the page itself, and in requests for a URL that the user entered."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 

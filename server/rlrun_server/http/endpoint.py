@@ -52,7 +52,7 @@ class PathDispatcher:
     """Dispatches POST requests by path, and forwards requests for all other paths."""
 
     def __init__(self, posts: Mapping[str, ASGIApp], others: ASGIApp) -> None:
-        """`posts` has the endpoints for POST by path."""
+        """`posts` maps each path to its endpoint for POST."""
         self._posts = posts
         self._others = others
 
@@ -73,7 +73,7 @@ def _no_memory(_: Request) -> Response:
 
 
 def json_response(body: Schema, status: int = 200) -> Response:
-    """Return a response with the schema as JSON."""
+    """Return a JSON response with the fields of `body` that are not None."""
     content = body.model_dump_json(by_alias=True, exclude_none=True)
     return Response(content, status, media_type="application/json; charset=utf-8")
 
@@ -82,7 +82,7 @@ class ByPrefix:
     """Dispatches requests to applications by path prefix, and all other requests to a default application."""
 
     def __init__(self, apps: Mapping[str, ASGIApp], others: ASGIApp) -> None:
-        """`apps` has the applications by prefix, for example `/v1`. They receive the whole path."""
+        """`apps` maps each prefix, such as `/v1`, to its application, which receives the full path."""
         self._apps = apps
         self._others = others
 

@@ -60,12 +60,16 @@ def bearer_of(request: Request) -> str:
 
 
 def header_token_of(request: Request) -> str:
-    """Return the credential in `Authorization`, which proxies may remove, or in TOKEN_HEADER, or an empty string."""
+    """Return the credential in `Authorization` or, because proxies may remove this header, in TOKEN_HEADER. Returns an
+    empty string if there is none.
+    """
     return bearer_of(request) or request.headers.get(TOKEN_HEADER, "")
 
 
 def user_token_of(request: Request) -> str:
-    """Return a user's credential from a header, or else from the session cookie. Raises ProblemError."""
+    """Return a user's credential from a header or the session cookie, or an empty string. Raises ProblemError for a
+    cross-site request with the cookie.
+    """
     sessions: CookieReader | None = request.scope.get(SESSIONS)
     return header_token_of(request) or ("" if sessions is None else sessions.token_of(request))
 

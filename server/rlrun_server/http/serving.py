@@ -25,7 +25,7 @@ KEEP_ALIVE_SECONDS = 75
 """Seconds for which an idle connection stays open."""
 LOOPBACK = "127.0.0.1"
 DATE_SECONDS = 1.0
-"""Seconds after which the header with the date is renewed."""
+"""Seconds between updates of the `Date` header."""
 RETRY_SECONDS = 1.0
 """Pause after a connection could not be accepted, in seconds."""
 PAUSE_SECONDS = 0.01
@@ -35,12 +35,11 @@ TLS_BUFFER_BYTES = 32 * 1024
 """Size of the read buffer of each TLS connection. A TLS record has at most 16 KiB."""
 
 SEND_BUFFER_BYTES = 32 * 1024
-"""Size of the kernel's send buffer. Linux doubles it; its default allows megabytes per connection, which count toward
-the pod's memory.
+"""Size of the kernel's send buffer. Linux doubles this value. By default, a buffer can grow to megabytes per
+connection, which count toward the pod's memory.
 """
 PIECE = 16 * 1024
-"""Number of bytes of a response that are written together, which is the maximum that waits in this process for a
-client.
+"""Number of response bytes that are written at once, and therefore the maximum that this process buffers for a client.
 """
 
 log = logging.getLogger(__name__)
@@ -50,7 +49,9 @@ sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
 
 
 class _TlsConnection(sslproto.SSLProtocol):
-    """TLS layer of a connection that does not buffer below the limits. asyncio would buffer half a megabyte."""
+    """TLS layer that pauses its connection as soon as there are unsent bytes. asyncio's own would first buffer half a
+    megabyte.
+    """
 
     def __init__(self, connection: LimitedConnection, tls: ssl.SSLContext, ready: "asyncio.Future[None]") -> None:
         """`ready` is set at the end of the handshake."""
@@ -104,7 +105,7 @@ class InPieces:
 
 
 class _Connections:
-    """Connections of an application, each accepted if the limits allow it.
+    """Accepts and serves connections to an application, within limits.
 
     uvicorn's own server would let asyncio allocate TLS buffers before a connection could be refused.
     """
@@ -128,13 +129,13 @@ class _Connections:
         self._config.load()
 
     async def renew_date(self) -> None:
-        """Renew the header with the date until cancelled."""
+        """Update the `Date` header until cancelled."""
         while True:
             self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             await asyncio.sleep(DATE_SECONDS)
 
     async def accept(self, listening: socket.socket) -> None:
-        """Accept the connections of a socket until cancelled."""
+        """Accept connections on a listening socket until cancelled."""
         listening.setblocking(False)
         loop = asyncio.get_running_loop()
         while True:
@@ -156,7 +157,7 @@ class _Connections:
             except Exception:
                 log.exception("closed a connection because of an unexpected error")
                 accepted.close()
-            # sock_accept does not wait while connections arrive.
+            # Let other tasks run: sock_accept does not wait while connections arrive.
             await asyncio.sleep(0)
 
     def _begin(self, accepted: socket.socket, host: str) -> None:
@@ -214,7 +215,7 @@ class _Connections:
                 raise
 
     async def drain(self, seconds: float) -> None:
-        """Close the connections after their requests in progress, which are cancelled after `seconds`."""
+        """Close each connection when its requests in progress end. Cancels requests that take longer than `seconds`."""
         await _cancel(self._handshakes)
         for connection in list(self._state.connections):
             connection.shutdown()
@@ -247,8 +248,8 @@ async def serving(
     """Serve the application on all addresses of this host while the context is open.
 
     With `tls`, `tls_port` is open to other hosts, but `port` only to this host. When the context ends, requests in
-    progress have `drain_seconds` to finish. `limits` apply to the connections of all ports and have defaults. Raises
-    OSError if a port is in use.
+    progress have `drain_seconds` to finish. `limits` apply to the connections of all ports together. Raises OSError
+    if a port is in use.
     """
     limits = limits or ConnectionLimits()
     async with contextlib.AsyncExitStack() as stack:
@@ -267,7 +268,7 @@ async def serving_on(
     drain_seconds: float = DRAIN_SECONDS,
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[None]:
-    """Serve the application on sockets while the context is open, and close them."""
+    """Serve the application on listening sockets while the context is open, and close the sockets when it ends."""
     connections = _Connections(app, tls, limits or ConnectionLimits())
     work = (connections.renew_date(), *(connections.accept(listening) for listening in sockets))
     tasks = [asyncio.create_task(each) for each in work]

@@ -1,4 +1,4 @@
-"""Parsers of YAML and TOML from clients, which refuse ambiguous input and input that is expensive to parse."""
+"""Parsers of YAML and TOML from clients. They reject ambiguous input, and input that is expensive to parse."""
 
 import re
 import tomllib
@@ -17,7 +17,7 @@ TOML_TEXT = re.compile(
     r"|'''.*?(?:'{3,5}|\Z)|'[^'\n]*'?|#[^\n]*",
     re.DOTALL,
 )
-"""Pattern of strings and comments. The parser stops with an error at an unterminated string."""
+"""Pattern of strings and comments. An unterminated string matches, too, because the parser stops there anyway."""
 TOML_SEPARATOR = re.compile(r"[=,{}\[\]\n]")
 
 

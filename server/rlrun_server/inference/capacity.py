@@ -10,7 +10,7 @@ from rlrun_server.inference.errors import InferenceError
 
 PER_USER = 32
 MAX_HELD = 64 * 1024 * 1024
-"""Maximum size of bodies and responses in memory, a part of the pod's memory."""
+"""Maximum memory in bytes for the bodies and responses of all requests together."""
 
 
 class Capacity:

@@ -1,4 +1,4 @@
-"""Bodies of requests for completions. Both functions may take long, so they run in a thread."""
+"""Bodies of requests for completions. Both functions are slow for large bodies and should then run in a thread."""
 
 import json
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ def read_request(body: bytes) -> CompletionRequest:
 def rewrite_request(body: bytes, model: str) -> bytes:
     """Return the body for the engine, with the engine's name of the model.
 
-    The body must have been accepted by `read_request`. A streamed response will always end with the usage, because the
-    server counts it.
+    The body must have been accepted by `read_request`. A streamed response always ends with the usage, which the server
+    counts.
     """
     fields = _fields(body)
     fields["model"] = model

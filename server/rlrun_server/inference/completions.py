@@ -1,4 +1,4 @@
-"""Completions of deployed models: from the request of a client to the engine, and back."""
+"""Completions of deployed models. Relays a client's request to an engine, and the response to the client."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ MAX_SECONDS = 600.0
 CLIENT_LEFT = 499
 """Status in the log for a request whose client disconnected."""
 PASSED_STATUSES = frozenset({400, 413, 422, 429})
-"""Statuses of an engine that are about the client's request and passed on."""
+"""Statuses of an engine that concern the client's request and are passed on to the client."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class Completions:
             return Response(content, 200, media_type=JSON)
 
     async def _run(self, user: User, size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a call that parses `size` bytes, in a thread unless they are few."""
+        """Return the result of a call that parses `size` bytes. Runs in a thread if `size` exceeds FEW_BYTES."""
         return (
             call(*args, **kwargs) if size <= FEW_BYTES else await self.work.run(user.limited_as, call, *args, **kwargs)
         )
@@ -148,13 +148,13 @@ class Completions:
 
 
 def engine_failed(model: DeployedModel, what: str) -> InferenceError:
-    """Return the error for an engine that fails."""
+    """Return the error for an engine that fails. `what` describes the failure."""
     message = f"The engine of {model.own_name} {what}. Retry the request; the pod's log has the cause."
     return InferenceError(502, "engine_failed", message)
 
 
 def too_slow(seconds: float) -> InferenceError:
-    """Return the error for a request that took too long."""
+    """Return the error for a request that took longer than `seconds`."""
     message = f"The response was not complete within {seconds:.0f} s. Request fewer tokens (`max_tokens`)."
     return InferenceError(504, "timeout", message)
 

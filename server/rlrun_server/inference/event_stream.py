@@ -20,7 +20,7 @@ class EventTooLarge(Exception):
 
 
 class EventSplitter:
-    """Splitter of a stream into events. Removes the event with the usage unless the client requested it."""
+    """Splits a stream into events. Removes the event with the usage unless the client requested it."""
 
     def __init__(self, *, wants_usage: bool) -> None:
         self._wants_usage = wants_usage

@@ -1,7 +1,7 @@
 """Requests to the engines of serving pools.
 
-The address depends only on the namespace and the base model of an RLAdapter, never on a request. Responses without
-proof that an engine of this pool sent them are discarded.
+The address of a pool depends only on the namespace and base model of an RLAdapter, never on a request. Responses
+without proof that an engine of this pool sent them are discarded.
 """
 
 import secrets
@@ -49,7 +49,7 @@ class EngineAnswer:
 
 
 class PoolClient:
-    """Client of all pools."""
+    """HTTP client of the engines of all pools."""
 
     def __init__(self, platform_key: Callable[[], bytes], address: Address = pool_url) -> None:
         """`platform_key` returns the key from which the operator derives pool keys, or raises ValueError or OSError."""
@@ -100,7 +100,7 @@ class PoolClient:
         if self._session is None:
             # Pods are replaced under the same name and address, so keep connections and DNS responses only briefly.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5, ttl_dns_cache=5)
-            # No total timeout: the caller's applies.
+            # No total timeout: the caller's deadline applies.
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
             self._session = aiohttp.ClientSession(
                 connector=connector, timeout=timeout, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()

@@ -33,14 +33,14 @@ IN_PROGRESS = Gauge(
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Tokens of one request."""
+    """Number of tokens in the prompt and in the completion of one request."""
 
     prompt: int = 0
     completion: int = 0
 
 
 def read_usage(answer: Any) -> TokenUsage | None:
-    """Return the usage in a response or an event of the engine, or None."""
+    """Return the usage in an engine's response or event, or None if it has none."""
     fields = answer.get("usage") if isinstance(answer, dict) else None
     if not isinstance(fields, dict):
         return None

@@ -25,7 +25,7 @@ FEATURES = (
 
 
 def security_headers(script_hash: str) -> dict[str, str]:
-    """Return the headers that all responses of the page have. `script_hash` is the hash of the page's import map."""
+    """Return the headers of all responses of the page. `script_hash` is the hash of its import map, or empty."""
     inline = f" '{script_hash}'" if script_hash else ""
     policy = {
         "default-src": "'none'",
@@ -73,7 +73,7 @@ class PageApp:
         await response(scope, receive, send)
 
     def _find(self, path: str) -> tuple[PageFile, str] | None:
-        """Return the file and how long browsers cache it, or None for a path that does not belong to the page."""
+        """Return the file and its `Cache-Control` header, or None for a path that does not belong to the page."""
         if path == "/":
             return self._page.shell, ASK_EACH_TIME
         if not path.startswith(PREFIX):

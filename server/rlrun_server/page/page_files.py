@@ -31,7 +31,7 @@ TYPES = {
 UNCOMPRESSED = frozenset({".png", ".woff2"})
 DIGEST_CHARACTERS = 16
 ADDRESS = re.compile(r'(\s(?:href|src)=")(?!#|/|[a-z][a-z0-9+.-]*:)([^"]+")')
-"""Relative addresses in the tags of the shell."""
+"""Pattern of relative addresses in the tags of the shell."""
 HEAD = "  </head>"
 ISSUER = '    <meta name="rlrun-issuer">\n'
 """Element in the shell that indicates login at an OIDC issuer."""
@@ -82,8 +82,8 @@ def load_page(folder: Path = STATIC, *, has_issuer: bool = False) -> PageFiles:
 
 
 def to_shell(html: str, prefix: str) -> tuple[str, str]:
-    """Prepend `prefix` to the relative addresses in the page's HTML. Returns the HTML and the hash of its import
-    map.
+    """Prepend `prefix` to the relative addresses in the page's HTML. Returns the HTML, and the hash of its
+    import map or an empty string.
     """
     html = ADDRESS.sub(rf"\g<1>{prefix}\g<2>", html)
     match = IMPORT_MAP.search(html)

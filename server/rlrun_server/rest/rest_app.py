@@ -98,7 +98,7 @@ def rest_app(services: Services | None = None) -> FastAPI:
 
 @functools.cache
 def _routes() -> Sequence[BaseRoute]:
-    """Return the routes, shared by all applications, because FastAPI takes long to build them at the first request."""
+    """Return the routes. All applications share them, because FastAPI builds them slowly, at the first request."""
     together = APIRouter()
     for router in ROUTERS:
         together.include_router(router, prefix=PREFIX, responses={"4XX": PROBLEM, "5XX": PROBLEM})
@@ -107,7 +107,7 @@ def _routes() -> Sequence[BaseRoute]:
 
 @functools.cache
 def _methods() -> Mapping[str, set[str]]:
-    """Return the methods of each path."""
+    """Return the HTTP methods of each path."""
     methods: defaultdict[str, set[str]] = defaultdict(set)
     for router in ROUTERS:
         for route in router.routes:
@@ -117,7 +117,7 @@ def _methods() -> Mapping[str, set[str]]:
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document."""
+    """Return the OpenAPI document of `app`, which is built at the first call."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes,
@@ -162,7 +162,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
-        # One object for all copies of the scope.
+        # Create the state now, so that all copies of the scope share one object.
         _ = request.state
         is_started = False
 
@@ -188,7 +188,7 @@ class Guard:
             answer.release()
 
     def _refuse(self, request: Request) -> Response:
-        """Return the response that replaces one for which there is no memory."""
+        """Return the response to send instead of one that exceeds the memory budget."""
         detail = (
             "You have too many large responses that you have not read yet. Read or close them, then retry the request."
         )

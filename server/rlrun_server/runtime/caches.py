@@ -1,4 +1,4 @@
-"""Caches of reviews by the API server, and of values that are read or fetched again after some time."""
+"""Caches for reviews by the API server and for values that expire."""
 
 import asyncio
 from collections import OrderedDict
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class ReviewCache(Generic[Result]):
-    """Cache of reviews. Runs one review at a time for a key, and at most CONCURRENT_REVIEWS in total."""
+    """Cache of reviews. Runs at most one review per key at a time, and at most CONCURRENT_REVIEWS in total."""
 
     def __init__(
         self, is_accepted: Callable[[Result], bool], accepted_seconds: float, clock: Callable[[], float]
@@ -27,7 +27,7 @@ class ReviewCache(Generic[Result]):
         self._slots = asyncio.Semaphore(CONCURRENT_REVIEWS)
 
     def knows(self, key: bytes) -> bool:
-        """Return whether `get` can answer from the cache."""
+        """Return whether `get` starts no review, because the result is cached or its review is in progress."""
         return key in self._pending or (key in self._known and self._clock() < self._known[key][0])
 
     def has_accepted(self, key: bytes) -> bool:
@@ -79,7 +79,7 @@ class FetchedValue(Generic[V]):
             return self._held[1]
         if self._pending is None or self._pending.done():
             self._pending = asyncio.create_task(self._fetch_and_hold())
-            # All clients may have disconnected when it fails.
+            # Retrieve the exception, because all clients may have disconnected.
             self._pending.add_done_callback(lambda done: done.cancelled() or done.exception())
         # The request continues if one of several clients disconnects.
         return await asyncio.shield(self._pending)

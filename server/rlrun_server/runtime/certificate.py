@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 CHAIN, KEY = "tls.crt", "tls.key"
 LOOK_SECONDS = 60.0
-"""Pause between two reads of the files. The kubelet takes about as long to update a Secret."""
+"""Pause between two reads of the files, in seconds. The kubelet takes about as long to update a Secret."""
 
 
 class CertificateInvalid(Exception):
@@ -42,7 +42,7 @@ class Certificate:
             # Try another context first: a context keeps a certificate even if its key is rejected afterwards.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._folder / CHAIN, self._folder / KEY)
             self.context.load_cert_chain(self._folder / CHAIN, self._folder / KEY)
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # ssl.SSLError is a subclass
             raise CertificateInvalid(
                 f"{self._folder} needs {CHAIN} and {KEY} of one certificate in PEM ({error}): check the Secret "
                 "server.tls.existingSecret, or delete the operator-generated Secret and restart the operator"
@@ -52,7 +52,7 @@ class Certificate:
         return True
 
     async def follow(self) -> None:
-        """Load changed files until cancelled. Logs a warning and keeps the previous certificate if they are invalid."""
+        """Load changed files until cancelled. Logs an error and keeps the previous certificate if they are invalid."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
@@ -63,10 +63,10 @@ class Certificate:
 
 
 def _show_validity(chain: bytes) -> None:
-    """Set the metrics of the server's certificate, the first one of the chain."""
+    """Set the validity metrics from the server's certificate, which is the first in the chain."""
     try:
         certificate = x509.load_pem_x509_certificate(chain)
-    except ValueError as error:  # OpenSSL accepts what this parser does not
+    except ValueError as error:  # OpenSSL accepts certificates that this parser rejects
         log.warning("the metrics do not show the expiry of the certificate: %s", error)
         return
     CERTIFICATE_START.set(certificate.not_valid_before_utc.timestamp())

@@ -1,4 +1,4 @@
-"""Source of an informer for several namespaces, for a process that may not list objects in all namespaces."""
+"""Object source of an informer for several namespaces, for a process that may not list objects in all namespaces."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -9,7 +9,7 @@ from rlrun.kube.kinds import ResourceKind
 from rlrun.kube.objects import Labels, Obj
 
 WAITING_EVENTS = 100
-"""Maximum number of events of all namespaces that wait for the informer."""
+"""Maximum number of queued events for the informer, over all namespaces."""
 
 Event = tuple[str, Obj]
 
@@ -21,15 +21,15 @@ class NamespacesSource:
         self._source = source
         self._namespaces = tuple(dict.fromkeys(namespaces))
         self._versions: dict[ResourceKind, dict[str, str]] = {}
-        """Version of each namespace up to which the informer has received changes. Namespaces are watched
-        independently.
+        """For each kind, the resourceVersion of each namespace up to which the informer has received changes.
+        Namespaces are watched independently.
         """
 
     async def all_pages(
         self, kind: ResourceKind, namespace: str | None = None, labels: Labels | None = None
     ) -> AsyncIterator[tuple[list[Obj], str]]:
-        """Yield the objects of each namespace by pages, each with the oldest resourceVersion of the namespaces' lists
-        so far. Raises ApiError.
+        """Yield pages with the objects of each namespace. Each page comes with the oldest resourceVersion among the
+        namespaces' lists so far. Raises ApiError.
         """
         if not kind.namespaced or namespace is not None:
             async for page in self._source.all_pages(kind, namespace, labels):
@@ -71,7 +71,7 @@ class NamespacesSource:
                             watch.result()
                     return
                 each, event = taking.result()
-                # What the informer has not taken arrives again with the next watch.
+                # Events that the informer has not received arrive again with the next watch.
                 versions[each] = str(event[1]["metadata"]["resourceVersion"])
                 yield event
         finally:

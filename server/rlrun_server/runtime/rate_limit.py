@@ -1,4 +1,4 @@
-"""Rate limits per namespace, so that one tenant cannot exhaust the server. Pure."""
+"""Rate limits per namespace, user or address, so that none of them can exhaust the server. Pure."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Rate:
 
 
 class RateLimiter:
-    """One token bucket per namespace."""
+    """Rate limiter with one token bucket per namespace, user or address."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate

@@ -20,7 +20,7 @@ from rlrun_server.signing.s3_request import RequestNotAllowed
 from rlrun_server.signing.user_permissions import Owners
 
 KEPT_SECONDS = 15.0
-"""Seconds for which a record is cached. A record that was deleted to hand packages over still applies for this time."""
+"""Seconds for which a record is cached. A record that was deleted to transfer packages still applies for this time."""
 NAMESPACE_SECONDS = 3.0
 """Seconds for which a namespace's uid is cached, for example for the files of one push. A namespace that is recreated
 within this time still counts as the earlier one.
@@ -42,7 +42,7 @@ class PackageOwners:
         owners: Owners,
         clock: Callable[[], float],
     ) -> None:
-        """`renew` refreshes the S3 credentials. `owners` are the listed owners, which need no record."""
+        """`renew` refreshes the S3 credentials. `owners` are the owners listed in the chart, which need no record."""
         self._cluster = cluster
         self._store = store
         self._renew = renew
@@ -92,7 +92,7 @@ class PackageOwners:
             raise Unreachable(f"S3 has not responded for {WAIT_SECONDS:.0f} s") from error
 
     def _read_or_write(self, owner: str, uid: str) -> str:
-        """Return the recorded uid, after recording this one if there is none. Called in a thread."""
+        """Return the owner's recorded uid. If there is no record, records `uid` first. Called in a thread."""
         record = package_owner_record(self._root, owner)
         try:
             return self._store.get_range(record, 0, UID_BYTES).decode()

@@ -1,4 +1,4 @@
-"""Permissions: a table of roles, operations and folders. Pure."""
+"""Permissions of pods in S3: the operations that each role may perform on each folder of its run. Pure."""
 
 from collections.abc import Mapping
 
@@ -24,13 +24,13 @@ FOLDERS: Mapping[StorageRole, Mapping[str, frozenset[Operation]]] = {
     StorageRole.fetcher: {},
     StorageRole.serving: {},
 }
-"""Operations by role and folder of the run. Only the operator writes logs and deletes artifacts."""
+"""Permitted operations by role and folder of the run. Only the operator writes logs and deletes artifacts."""
 WRITTEN_ONCE = frozenset({"checkpoints", "adapters"})
 """Folders in which no object may be replaced, because other runs start from these files and pools deploy them."""
 FILES: Mapping[StorageRole, Mapping[str, frozenset[Operation]]] = {
     StorageRole.orchestrator: {"run.json": WRITE},
 }
-"""Operations by role and path of a file in the folder of the run."""
+"""Permitted operations by role and by the path of a file in the run's folder."""
 
 
 def is_allowed(grant: StorageGrant, request: S3Request) -> bool:

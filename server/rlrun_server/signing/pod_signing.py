@@ -1,4 +1,4 @@
-"""Handling of a pod's request for signatures. It checks grant, limits, token and permission, the cheapest first."""
+"""Handling of a pod's request for signatures. Checks grant, limits, token and permission, cheapest check first."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ class Signing:
         self._new_tokens = RateLimiter(Rate(new, REVIEW_BURST_SECONDS * new))
 
     async def sign(self, token: str, signed_grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
-        """Return the headers for each request, or sign none if any of them is not allowed. Raises ProblemError."""
+        """Return the signed headers of each request. Signs none if any request is not allowed. Raises ProblemError."""
         grant = signed_text.verify(signed_grant, self._keys(), StorageGrant)
         if grant is None:
             SIGNATURES.labels("unknown", "grant").inc(len(requests))
@@ -98,7 +98,7 @@ class Signing:
             raise ProblemError.of(503, Reason.S3_CREDENTIALS_MISSING, str(error)) from error
 
     def _check_end(self, grant: StorageGrant) -> None:
-        """Raise ProblemError if the grant has ended, or ends later than any grant that is signed now. Clients retry."""
+        """Raise ProblemError if the grant has ended, or ends later than any valid grant can. Clients retry."""
         now = self._now()
         if grant.ends is None or -CLOCK_TOLERANCE < grant.ends - now <= MAX_GRANT_LIFETIME + CLOCK_TOLERANCE:
             return
@@ -116,7 +116,7 @@ class Signing:
         base = self._signer.base_url(bucket)
         request = read_request(asked.method, asked.url, asked.headers, bucket, base)
         if request.may_replace and is_written_once(grant, request):
-            # Trainers of attempts started by version 0.1 request no condition, but send every header of the response.
+            # Trainers of version 0.1 do not set the condition, but send every header of this server's response.
             others = {name: value for name, value in asked.headers.items() if name.lower() != CONDITION}
             asked = asked.model_copy(update={"headers": others | {CONDITION: ONCE}})
             request = read_request(asked.method, asked.url, asked.headers, bucket, base)

@@ -1,6 +1,8 @@
-"""Interpretation of a request to S3 by its method, URL and headers. Pure. Only what is listed here is signed. S3
-servers do not guard a folder by themselves: SeaweedFS, for example, stores `a//x` as `a/x`. So a key is accepted only
-in the canonical spelling, which all servers read alike.
+"""Parser of S3 requests, which determines operation, bucket and key from method, URL and headers. Pure.
+
+Only the requests listed here are signed. S3 servers may normalize keys: SeaweedFS, for example, stores `a//x` as `a/x`,
+which could be in a different folder. So a key is accepted only in the canonical spelling, which all servers interpret
+alike.
 """
 
 import re
@@ -12,8 +14,8 @@ from urllib.parse import parse_qsl, quote, unquote
 from rlrun.protocol.storage_access import PAYLOAD_HASH
 
 QUERY = re.compile(r"(?:[A-Za-z0-9%._~=-]+(?:&[A-Za-z0-9%._~=-]+)*)?")
-"""Pattern of the queries that the signer and S3 read alike. The signer would stop at a `#`, only S3 reads a `+` as a
-space, and between two `&` the signer would sign a parameter without a name."""
+"""Pattern of the queries that the signer and S3 interpret alike. The signer would stop at a `#`, only S3 decodes a `+`
+to a space, and between two `&` the signer would sign a parameter without a name."""
 SEGMENT = re.compile(r"[A-Za-z0-9._+=@~,-]{1,255}")
 MAX_SEGMENTS = 32
 LIST_PARAMETERS = frozenset(
@@ -29,7 +31,7 @@ HEADERS = frozenset(
 )  # fmt: skip
 """Headers that may be signed. x-amz-copy-source is not one of them, because it can read any object of the bucket."""
 CONDITION, ONCE = "if-none-match", "*"
-"""Header with which S3 stores an object only if there is none under its key."""
+"""Header that makes S3 store an object only if none exists under its key."""
 DIGEST = re.compile(r"[0-9a-f]{64}|UNSIGNED-PAYLOAD")
 
 
@@ -39,7 +41,7 @@ class Operation(StrEnum):
     read = "read"
     """GET or HEAD of an object."""
     list = "list"
-    """List of the objects, or of the unfinished uploads, of a folder."""
+    """GET of the list of a folder's objects or unfinished uploads."""
     write = "write"
     """PUT of an object, and all requests of a multipart upload."""
     delete = "delete"
@@ -56,7 +58,7 @@ class S3Request:
     operation: Operation
     bucket: str
     key: str
-    """Key of the object; for `list` the prefix. A prefix of a folder ends with a slash."""
+    """Key of the object. For `list`, the prefix, which ends with a slash."""
     may_replace: bool = False
     """True if the request may replace an existing object, because it lacks `If-None-Match: *`."""
 
@@ -71,7 +73,7 @@ _BY_QUERY: Mapping[tuple[str, frozenset[str]], Operation] = {
     ("DELETE", frozenset({"uploadId"})): Operation.write,
     ("DELETE", frozenset()): Operation.delete,
 }
-"""Operation on an object by method and names of the query's parameters."""
+"""Operation on an object by HTTP method and names of the query parameters."""
 STORES = frozenset({("PUT", frozenset[str]()), ("POST", frozenset({"uploadId"}))})
 """Requests that create an object: PUT of an object, and completion of a multipart upload."""
 

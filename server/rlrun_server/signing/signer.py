@@ -1,5 +1,5 @@
-"""Signatures of requests to S3 with the platform's credentials (AWS Signature Version 4), and a client of S3 that signs
-in this process.
+"""Signatures of S3 requests with the platform's credentials (AWS Signature Version 4), and an S3 client that signs in
+this process.
 """
 
 import time
@@ -75,7 +75,7 @@ class S3Signer:
         await self._source.renew()
 
     def sign(self, method: str, url: str, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers that make the request valid, with the credentials of the last `renew`.
+        """Return the headers that sign the request with the credentials of the last `renew`.
 
         Raises CredentialsMissing.
         """
@@ -138,7 +138,7 @@ class OwnSigner(RequestSigner):
 
     @override
     def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:
-        pass  # a signature needs no request
+        pass  # this process signs each request itself when it is sent
 
     @override
     def _ask(self, asked: RequestToSign) -> SignedHeaders:

@@ -1,5 +1,5 @@
-"""Test whether the S3 server rejects headers that a signature does not cover, and supports conditional writes. It runs
-at startup and every hour, and sooner if a test has no result or its result is in doubt (`store_safety`).
+"""Test whether the S3 server rejects headers that a signature does not cover, and supports conditional writes. The
+test runs at startup and every hour, and again earlier if a test has no result or an unconfirmed one (`store_safety`).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from rlrun_server.signing.store_safety import (
 log = logging.getLogger(__name__)
 
 LIMITS = RequestLimits(connect_seconds=3.0, read_seconds=10.0, tries=1)
-"""Limits of each request. A failed request is not retried; the whole test is repeated."""
+"""Limits of each request. A failed request is not retried. Instead, the complete test is repeated."""
 TEST_SECONDS = 60.0
 LEFT_SECONDS = 3600.0
 """Age in seconds after which the folder of another test counts as left over."""
@@ -96,7 +96,7 @@ class StoreProbe:
         store: Store,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`store` has LIMITS and is used to delete the objects of tests."""
+        """`send` sends the requests of the signature test, and `store`, which has LIMITS, all other requests."""
         self._signer = signer
         self._send = send
         self._root = root
@@ -109,7 +109,7 @@ class StoreProbe:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self) -> SigningVerdict:
-        """Run the test and return the method with which requests may be signed. Raises Inconclusive."""
+        """Run the test and return its verdict. Raises Inconclusive."""
         if not self._root.bucket:
             raise ProbeRefused("RLRUN_SERVER_BUCKET is not set")
         try:
@@ -144,7 +144,7 @@ class StoreProbe:
                 self._collect()
 
     def _lack(self, uri: S3Uri) -> str:
-        """Return the feature that the server lacks for artifacts, which must not be overwritten. Raises StoreError."""
+        """Return a message if the server lacks conditional writes, else an empty string. Raises StoreError."""
         try:
             for _ in range(2):
                 self._store.put_bytes(uri, b"", replace=False)

@@ -1,5 +1,5 @@
-"""Decision on the method for signing the requests of tenants to this S3 server. Pure, except that it keeps the results
-of the tests so far.
+"""Choice of the method for signing tenants' requests to this S3 server. The only state is the results of the tests so
+far.
 
 A signature protects the objects of other tenants only if the server rejects headers that the signature does not cover:
 `x-amz-copy-source` reads a different object, and MinIO unpacks a tar with `x-amz-meta-snowball-auto-extract` to any
@@ -7,9 +7,9 @@ keys.
 
 Invariant: a tenant's request is signed only with a method that a complete test has found safe. After the first unsafe
 result, signing continues for at most UNCONFIRMED_TESTS further tests, so that one odd response does not stop the
-platform; SAFE_TESTS safe results in a row overrule it. If a server becomes unsafe, tenants can exploit this until the
-next test has a result (PERIOD_SECONDS, unless the server is too busy to respond), and then only during the further
-tests:
+platform; SAFE_TESTS consecutive safe results overrule the unsafe one. If a server becomes unsafe, tenants can exploit
+this until the next test has a result (PERIOD_SECONDS, unless the server is too busy to respond), and during the further
+tests. The reasons:
 
 - A single safe result proves nothing: servers of two versions may share an address, and a tenant can repeat a request
   until it reaches the unsafe one. Signing stops after UNSAFE_TESTS unsafe results.
@@ -35,19 +35,19 @@ NOT_FOUND = 404
 """Status that shows that the server looked for the copy source, so it accepted the header."""
 
 FIRST_RESULT_SECONDS = 30.0
-"""Seconds for which rlrun-server waits for a first result before it is ready. Most of its routes work without S3."""
+"""Seconds after which rlrun-server is ready even without a first result. Most of its routes work without S3."""
 PERIOD_SECONDS = 3600.0
 """Pause after a test while requests are signed, in seconds."""
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 30.0
-"""Shortest and longest pause after other tests, in seconds. The pause doubles while results are of the same kind."""
+"""Shortest and longest pause in all other cases, in seconds. The pause doubles while results are of the same kind."""
 UNSAFE_TESTS = 3
 """Number of unsafe results after which signing stops."""
 SAFE_TESTS = 3
 """Number of consecutive safe results that overrule an unsafe one."""
 UNCONFIRMED_TESTS = 6
-"""Maximum number of tests after an unsafe result before it takes effect, unless it is overruled."""
+"""Maximum number of tests after an unsafe result before this result takes effect, unless it is overruled."""
 SAFE = "safe"
-"""Kind of a result."""
+"""Kind of the result of a test that found the server safe."""
 
 
 class SigningMethod(StrEnum):
@@ -77,7 +77,7 @@ class SigningVerdict:
     method: SigningMethod | None
     problem: str = ""
     lack: str = ""
-    """Feature that the platform needs and the server lacks, although requests are signed. Empty if there is none."""
+    """Message about a feature that the platform needs and the server lacks, or empty. Requests are signed anyway."""
 
 
 class Inconclusive(Exception):
@@ -147,7 +147,7 @@ class StoreSafety:
         self._unconfirmed: _UnconfirmedResult | None = None
         self._trouble = "the first test has not ended"
         self._alike: tuple[str, int] = ("", 0)
-        """Kind and number of the latest results of the same kind."""
+        """Kind of the latest result, and number of consecutive results of this kind."""
         self._show()
 
     @property

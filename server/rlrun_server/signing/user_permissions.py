@@ -1,6 +1,6 @@
 """Permission that a user needs for a request to S3: the table of folders and permissions. Pure.
 
-A run's files are read by users with the permission in the run's namespace, which is in the key. Environment packages
+Users read a run's files with a permission in the run's namespace, which the key contains. Environment packages
 belong to an owner. The chart lists owners with their namespaces (`runs.environmentOwners`): packages of a listed owner
 can be read and written only in these namespaces. An owner that is not listed is the namespace of the same name, and all
 users may read its packages.
@@ -22,9 +22,9 @@ FOLDERS: Mapping[str, tuple[str, str]] = {
     "checkpoints": ("rlcheckpoints", "files"),
     "adapters": ("rladapters", "files"),
 }
-"""Resource and subresource to `get` by folder of the run. Users cannot write them."""
+"""Resource and subresource of the permission to `get` each folder of a run. Users cannot write to these folders."""
 PACKAGES = "rlenvironments"
-"""Resource that exists only for permissions."""
+"""Resource that is used only in permissions. It has no objects."""
 NAMESPACE_AND_RUN = 2
 OWNER_AND_NAME = 2
 PACKAGE_FIELDS = ("owner", "name", "version", "file")
@@ -33,7 +33,7 @@ for the platform: on a server that stores objects in a file system, such a packa
 owner's record."""
 
 Owners = Mapping[str, Sequence[str]]
-"""Patterns of the namespaces of each listed owner."""
+"""Namespace patterns by listed owner."""
 
 
 def required_check(request: S3Request, root: S3Uri, owners: Owners, namespace: str, *, once: bool) -> Check | None:

@@ -1,4 +1,4 @@
-"""Handling of a user's request for a signature. It checks limits, token and permission, the cheapest first."""
+"""Handling of a user's request for a signature. Checks limits, token and permission, cheapest check first."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,7 +31,7 @@ USER = "user"
 
 
 class UserSigning:
-    """Handler of requests of users. Every rejection is a ProblemError."""
+    """Handler of users' requests for signatures and for the S3 location. Every rejection is a ProblemError."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class UserSigning:
         return self._location.model_copy(update={"problem": self._safety.shortcoming})
 
     async def sign(self, token: str, client: str, read: Callable[[], Awaitable[UserSignRequest]]) -> SignedHeaders:
-        """Return the headers for the request. `read` returns this request, and is called only after the user is
+        """Return the signed headers for the request. `read` returns the request, and is called only after the user is
         identified. Raises ProblemError, and exceptions of `read`.
         """
         outcome = "error"
@@ -124,6 +124,6 @@ class UserSigning:
 
 
 def _is_once(asked: UserSignRequest) -> bool:
-    """Return whether S3 rejects this request if the object exists. A multipart upload replaces it on completion."""
+    """Return whether S3 rejects this request if the object exists. A completed multipart upload replaces the object."""
     condition = next((value for name, value in asked.headers.items() if name.lower() == "if-none-match"), "")
     return asked.method == "PUT" and condition == "*" and "uploadId" not in asked.url.partition("?")[2]

@@ -38,7 +38,7 @@ class HostedCaller:
 
 
 class KeyIdentified:
-    """Dependency of a route that accepts any API key."""
+    """Route dependency that accepts any API key."""
 
     async def __call__(self, request: Request) -> HostedCaller:
         """Return the caller. Raises RestError, ProblemError."""
@@ -55,7 +55,7 @@ class KeyIdentified:
 
 
 class KeyRequirement(KeyIdentified):
-    """Dependency of a route that requires a permission in the namespace of the API key."""
+    """Route dependency that requires a permission in the namespace of the API key."""
 
     def __init__(self, permission: Check) -> None:
         """`permission` is the permission without its namespace."""
@@ -70,9 +70,9 @@ class KeyRequirement(KeyIdentified):
 
 
 def key_requires(verb: str, resource: str, subresource: str = "", group: str = GROUP) -> Any:
-    """Return the dependency of a route that requires this permission in the namespace of the API key."""
+    """Return a route dependency that requires this permission in the namespace of the API key."""
     return Depends(KeyRequirement(Check(verb, resource, "", subresource, group)))
 
 
 KEY_IDENTIFIED: Any = Depends(KeyIdentified())
-"""Dependency of a route that accepts any API key."""
+"""Route dependency that accepts any API key."""

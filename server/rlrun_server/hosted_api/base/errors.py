@@ -35,7 +35,7 @@ class FieldProblems(Exception):
 
 
 def no_counterpart(why: str, status: int = 501) -> RestError:
-    """Return the response to a request for a feature that the platform lacks."""
+    """Return the error for a request for a feature that the platform lacks. `why` completes its message."""
     return RestError(status, Reason.INVALID_REQUEST, f"{NOT_HERE}{why}")
 
 
@@ -76,13 +76,13 @@ def internal_error(request: Request) -> Response:
 def location_of(error: FieldError) -> tuple[list[str | int], str]:
     """Return the location and the message of a field problem of the REST API."""
     parts = [part.replace("~1", "/").replace("~0", "~") for part in error.pointer.split("/")]
-    # A pointer into the body begins with a slash, a pointer to a parameter with its location.
+    # A pointer into the body begins with a slash, and a pointer to a parameter with the parameter's location.
     parts = ["body", *parts[1:]] if parts[0] == "" else parts
     return [int(part) if part.isdigit() else part for part in parts], error.detail
 
 
 def fields_response(problems: Sequence[tuple[Sequence[str | int], str]]) -> Response:
-    """Return the response for problems with fields."""
+    """Return the 422 response for field problems, each with a location and a message."""
     detail: list[Json] = [
         {"loc": [plain(p) if isinstance(p, str) else p for p in location], "msg": plain(message), "type": "value_error"}
         for location, message in problems[:MAX_FIELD_ERRORS]

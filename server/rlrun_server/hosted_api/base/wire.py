@@ -1,6 +1,6 @@
 """Values in the format of hosted clients.
 
-The clients render texts as terminal markup: a lower-case word in square brackets vanishes, and a closing tag crashes
+The clients render texts as terminal markup: a lower-case word in square brackets disappears, and a closing tag crashes
 the client. Texts of tenants are therefore sent without square brackets.
 """
 
@@ -60,7 +60,7 @@ MAX_NUMBER = 2**53
 """Largest integer that all JSON clients support."""
 
 StepNumber = Annotated[int, Field(ge=0), AfterValidator(partial(min, MAX_STEP))]
-"""Step, at most MAX_STEP, which is above any maxSteps."""
+"""Step. Larger values become MAX_STEP, which exceeds every maxSteps."""
 PageNumber = Annotated[int, Field(ge=1), AfterValidator(partial(min, MAX_NUMBER))]
 Offset = Annotated[int, Field(ge=0), AfterValidator(partial(min, MAX_NUMBER))]
 RowCount = Annotated[int, Field(ge=1), AfterValidator(partial(min, MAX_NUMBER))]

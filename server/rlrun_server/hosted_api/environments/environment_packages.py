@@ -53,7 +53,7 @@ def latest(versions: Iterable[StoredVersion]) -> StoredVersion | None:
 
 
 def find_version(wanted: str, versions: Iterable[StoredVersion]) -> StoredVersion | None:
-    """Return the version that a run gets for `wanted`, for example 1.0.0 for `1.0`."""
+    """Return the version that a run gets for `wanted`, for example 1.0.0 for `1.0`, or None if there is none."""
     complete = _complete(versions)
     text = package_versions.matching(wanted, complete)
     return complete[text] if text is not None else None
@@ -146,7 +146,7 @@ class EnvironmentPackages:
     async def read_wheel(
         self, tenant: str, owner: str, name: str, version: str, file: str, read: Callable[[bytes], T]
     ) -> T:
-        """Call `read` with the content of a wheel, of at most MAX_WHEEL bytes, in a thread, and return its result."""
+        """Return the result of `read`, called in a thread with a wheel's content, which may have MAX_WHEEL bytes."""
         uri = self._file(owner, name, version, file)
 
         def call() -> T:
@@ -209,7 +209,7 @@ class EnvironmentPackages:
 
 
 def too_large(file: str) -> RestError:
-    """Return the response for a wheel that exceeds MAX_WHEEL."""
+    """Return the error for a wheel that exceeds MAX_WHEEL."""
     detail = f"{file} is larger than {MAX_WHEEL} bytes. Push it with: rlrun env push"
     return RestError(413, Reason.BODY_TOO_LARGE, detail)
 

@@ -180,7 +180,7 @@ def _ticket(
 async def _is_stored(request: Request, ticket: Ticket) -> bool:
     """Return whether the version contains exactly this wheel. Raises RestError if it contains a different one.
 
-    Adding a wheel to a version would change it for runs that use it.
+    Adding a wheel to a version would change the version for runs that use it.
     """
     packages = packages_of(request)
     stored = find_version(ticket.version, await packages.versions(ticket.namespace, ticket.owner, ticket.name))

@@ -69,7 +69,7 @@ async def list_environments(
     is_empty = bool(tags) or starred_only or (visibility or shown).upper() != shown
     names = [] if is_empty else await packages.names(caller.namespace, place)
     names = sorted(name for name in names if package_name(search or "") in name)
-    # Other orders are not supported, because a folder has no time.
+    # Other orders are not supported, because a folder in S3 has no timestamp.
     if sort_by == "name" and (sort_order or "").lower() == "desc":
         names.reverse()
     rows: list[Json] = [

@@ -137,7 +137,7 @@ def _secret_of(environment: str) -> str:
 
 
 async def _require(cluster: CallerCluster, namespace: str, environment: str, variable: str) -> Obj:
-    """Return the Secret of an environment that has this variable. Raises RestError."""
+    """Return the Secret of an environment. Raises RestError if the Secret lacks this variable."""
     held = await cluster.find(requests.get(SECRET, namespace, _secret_of(environment)))
     if held is None or not NAME.fullmatch(variable) or variable not in (held.get("data") or {}):
         raise not_found(f"Secret {variable} of the environment")

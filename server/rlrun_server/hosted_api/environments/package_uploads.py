@@ -4,7 +4,8 @@ The ticket is signed with keys that all replicas share. Before the server writes
 SHA-256 against the ticket, and that the file is a wheel.
 
 A limited number of uploads have slots, at most one per namespace; others wait. A slow upload loses its slot to any
-waiting upload, and a long upload loses its slot to a waiting upload of a namespace that has used the slots less.
+waiting upload. A long upload loses its slot to a waiting upload whose namespace has used the slots for less time than
+its own.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ PATIENCE_SECONDS = 10.0
 LONG_SECONDS = 20.0
 """Seconds after which an upload is considered long."""
 USE_SECONDS = 600.0
-"""Seconds for which the use of a slot counts for its namespace."""
+"""Seconds for which past use of a slot counts for the upload's namespace."""
 MAX_SOURCE = 64 * 1024**2
 """Maximum size of a source archive, which is received but not stored."""
 
@@ -68,7 +69,7 @@ class Ticket(Schema):
     size: int = Field(ge=0)
     """Size in bytes, or 0 for a source archive, whose size is not announced."""
     expires: float
-    """Seconds since 1970."""
+    """Expiry in seconds since 1970."""
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Limited reading of environments' wheels, which are untrusted."""
+"""Reader of environments' wheels. They are untrusted, so it limits files, bytes and compression methods."""
 
 import io
 import struct
@@ -12,7 +12,7 @@ from rlrun_server.hosted_api.base.wire import Json, plain
 MAX_FILES = 20_000
 """Maximum number of files in a wheel. Each needs about 350 bytes of memory."""
 ENTRY = b"PK\x01\x02"
-"""Signature of each entry in the list of files."""
+"""Signature of each entry in the list of files of a zip archive."""
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 """Compression methods that can be unpacked incrementally. A few hundred bytes of bzip2 or LZMA may expand to gigabytes
 at once.
@@ -30,7 +30,7 @@ class WheelInvalid(Exception):
 
 @contextmanager
 def opened_wheel(data: bytes) -> Iterator[zipfile.ZipFile]:
-    """Open a wheel. Raises WheelInvalid, also for errors while the context is open."""
+    """Open a wheel. Raises WheelInvalid if opening it fails, or reading it while the context is open."""
     if data.count(ENTRY) > MAX_FILES:
         raise WheelInvalid(f"it has more than {MAX_FILES} files")
     try:

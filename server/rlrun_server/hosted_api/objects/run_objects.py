@@ -102,7 +102,7 @@ def status_of(run: Obj) -> str:
 
 
 def environment_of(entry: Any) -> Json:
-    """Convert an entry of `env` to the environment object that clients expect. They show its `slug`."""
+    """Convert an entry of `env` to the environment object that clients expect. Clients show its `slug`."""
     entry = entry if isinstance(entry, Mapping) else {}
     shown = ("id", "name", "version", "args", "taskset", "harness", "weight", "numExamples", "rolloutsPerExample")
     environment = {key: plain_values(entry[key]) for key in shown if entry.get(key) not in (None, {})}
@@ -124,7 +124,7 @@ def inflight(spec: Mapping[str, Any]) -> int | None:
 
 
 def waiting_reason(phase: Phase, status: Mapping[str, Any]) -> str | None:
-    """Return why a run is not training yet."""
+    """Return why a run is not training, or None if it has started or the reason is unknown."""
     if phase is Phase.suspended:
         return "Suspended. Continue it with: rlrun resume"
     if phase not in NOT_RUNNING:
@@ -136,12 +136,12 @@ def waiting_reason(phase: Phase, status: Mapping[str, Any]) -> str | None:
 
 
 def error_message(phase: Phase, status: Mapping[str, Any]) -> str | None:
-    """Return why a run failed."""
+    """Return why a run failed, or None if it has not failed."""
     return optional_text(status.get("message") or status.get("reason")) if phase is Phase.failed else None
 
 
 def failure_analysis(phase: Phase, status: Mapping[str, Any]) -> Json | None:
-    """Return the reason for a failure, with the conditions that report problems."""
+    """Return a failed run's reason and the messages of its unmet conditions, or None if it has not failed."""
     if phase is not Phase.failed or not status.get("reason"):
         return None
     conditions = [c for c in status.get("conditions") or [] if isinstance(c, Mapping)]

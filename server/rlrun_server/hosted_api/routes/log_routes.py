@@ -102,7 +102,7 @@ async def _answer(request: Request, run: str, fields: Mapping[str, object], call
 
 
 def _not_started(run: str, phase: Phase, why: str | None) -> RestError:
-    """Return the response after which clients wait: they search its text for `pending` or `queued`."""
+    """Return the error that makes clients wait: they search its text for `pending` or `queued`."""
     word = "queued" if phase is Phase.queued else "pending"
     detail = f"Run {run} is {word}: its logs are not available yet. {why or ''}".strip()
     return RestError(404, Reason.OBJECT_NOT_FOUND, detail)

@@ -1,4 +1,4 @@
-"""Conversion of a hosted client's request for a run to objects."""
+"""Conversion of a hosted client's request for a run to Kubernetes objects."""
 
 import base64
 import hashlib
@@ -90,7 +90,7 @@ def newest_checkpoint(run: Obj, checkpoints: Iterable[ArtifactSummary]) -> Artif
 def continue_from(
     run: ClientRun, paused: Obj, checkpoint: ArtifactSummary | None, *, counts_earlier: bool = True
 ) -> ClientRun:
-    """Return `run`, changed to continue after the newest step of a paused run. Its `max_steps` then counts only its own
+    """Return a copy of `run` that continues after the newest step of a paused run. Its `max_steps` counts only its own
     steps.
 
     If `counts_earlier` is True, the requested `max_steps` includes the steps of the runs that the paused run continued.

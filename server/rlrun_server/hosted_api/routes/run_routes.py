@@ -51,7 +51,7 @@ MAX_BODY = 1024 * 1024
 """Maximum size of a request with its secrets, in bytes."""
 MAX_PAGE = 1000
 RUNS_AT_ONCE = 100
-"""Number of runs that are converted at a time, because runs that are not stored completely are in memory meanwhile."""
+"""Number of runs that are loaded and converted at a time, to limit the number of complete runs in memory."""
 LIST_RLRUNS = key_requires("list", "rlruns")
 CREATE_RLRUNS = key_requires("create", "rlruns")
 GET_RLRUNS = key_requires("get", "rlruns")
@@ -152,7 +152,7 @@ async def stop_run(request: Request, run: RunId, caller: HostedCaller = PATCH_RL
 
 
 async def set_in_spec(services: Services, cluster: CallerCluster, run: KeptRun, **fields: bool) -> Obj:
-    """Set fields of the spec of a run, and return the changed run. Raises RestError."""
+    """Set fields of a run's spec, and return the changed run. Raises RestError."""
     changes = {"metadata": {"uid": run.uid}, "spec": fields}
     changed = await cluster.send(requests.patch(RLRUN, run.namespace, run.name, changes, SERVER_FIELD_MANAGER))
     services.objects.runs.put(changed)
@@ -163,7 +163,7 @@ async def set_in_spec(services: Services, cluster: CallerCluster, run: KeptRun, 
 async def restart_run(request: Request, run: RunId, caller: HostedCaller = DELETECOLLECTION_PODS) -> Response:
     """Delete all pods of a running run. The operator replaces them, and training continues from the last saved state.
 
-    A single request to the API server makes the operation atomic.
+    A single request to the API server deletes all pods.
     """
     services = services_of(request)
     await require_run(request, caller)

@@ -81,7 +81,7 @@ def new_object(namespace: str, asked: NewSecret) -> Obj:
 
 
 def changed_object(secret: Obj, change: SecretChange) -> Obj:
-    """Return the changed Secret. It keeps its resourceVersion, so that concurrent changes are not lost."""
+    """Return the changed Secret. It keeps the resourceVersion, so that the API server detects concurrent changes."""
     name = change.name or variable_of(secret)
     data = dict(secret.get("data") or {})
     held = data.pop(variable_of(secret), "")

@@ -105,7 +105,7 @@ async def find_global(
 
 
 async def read_model(request: Request, model: type[M]) -> M:
-    """Parse the body of a request. Problems do not quote values of the body. Raises RestError, FieldProblems."""
+    """Parse the body of a request. Error messages do not quote values of the body. Raises RestError, FieldProblems."""
     body = await read_body(request, MAX_BODY)
 
     def read() -> M:

@@ -106,7 +106,7 @@ class Access:
 
 
 def namespace_not_found(namespace: str) -> RestError:
-    """Return the response for a namespace that is not visible to the user."""
+    """Return the error for a namespace that is not visible to the user."""
     detail = (
         f"Namespace {namespace} does not exist, or you may not list rlruns in it. GET /rlrun/v1/namespaces lists the "
         f"namespaces that are visible to you."
@@ -115,7 +115,7 @@ def namespace_not_found(namespace: str) -> RestError:
 
 
 class Requirement:
-    """Dependency of a route that identifies the caller and requires a permission in the namespace of the path."""
+    """Route dependency that identifies the caller and requires a permission in the namespace of the path."""
 
     def __init__(self, permission: Check) -> None:
         """`permission` is the permission without its namespace."""
@@ -131,7 +131,7 @@ class Requirement:
 
 
 class Identified:
-    """Dependency of a route that any user may call."""
+    """Route dependency that identifies the caller and accepts any user."""
 
     async def __call__(self, request: Request) -> Caller:
         """Return the caller. Raises RestError, ProblemError."""
@@ -139,21 +139,21 @@ class Identified:
 
 
 class Anyone:
-    """Dependency of a route that accepts requests without a credential."""
+    """Route dependency that accepts requests without a credential."""
 
     async def __call__(self) -> None:
         """Accept the request."""
 
 
 def requires(verb: str, resource: str, subresource: str = "", group: str = GROUP) -> Any:
-    """Return the dependency of a route that requires this permission in the namespace of its path."""
+    """Return a route dependency that requires this permission in the namespace of the path."""
     return Depends(Requirement(Check(verb, resource, "", subresource, group)))
 
 
 IDENTIFIED: Any = Depends(Identified())
-"""Dependency of a route that any user may call. The response only contains what is visible to the user."""
+"""Route dependency that accepts any user. The response only contains what is visible to the user."""
 ANYONE: Any = Depends(Anyone())
-"""Dependency of login and logout."""
+"""Route dependency of login and logout, which accept requests without a credential."""
 
 
 def access_of(request: Request) -> Access:

@@ -29,7 +29,9 @@ class BoundedCache(Generic[K, V]):
             return value[1]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Add a value, unless it exceeds the limit by itself."""
+        """Add a value of `size` bytes, and evict the least recently used values while the limit is exceeded. A value
+        that exceeds the limit by itself is not added.
+        """
         with self._lock:
             self._remove(key)
             if size > self._limit:

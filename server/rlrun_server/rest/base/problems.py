@@ -75,12 +75,12 @@ class RestError(Exception):
 
 
 def invalid(detail: str, errors: Sequence[FieldError] = (), status: int = 400) -> RestError:
-    """Return the rejection of a request that does not match its schema."""
+    """Return the error for a request that does not match its schema."""
     return RestError(status, Reason.INVALID_REQUEST, detail, errors)
 
 
 def not_found(what: str) -> RestError:
-    """Return the response for an object that does not exist."""
+    """Return the error for an object that does not exist. `what` names the object."""
     return RestError(
         404, Reason.OBJECT_NOT_FOUND, (f"{what} does not exist. Correct the name, or list the existing objects.")
     )
@@ -98,7 +98,7 @@ def pointer_of(path: str) -> str:
 
 
 def from_api_error(error: ApiError, field: str = "") -> RestError:
-    """Convert an error of the API server in response to a request with the caller's own token.
+    """Convert an error that the API server returned for a request with the caller's permissions.
 
     `field` is a prefix, for example `spec`, which is removed from the error's field paths because the body of the
     caller's request lacks it.
@@ -129,7 +129,7 @@ def from_api_error(error: ApiError, field: str = "") -> RestError:
 
 
 def unauthorized_error() -> RestError:
-    """Return the response to a request without a valid credential."""
+    """Return the error for a request without a valid credential."""
     detail = (
         "The API server does not accept the token, or the API key does not exist or has expired. Log in to the "
         "cluster again, or create a new key."
@@ -138,7 +138,7 @@ def unauthorized_error() -> RestError:
 
 
 def problem_response(request: Request, error: RestError) -> Response:
-    """Return the response for an error."""
+    """Return the RFC 9457 response for an error."""
     problem = ProblemDetails(
         type=f"/problems/{error.reason}",
         title=_title(error.reason),
@@ -167,8 +167,8 @@ def request_id_of(request: Request) -> str:
 def install(app: FastAPI, methods: Mapping[str, Iterable[str]]) -> None:
     """Make the application return all errors as RFC 9457 problems.
 
-    `methods` has the methods of each path in the OpenAPI document. The document itself takes too long to generate
-    during a request.
+    `methods` maps each path in the OpenAPI document to its HTTP methods. Generating the document during a request would
+    take too long.
     """
 
     def on_problem(request: Request, error: ProblemError) -> Response:
@@ -208,7 +208,7 @@ def install(app: FastAPI, methods: Mapping[str, Iterable[str]]) -> None:
 
 
 def respond_to_errors(app: FastAPI, responses: Mapping[type[Exception], Callable[[Request, Any], Response]]) -> None:
-    """Make the application respond to an exception with the result of the function that `responses` has for its
+    """Make the application respond to each exception with the result of the function in `responses` for the exception's
     type.
     """
     for kind, respond in responses.items():
@@ -249,9 +249,9 @@ PARAMETER = re.compile(r"\{[^{}]*\}")
 
 
 def allowed_methods(methods: Mapping[str, Iterable[str]], path: str) -> list[str]:
-    """Return the methods of the path, or none if the path does not exist.
+    """Return the HTTP methods of the path, or an empty list if the path does not exist.
 
-    `methods` has the methods of each path template. A path parameter contains no colon, so `/runs/first:stop` is the
+    `methods` maps each path template to its methods. A path parameter contains no colon, so `/runs/first:stop` is the
     action `stop` and not a run named `first:stop`.
     """
     allowed: set[str] = set()

@@ -22,7 +22,7 @@ ArtifactName = Annotated[str, Path(min_length=1, max_length=253, pattern=SUBDOMA
 
 
 def schema_response(body: Schema, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with the schema as JSON."""
+    """Return a JSON response with the fields of `body` that are not None."""
     content = body.model_dump_json(by_alias=True, exclude_none=True)
     return Response(content, status, headers, "application/json")
 
@@ -30,7 +30,7 @@ def schema_response(body: Schema, status: int = 200, headers: Mapping[str, str] 
 def list_response(
     request: Request, page: Page[Any], items: Sequence[bytes], *, is_complete: bool = True, **facts: object
 ) -> Response:
-    """Return a page whose items are already JSON. `facts` are additional fields of the response."""
+    """Return a response with a page. `items` are its rows as JSON. `facts` are additional fields of the response."""
     rest: dict[str, object] = {"total": page.total, "isComplete": is_complete, **facts}
     headers = {}
     if page.next_cursor is not None:

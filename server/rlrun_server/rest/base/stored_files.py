@@ -39,7 +39,7 @@ ADVICE = {
 
 
 def store_failure(error: Exception) -> RestError:
-    """Return the response for a StoreError, missing credentials or a timeout of S3."""
+    """Return the error for a StoreError, missing credentials or a timeout of S3."""
     reason, repeat = Reason.S3_UNREACHABLE.value, Repeat.later
     if isinstance(error, CredentialsMissing):
         reason, repeat = Reason.S3_CREDENTIALS_MISSING.value, Repeat.grace
@@ -53,7 +53,7 @@ def store_failure(error: Exception) -> RestError:
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 25.0
-"""Seconds for which a request waits for S3."""
+"""Maximum time in seconds for which a request waits for S3."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Thread pool that is fair between tenants."""
+"""Thread pool that shares its threads fairly between tenants."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque

@@ -37,9 +37,9 @@ from rlrun_server.rest.samples.sample_reader import SampleReader
 
 FILE_THREADS = 2
 LARGE_OBJECT = 64 * 1024
-"""Size of an object above which it is processed in a thread. An object of a megabyte may take 0.3 s."""
+"""Size in bytes above which an object is processed in a thread. An object of a megabyte may take 0.3 s."""
 WAITING_BODIES = 8
-"""Maximum number of a user's bodies that wait in memory to be parsed."""
+"""Maximum number of request bodies of a user that wait in memory to be parsed."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def make_services(
     *,
     impersonator: AsyncTransport | None = None,
 ) -> Services:
-    """Return the services, with `impersonator` if given. The caller must run the informers in `objects.kinds`."""
+    """Return the services of the application. The caller must run the informers in `objects.kinds`."""
     objects = KnownObjects(cluster)
     access = Access(identification, users, clock)
     return Services(

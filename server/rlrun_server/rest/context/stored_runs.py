@@ -1,4 +1,4 @@
-"""Runs with files in S3, including deleted runs, and reading of their rollouts for both APIs."""
+"""Lookup of runs with files in S3, including deleted runs, and readers of their rollouts."""
 
 import re
 from collections.abc import Callable
@@ -45,7 +45,7 @@ async def read_step(
 ) -> T:
     """Open a step's stored rollouts, and return the result of `view`, which is called in a thread.
 
-    Raises RestError, with 404 if the step has no stored rollouts.
+    Raises RestError, with status 404 if the step has no stored rollouts.
     """
     uid, _ = uid_of_run(services.objects, namespace, run)
     return await services.samples.step(caller.user.limited_as, (namespace, uid), step, split, view)
@@ -55,7 +55,7 @@ async def read_summaries(
     services: Services, caller: Caller, namespace: str, run: str, view: Callable[[str, RunSamples], T]
 ) -> T:
     """Read the summaries of a run's rollouts, and return the result of `view`, which is called in a thread with the
-    run's uid and the summaries. Raises RestError, with 404 for a deleted run without summaries.
+    run's uid and the summaries. Raises RestError, with status 404 for a deleted run without summaries.
     """
     uid, exists = uid_of_run(services.objects, namespace, run)
 

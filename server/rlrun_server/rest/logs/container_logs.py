@@ -1,4 +1,4 @@
-"""Logs of a run's containers: of its pods, read with the caller's permissions, and the copies in S3."""
+"""Logs of a run's containers, read from its pods with the caller's permissions, or from the copies in S3."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -37,7 +37,7 @@ READ_SECONDS = 25.0
 NO_LOG = frozenset({400, 404})
 """Statuses for a container that has not started or has no previous instance, and for a deleted pod."""
 MAX_FILES = 5000
-"""Maximum number of log copies of one run that are read."""
+"""Maximum number of log copies of one run that are listed."""
 
 
 class LogCluster(Protocol):
@@ -58,7 +58,7 @@ class PodSelection:
 
     roles: Sequence[Role]
     components: Sequence[str] = ()
-    """Components such as `env-0`. An empty value selects all components of the roles."""
+    """Components such as `env-0`. If empty, all components of the roles are selected."""
     attempt: int | None = None
 
 
@@ -91,7 +91,7 @@ def select_roles(roles: Sequence[Role], env: str | None, run: Obj | None, attemp
 
 
 async def list_pods(cluster: LogCluster, namespace: str, run: str, uid: str, wanted: PodSelection) -> list[LogOrigin]:
-    """Return the newest MAX_PODS of the selected pods, in the order of their age, oldest first. Raises RestError."""
+    """Return the newest MAX_PODS of the selected pods, oldest first. Raises RestError."""
     role = wanted.roles[0].value if len(wanted.roles) == 1 else ""
     labels = {RUN_LABEL: run, RUN_UID_LABEL: uid, ROLE_LABEL: role}
     page = await cluster.send(requests.list_page(POD, namespace, labels))
@@ -165,7 +165,7 @@ async def read_pods(
 def read_copies(
     store: Store, layout: RunLayout, run: str | None, wanted: PodSelection, *, previous: bool
 ) -> list[ContainerLog]:
-    """Return the copies in S3 of the requested attempt's logs, or else of the newest attempt with copies. Blocks.
+    """Return the S3 copies of the requested attempt's logs, by default of the newest attempt with copies. Blocks.
 
     `run` is None for a deleted run. Raises StoreError.
     """
@@ -196,5 +196,5 @@ def _limit(logs: int) -> int:
 
 
 def _whole_lines(data: bytes, is_cut: bool) -> bytes:
-    """Drop the first line of a truncated log, which is incomplete."""
+    """Return the log, without its incomplete first line if it is cut."""
     return data.partition(b"\n")[2] if is_cut else data

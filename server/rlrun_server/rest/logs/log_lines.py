@@ -1,4 +1,4 @@
-"""Lines of logs: their times and levels, filters, and the newest ones of several pods. Pure."""
+"""Log lines: parsing of times and levels, filters, and selection of the newest lines of several pods. Pure."""
 
 import re
 from collections import deque
@@ -18,7 +18,7 @@ MAX_LINE = 8 * 1024
 MAX_TEXT = 2 * 1024**2
 """Approximate maximum number of characters in a response."""
 LINE_CHARACTERS = 200
-"""Approximate number of characters that each line adds to a response besides its text."""
+"""Approximate number of characters that each line adds to a response in addition to its text."""
 LEVEL_CHARACTERS = 160
 """Number of characters of a line that are searched for its level."""
 SEARCHED_LINES = 50_000
@@ -40,7 +40,7 @@ class Pattern(Protocol):
     """Compiled pattern of RE2."""
 
     def search(self, text: str) -> object | None:
-        """Return the first match."""
+        """Return the first match, or None."""
         ...
 
 
@@ -55,10 +55,10 @@ class LogOrigin:
 
 
 class ParsedLine(NamedTuple):
-    """Parsed line. Only lines that are shown become a LogLine, because there may be millions of lines."""
+    """Parsed line. Only lines that are returned are converted to LogLine, because there may be millions."""
 
     nanoseconds: int
-    """Time since 1970, or the time of the previous line if the line has none, or 0 if no line before it has one."""
+    """Time since 1970. A line without a time has the time of the line before it, or 0 if no earlier line has one."""
     origin: LogOrigin
     time: str | None
     level: LogLevel | None
@@ -122,8 +122,8 @@ def compile_pattern(text: str) -> Pattern:
 def parse_lines(
     data: bytes, origin: LogOrigin, wanted: LineFilter, *, timestamps: bool, max_lines: int = SEARCHED_LINES
 ) -> Iterator[ParsedLine]:
-    """Yield the last lines that match the filter. `timestamps` is True if each line begins with a time that the API
-    server added. For the filter, a line without a level inherits the level of the line before it.
+    """Yield those of the last `max_lines` lines that match the filter. `timestamps` is True if each line begins with a
+    time that the API server added. For the filter, a line without a level inherits the level of the line before it.
     """
     nanoseconds, level = 0, None
     lines = data.rsplit(b"\n", max_lines + 1)
@@ -146,13 +146,13 @@ def parse_lines(
 
 
 def level_of(message: str) -> LogLevel | None:
-    """Return the level at the beginning of a line."""
+    """Return the level at the beginning of a line, or None."""
     match = LEVEL.search(message[:LEVEL_CHARACTERS])
     return LEVELS[match[1]] if match else None
 
 
 def _time_of(text: str) -> tuple[str, int] | None:
-    """Return the time at the beginning of the text, in UTC without a zone, and its nanoseconds since 1970."""
+    """Return the time at the beginning of the text, by default in UTC, and its nanoseconds since 1970, or None."""
     match = WRITTEN.match(text)
     if match is None:
         return None
@@ -196,7 +196,7 @@ def newest(lines: Iterable[ParsedLine], count: int) -> tuple[Sequence[ParsedLine
 
 
 def merge_lines(pods: Sequence[Sequence[ParsedLine]], count: int) -> tuple[list[LogLine], bool]:
-    """Return the newest lines of all pods in the order of their times, and whether older lines were left out."""
+    """Return the newest lines of all pods by time, at most `count`, and whether older lines were left out."""
     ordered = sorted((line for lines in pods for line in lines), key=lambda line: line.nanoseconds)
     chosen: list[LogLine] = []
     left = MAX_TEXT

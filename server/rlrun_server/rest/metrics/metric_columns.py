@@ -1,4 +1,4 @@
-"""Metrics of a run as columns, and their reduction to a number of points. Pure."""
+"""Metrics of a run as columns, and their reduction to a limited number of points. Pure."""
 
 import io
 import json
@@ -12,11 +12,11 @@ from rlrun.api.base.schema import Schema
 from rlrun.storage.metric_files import TRAINED, Line
 
 MAX_NAMES = 2000
-"""Maximum number of metrics of one run. The rest is left out, because a tenant chooses the names."""
+"""Maximum number of metrics of one run. Further metrics are left out, because a tenant chooses the names."""
 MAX_NAME = 256
 MAX_STEP = 10_000_000
 MAX_CELLS = 4_000_000
-"""Maximum number of cells in the table of one run, 32 MiB."""
+"""Maximum number of cells in the table of one run, which then takes 32 MiB."""
 MAX_ROWS = 200_000
 """Maximum number of steps of one run, including steps without a metric. Each needs at least 100 bytes."""
 LINE_LIMITS = InputLimits(size=1024**2, values=100_000)
@@ -74,7 +74,7 @@ class MetricsAnswer(Schema):
 
 
 class _Table:
-    """Rows by step. Only numbers are kept, because a line of small numbers needs ten times its length as a dict."""
+    """Rows by step. Numbers are stored in arrays, because a dict needs ten times the length of a line."""
 
     def __init__(self) -> None:
         self.rows: dict[int, int] = {}
@@ -109,7 +109,7 @@ class _Table:
             column[row] = value
 
     def value(self, name: str, step: int) -> float:
-        """Return the number, or NaN if there is none."""
+        """Return the value of a metric at a step, or NaN if there is none."""
         row, column = self.rows.get(step), self.values.get(name)
         return column[row] if row is not None and column is not None and row < len(column) else math.nan
 

@@ -1,4 +1,4 @@
-"""Reading of runs' metrics from S3. Parts that have not changed are read once."""
+"""Reader of runs' metrics in S3. It caches files, so that an unchanged file is read only once."""
 
 import asyncio
 import hashlib
@@ -28,7 +28,7 @@ WAIT_SECONDS = 25.0
 FRESH_SECONDS = 2.0
 """Seconds for which the metrics of a run are cached."""
 READ_SECONDS = 20.0
-"""Time limit of one read, in seconds. The files it has read are kept for the next read."""
+"""Time limit of one read, in seconds. Files that were read before this limit are cached for the next read."""
 FAILED_SECONDS = 5.0
 """Seconds before the files of a run are read again after a failure."""
 REFUSED_SECONDS = 60.0
@@ -39,20 +39,22 @@ MAX_RUN_BYTES = 32 * 1024**2
 """Maximum size of one run's files, in bytes."""
 MAX_PARTS = 5000
 LIST_BYTES = 16 * 1024**2
-"""Memory for lists of files of all runs, in bytes. Lists are kept longer than columns, because a list shows whether a
-client has the newest metrics.
+"""Memory for cached file lists of all runs, in bytes. Lists are cached longer than columns, because a list shows
+whether a client has the newest metrics.
 """
 COLUMN_BYTES = 64 * 1024**2
-"""Memory for columns of all runs, in bytes."""
+"""Memory for cached columns of all runs, in bytes."""
 PART_BYTES = 32 * 1024**2
-"""Memory for files of all runs, in bytes."""
+"""Memory for cached files of all runs, in bytes."""
 LIST_ENTRY_BYTES = 512
 ENTRY_BYTES = 2048
 FILE_BYTES = 400
-"""Approximate memory for an entry without its files or numbers, and for the key of each file, in bytes."""
+"""Approximate memory for the key of each file, in bytes. The two constants above are for an entry without its files or
+numbers.
+"""
 
 PartKey = tuple[str, int, datetime]
-"""Key, size and time of a file. A part grows until the next one begins."""
+"""Key, size and modification time of a file. A file grows until the run starts the next one."""
 RunKey = tuple[str, str]
 """Namespace and uid."""
 P = ParamSpec("P")
@@ -151,7 +153,7 @@ class MetricReader:
             return Metrics(known.columns, known.version + STALE, is_stale=True)
 
     async def compute(self, caller: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `call` in a thread that serves callers in turn, and return its result.
+        """Run `call` in a thread, and return its result. Callers take turns, so that none can block the others.
 
         Raises RestError if too many calls of the caller are waiting.
         """
@@ -218,7 +220,7 @@ class MetricReader:
         return files, hashlib.sha256(repr(files).encode()).digest()
 
     def _load(self, files: MetricFiles) -> Columns:
-        """Read the files that are new. Runs in a thread."""
+        """Return the columns of the files. Reads only files that are not cached. Runs in a thread."""
         deadline = self._clock() + READ_SECONDS
         return read_columns(self._part(file, deadline) for file in files.files)
 
@@ -260,7 +262,7 @@ def _run_key(namespace: str, uid: str) -> RunKey:
 
 
 def _failure(error: Exception) -> RestError:
-    """Return the error response."""
+    """Return the RestError for a failed read."""
     if isinstance(error, REFUSED):
         detail = (
             f"The metrics of this run have more than {MAX_RUN_BYTES} bytes, or too many values. Read them with "

@@ -73,7 +73,7 @@ class EnvironmentCatalog:
 
     async def read(self) -> Packages:
         """Return all packages. Raises RestError."""
-        # A list that takes longer continues, and later requests use its result.
+        # If listing takes longer than this request waits, it continues, and later requests use its result.
         return await wait_for_files("environment packages", self._packages.value(FRESH_SECONDS))
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class EnvironmentCatalog:
 
 
 def packages_of(files: Iterable[StoredObject], folder: S3Uri) -> tuple[Package, ...]:
-    """Return the packages by id. Skips objects whose keys a push cannot have written."""
+    """Return the packages, sorted by id. Skips objects whose keys a push cannot have written."""
     versions: dict[tuple[str, str], dict[str, datetime]] = {}
     for stored in files:
         parts = stored.key.removeprefix(f"{folder.key}/").split("/")

@@ -1,7 +1,7 @@
-"""Stored form of the objects that the server follows with informers.
+"""In-memory form of the objects that the server watches with informers.
 
 It has the fields for lists, filters and sort orders, and the object as compressed JSON if that is small and memory
-allows. Other objects are read again when needed.
+allows. Other objects are read again from the API server when needed.
 """
 
 import json
@@ -17,11 +17,11 @@ from rlrun.kube.objects import Obj
 from typing_extensions import override
 
 MAX_OBJECT_BYTES = 32 << 10
-"""Maximum compressed size of an object that is kept whole, in bytes. 60 kB of JSON compress to 13 kB."""
+"""Maximum compressed size of an object that is kept completely, in bytes. 60 kB of JSON compress to 13 kB."""
 MAX_KEPT_BYTES = 64 << 20
-"""Maximum compressed size of all objects of a kind that are kept whole, in bytes."""
+"""Maximum compressed size of all completely kept objects of a kind together, in bytes."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""Annotation of kubectl with a copy of the whole object."""
+"""Annotation of kubectl with a copy of the complete object."""
 
 S = TypeVar("S", bound=Schema)
 
@@ -40,7 +40,7 @@ class KeptObject(CachedObject, Generic[S]):
 
 
 KeptObjects = Informer[KeptObject[S]]
-"""All objects of one kind."""
+"""Informer with all objects of one kind."""
 
 
 def keep_object(obj: Obj, summarize: Callable[[Obj], S]) -> KeptObject[S]:
@@ -66,7 +66,7 @@ def keep_object(obj: Obj, summarize: Callable[[Obj], S]) -> KeptObject[S]:
 
 
 def informer_of(source: ObjectSource, kind: ResourceKind, summarize: Callable[[Obj], S]) -> KeptObjects[S]:
-    """Return the informer of a kind."""
+    """Return an informer that keeps the objects of a kind as KeptObject, each with the summary from `summarize`."""
     return Informer(
         source,
         kind,

@@ -29,7 +29,7 @@ JSON, YAML, TOML, MERGE_PATCH = (
 METADATA = ("name", "generateName", "labels", "annotations")
 """Fields of the metadata that a request may set."""
 SUFFIX = 5
-"""Length of the suffix of a name made from an Idempotency-Key, as long as the API server's own suffixes."""
+"""Length of the suffix in names derived from an Idempotency-Key, the same as that of the API server's suffixes."""
 DEFAULT_BASE = "run"
 LIMITS = InputLimits(values=150_000)
 MAX_WARNINGS, MAX_WARNING = 16, 200
@@ -74,8 +74,8 @@ def read_run(media_type: str, body: bytes, namespace: str) -> NewRun:
 
 
 def read_object(body: bytes) -> Any:
-    """Parse the JSON of a run or a change. It may be large: arguments of environments may be long lists. Raises
-    InputInvalid.
+    """Parse the JSON of a run or a change, which may be large, because arguments of environments may be long lists.
+    Raises InputInvalid.
     """
     return read_json(body, limits=LIMITS)
 
@@ -193,8 +193,8 @@ def _from_object(document: Any) -> NewRun:
 
 
 def _check(run: NewRun, removed: str) -> None:
-    """Check the run. `removed` is the prefix that the paths of its fields lack in the body. Raises RestError."""
-    # The API server makes a name where none is given.
+    """Check the run. `removed` is the prefix that field paths in the body lack, or empty. Raises RestError."""
+    # The API server generates a name if none is given.
     obj = {"apiVersion": API_VERSION, "kind": "RLRun", "metadata": {"name": "run", **run.metadata}, "spec": run.spec}
     try:
         RLRun.from_object(obj)

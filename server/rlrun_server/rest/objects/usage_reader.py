@@ -1,4 +1,4 @@
-"""Reader of the usage log in S3. Files that have not changed are read once."""
+"""Reader of the usage log in S3. It caches files, so that an unchanged file is read only once."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ FileKey = tuple[str, int, datetime]
 
 
 class UsageReader:
-    """Reader of the usage log."""
+    """Reads and caches the files of the usage log."""
 
     def __init__(self, files: StoredFiles) -> None:
         self._files = files

@@ -37,7 +37,7 @@ class VisibleNamespaces:
         self._known: ReviewCache[Visible] = ReviewCache(lambda _: True, KEPT_SECONDS, clock)
 
     async def of(self, user: User) -> Visible:
-        """Return the namespaces that the user sees. Raises RestError, ProblemError."""
+        """Return the namespaces that are visible to the user. Raises RestError, ProblemError."""
         key = hashlib.sha256(json.dumps(asdict(user)).encode()).digest()
         return await self._known.get(key, lambda: self._ask(user))
 

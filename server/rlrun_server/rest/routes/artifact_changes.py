@@ -1,4 +1,4 @@
-"""Routes that deploy adapters, and delete checkpoints and adapters, with the caller's own rights."""
+"""Routes that deploy adapters, and delete checkpoints and adapters, with the caller's permissions."""
 
 from fastapi import APIRouter, Request
 from rlrun.api.base.names import Namespace

@@ -120,7 +120,7 @@ def _list(request: Request, known: KeptObjects[ArtifactSummary], namespace: str,
 def find_artifact(
     services: Services, known: KeptObjects[ArtifactSummary], namespace: str, name: str
 ) -> KeptObject[ArtifactSummary]:
-    """Return the checkpoint or adapter. Raises RestError."""
+    """Return the checkpoint or adapter with this name. Raises RestError."""
     services.objects.require(known)
     artifact = known.find(namespace, name)
     if artifact is None:

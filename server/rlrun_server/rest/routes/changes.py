@@ -1,4 +1,4 @@
-"""Routes that create, change and delete runs, with the caller's own token."""
+"""Routes that create, change and delete runs, with the caller's permissions."""
 
 import dataclasses
 from enum import StrEnum
@@ -36,7 +36,7 @@ from rlrun_server.rest.routes.runs import RunDetail, find_run, run_response
 router = APIRouter(tags=["runs"])
 
 MAX_BODY = 256 * 1024
-"""Maximum size of a run, in bytes. A run with larger arguments of environments cannot start."""
+"""Maximum size of a request body, in bytes. A run with larger arguments of environments could not start."""
 CREATED: dict[int | str, Any] = {
     201: {"model": RunDetail},
     200: {
@@ -112,7 +112,7 @@ async def create_run(
     services = services_of(request)
     cluster = await caller_cluster(request, caller)
     body = await read_body(request, MAX_BODY)
-    # Readers of YAML and TOML are written in Python: other requests must not wait for the largest bodies.
+    # The YAML and TOML parsers are written in Python: other requests must not wait for the largest bodies.
     run = await services.bodies.run(caller.user.limited_as, read_run, media_type_of(request), body, namespace)
     identity = f"{caller.user.name}\n{caller.user.uid}\n{namespace}"
     wanted = to_object(run, namespace, caller.user.name, identity, idempotency_key or "", body)

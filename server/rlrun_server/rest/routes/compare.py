@@ -69,7 +69,7 @@ def _path_of(name: str, parent: str) -> str:
 
 
 def _text(value: Any) -> str:
-    # Equal values of different types, as 1 and true, are not the same.
+    # Values that are equal in Python, such as 1 and True, may differ in JSON.
     return json.dumps(value, sort_keys=True)
 
 
@@ -155,7 +155,7 @@ async def _metric_names(services: Services, caller: Caller, runs: Sequence[KeptR
                 except RestError as error:
                     problems.append(f"{_name(run)}: {error.detail}")
                     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                        # If S3 does not respond, each of the other runs would wait as long.
+                        # If S3 does not respond, the request would wait as long for each of the other runs.
                         break
                     continue
                 common = [name for name in (metrics if common is None else common) if name in metrics]

@@ -1,4 +1,4 @@
-"""Route of a run's Events, with the caller's own token."""
+"""Route of a run's Events, with the caller's permissions."""
 
 from fastapi import APIRouter, Request
 from rlrun.api.base.names import Namespace
@@ -54,7 +54,7 @@ async def list_events(
 
 
 def event_of(event: Obj) -> RunEvent:
-    """Return one Event. Pure."""
+    """Convert a Kubernetes Event to the form of the API. Pure."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return RunEvent(

@@ -48,7 +48,7 @@ class ModelList(Schema):
 
 
 def identity_of(user: User) -> Identity:
-    """Return the user for a response."""
+    """Convert a user to the form of the API."""
     return Identity(
         name=user.name,
         uid=user.uid,

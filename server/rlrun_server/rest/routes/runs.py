@@ -126,7 +126,7 @@ VALUES: dict[str, Any] = {
     "reward": lambda run: run.reward,
     "step": lambda run: run.step,
 }
-"""Sort key of each order of runs."""
+"""Functions that return the sort key of a run, by order."""
 
 
 @router.get("/runs", response_model=RunList, responses=UNCHANGED)
@@ -248,7 +248,7 @@ def matches(run: RunSummary, wanted: RunFilter) -> bool:
 
 
 def in_utc(time: datetime) -> datetime:
-    """Return the time with a time zone, which is UTC if it has none."""
+    """Return the time with its time zone, by default UTC."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 

@@ -1,4 +1,4 @@
-"""Routes of a namespace's Secrets, with the caller's own token. Values are never returned."""
+"""Routes of a namespace's Secrets, with the caller's permissions. Values are never returned."""
 
 import base64
 from typing import Annotated, Any
@@ -69,7 +69,7 @@ async def list_secrets(
 ) -> Response:
     """List the Secrets of type Opaque, except those of the operator, without their values."""
     cluster = await caller_cluster(request, caller)
-    # Only metadata: values do not even reach this process.
+    # Request only metadata, so that values do not reach this process.
     answer = await cluster.send(requests.list_metadata(SECRET, namespace, f"type={OPAQUE}", MAX_SECRETS))
     items = [summary_of(item) for item in answer.get("items") or [] if not _is_operators(item)]
     return schema_response(
@@ -135,7 +135,7 @@ def secret_object(namespace: str, name: str, values: SecretValues, existing: Obj
 
 
 def summary_of(secret: Obj) -> SecretSummary:
-    """Return the summary."""
+    """Return the summary of a Secret, without values."""
     metadata = secret["metadata"]
     return SecretSummary(
         namespace=metadata["namespace"], name=metadata["name"], created_at=metadata.get("creationTimestamp")

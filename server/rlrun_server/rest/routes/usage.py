@@ -135,8 +135,8 @@ def current_records(runs: Iterable[RunSummary], now: datetime) -> list[UsageReco
 def usage_of(
     records: Iterable[UsageRecord], by: UsageGroup, window: Window, held: dict[str, int]
 ) -> tuple[list[UsageRow], UsageRow]:
-    """Return the usage of each group within a period, in descending order, and the total. `held` maps the uid of a run
-    to the number of GPUs that it holds now.
+    """Return the usage of each group within a period, in descending order, and the total. `held` maps the uid of
+    each run to the number of GPUs that it occupies now.
     """
     groups: dict[tuple[str, ...], list[UsageRecord]] = {}
     key: Callable[[UsageRecord], tuple[str, ...]] = {
@@ -216,7 +216,7 @@ async def _answer(
     def answer() -> Response:
         runs = [run.summary for run in kept]
         held = {run.uid: run.gpus or 0 for run in runs if run.attempt_started_at is not None}
-        # The record of an attempt in the log is final.
+        # Records from the log come last and replace those of existing runs, because they are final.
         rows, total = usage_of([*current_records(runs, now), *logged], query.by, window, held)
         return schema_response(
             Usage(

@@ -34,7 +34,7 @@ async def get_logs(
 
 
 async def read_logs(request: Request, caller: Caller, namespace: str, run: str, query: LogQuery) -> LogAnswer:
-    """Return the lines of the run with this name or uid, which the caller may read. Raises RestError."""
+    """Return log lines of the run with this name or uid. The route must check the permission. Raises RestError."""
     services = services_of(request)
     runs = services.objects.runs
     services.objects.require(runs)
@@ -48,7 +48,7 @@ async def read_logs(request: Request, caller: Caller, namespace: str, run: str, 
     except RestError as error:
         if error.reason != Reason.API_KEY_NOT_ALLOWED or known.summary.phase not in FINISHED:
             raise
-        # The API server does not know the key, and the pods are gone or will be soon.
+        # The API key cannot be used to read pods, which are gone or will be soon.
         cluster = None
     known = await services.load(runs, known)
     known_run = KnownRun(namespace, known.uid, known.read(), known.summary)

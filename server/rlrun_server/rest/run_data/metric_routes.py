@@ -79,7 +79,7 @@ async def get_metrics(
         body = thin.model_copy(update={"namespace": namespace, "uid": uid, "is_stale": metrics.is_stale})
         return schema_response(body, headers={"ETag": tag})
 
-    # Many steps of many metrics take half a second, in which nothing else would be answered.
+    # Many steps of many metrics take half a second, which would block the event loop.
     return await services.metrics.compute(caller.user.limited_as, answer)
 
 
@@ -104,8 +104,8 @@ async def get_metric_names(
 
 
 async def read_if_changed(request: Request, namespace: str, run: str) -> tuple[str, str, Metrics] | Response:
-    """Return uid, ETag and metrics of the run with this name or uid, or 304 if the client has this version. Raises
-    RestError.
+    """Return uid, ETag and metrics of the run with this name or uid, or a 304 response if the client has this version.
+    Raises RestError.
     """
     services = services_of(request)
     uid, exists = uid_of_run(services.objects, namespace, run)

@@ -1,4 +1,4 @@
-"""Reader of runs' stored rollouts from S3. It makes few requests, limits all sizes, and runs in threads."""
+"""Reader of runs' stored rollouts in S3. It makes few requests, limits all sizes, and runs in threads."""
 
 import itertools
 from collections.abc import Callable
@@ -29,7 +29,7 @@ THREADS = 6
 AT_ONCE = 2
 """Maximum number of concurrent reads of a caller."""
 MAX_WAITING = 10
-"""Maximum number of waiting reads of a caller. Opening a page sends several at a time."""
+"""Maximum number of waiting reads of a caller. Opening a web page starts several at a time."""
 FRESH_SECONDS = 2.0
 """Seconds for which a list of a step's objects is cached."""
 LIMITS = ReadLimits(
@@ -42,13 +42,13 @@ LIMITS = ReadLimits(
 )
 """Limits of an object's index. The largest index needs 150 MB while it is decoded, and one is decoded at a time."""
 TAIL_BYTES = 32 * 1024**2
-"""Memory for the ends of objects of all runs, in bytes. An object with 512 rollouts needs 96 KiB."""
+"""Memory for cached ends of objects of all runs, in bytes. An object with 512 rollouts needs 96 KiB."""
 MAX_TAIL = 4 * 1024**2
 LISTED_BYTES = 2 * 1024**2
-"""Memory for lists of steps' objects, in bytes."""
+"""Memory for cached lists of the objects of each step, in bytes."""
 FILE_BYTES = 400
 MAX_OBJECTS = 64
-"""Maximum number of objects of one step."""
+"""Maximum number of objects of one step that are read."""
 MAX_PROBLEM = 500
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class OpenedStep:
     objects: list[tuple[str, OpenSamples]] = field(default_factory=list)
     """Names of files, and their opened content."""
     problems: list[str] = field(default_factory=list)
-    """Errors in the stored data, in words for the user."""
+    """Messages for the user about errors in the stored data."""
 
     @property
     def address(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class SampleReader:
         opened = self._open_files(run, step, split, files)
         result = work(opened)
         if opened.problems:
-            # A step that is repeated after a restart replaces its object, possibly between two reads of it.
+            # A step that is repeated after a restart replaces its object, possibly between two reads of this object.
             fresh = self._files_of(run, step, may_be_known=False)
             if fresh != files:
                 result = work(self._open_files(run, step, split, fresh))
@@ -170,7 +170,7 @@ class SampleReader:
         return files
 
     def _read_of(self, run: Run, file: File) -> Callable[[S3Uri, int | None, int], bytes]:
-        """Return a function that reads ranges of the object, those in its cached end from memory."""
+        """Return a function that reads a range of the object, from memory if the object's cached end contains it."""
         size = file[1]
 
         def read(uri: S3Uri, start: int | None, length: int) -> bytes:
@@ -201,6 +201,6 @@ def _weight(opened: OpenSamples) -> int:
 
 
 def cut(problem: str | SamplesDamaged) -> str:
-    """Shorten a problem that quotes text of a tenant."""
+    """Return the problem as text of at most MAX_PROBLEM characters, because it may quote text of a tenant."""
     text = str(problem)
     return text if len(text) <= MAX_PROBLEM else f"{text[:MAX_PROBLEM]}…"

@@ -1,6 +1,6 @@
 """Summaries of a run's stored rollouts, reduced to the fields that lists need. Pure.
 
-A tenant's process writes them, so invalid lines and impossible names are skipped.
+A tenant's process writes the summaries, so invalid lines and impossible names are skipped.
 """
 
 import io

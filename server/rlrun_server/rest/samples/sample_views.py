@@ -1,4 +1,4 @@
-"""Lists, groups and distributions of the rollouts of a step. Pure, except that texts are read when they are needed."""
+"""Lists, groups and distributions of the rollouts of a step. Pure, except that texts are read from S3 when needed."""
 
 import re
 from bisect import bisect_right
@@ -25,7 +25,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Ids that are valid as a segment of a path."""
 DIGEST_BYTES = 8
 MAX_FUNCTIONS = 64
-"""Maximum number of reward functions of a rollout that are shown, as many as a run stores."""
+"""Maximum number of reward functions of a rollout that are returned, the same as the number that a run stores."""
 MAX_NAME = 128
 RECORDS_BYTES = 4 * 1024**2
 """Maximum size of the records of a group in one response, in bytes: 16 of the largest records."""
@@ -125,7 +125,7 @@ def _digest(place: str) -> str:
 def select_samples(
     samples: Sequence[ListedSample], wanted: SampleFilter, group: str | None, example: int | None, text: str
 ) -> list[ListedSample]:
-    """Return the rollouts that satisfy all conditions, in their order. `text` must be in lower case."""
+    """Return the rollouts that satisfy all conditions, in their order. The case of `text` is ignored."""
     text = text.casefold()
     return [
         sample
@@ -144,7 +144,7 @@ def _has_text(sample: ListedSample, text: str) -> bool:
 
 
 def of_group(samples: Sequence[ListedSample], address: str, what: str) -> list[ListedSample]:
-    """Return the rollouts of a group. If the group does not exist, raises RestError, in which `what` names the step."""
+    """Return the rollouts of a group. Raises RestError if there is no such group. `what` names the step in its text."""
     members = [sample for sample in samples if sample.group.address == address]
     if not members:
         raise not_found(f"Group {address} of {what}")
@@ -152,7 +152,7 @@ def of_group(samples: Sequence[ListedSample], address: str, what: str) -> list[L
 
 
 def one(samples: Sequence[ListedSample], address: str, what: str) -> ListedSample:
-    """Return a rollout. If the rollout does not exist, raises RestError, in which `what` names the step."""
+    """Return a rollout. Raises RestError if there is no such rollout. `what` names the step in its text."""
     for sample in samples:
         if sample.address == address:
             return sample
@@ -214,7 +214,7 @@ def rewards_of(step: OpenedStep, environment: str | None) -> list[float]:
 
 
 def histogram(rewards: Sequence[float], count: int) -> list[RewardBin]:
-    """Return `count` bins of equal width from the minimum to the maximum reward."""
+    """Return at most `count` bins of equal width from the minimum to the maximum reward."""
     if not rewards:
         return []
     low, high = min(rewards), max(rewards)
@@ -228,7 +228,7 @@ def histogram(rewards: Sequence[float], count: int) -> list[RewardBin]:
 
 
 def mean_of(values: Sequence[float]) -> float | None:
-    """Return the mean, computed without overflow of the sum."""
+    """Return the mean, computed without overflow of the sum, or None if there are no values."""
     if not values:
         return None
     try:

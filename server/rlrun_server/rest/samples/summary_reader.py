@@ -1,5 +1,6 @@
-"""Reader of the summaries of runs' stored rollouts from S3, and the lock of the threads that decode rollouts. Files
-that have not changed are read once.
+"""Reader of the summaries of runs' stored rollouts in S3, and the lock for threads that decode rollouts.
+
+The reader caches files, so that an unchanged file is read only once.
 """
 
 import itertools
@@ -31,7 +32,7 @@ from rlrun_server.rest.samples.sample_summaries import (
 Run = tuple[str, str]
 """Namespace and uid."""
 File = tuple[str, int, datetime]
-"""Name below the folder, size and time."""
+"""Name below the folder, size and modification time."""
 T = TypeVar("T")
 
 
@@ -75,19 +76,19 @@ log = logging.getLogger(__name__)
 FRESH_SECONDS = 2.0
 """Seconds for which a list of a run's summaries is cached."""
 OBJECTS_SECONDS = 60.0
-"""Seconds for which the list of all objects of a run is cached. Only objects without a summary need the list, and they
-are few."""
+"""Seconds for which the list of all objects of a run is cached. Only objects without a summary need the list, and such
+objects are few."""
 SUMMARY_BYTES = 48 * 1024**2
-"""Memory for summaries of all runs, in bytes."""
+"""Memory for cached summaries of all runs, in bytes."""
 RUN_BYTES = 24 * 1024**2
 """Maximum size of the summaries of one run, in bytes. The oldest summaries are left out."""
 MAX_PART = 2 * 1024**2
 """Maximum size of a file of summaries, in bytes."""
 MAX_TEXT = 32 * 1024**2
-"""Maximum size of all files of one run, in bytes."""
+"""Maximum total size of the summary files of one run that are read, in bytes."""
 MAX_PARTS = 5000
 MAX_FILES = 20_000
-"""Maximum number of objects of one run."""
+"""Maximum number of objects of one run that are listed."""
 FILE_BYTES = 400
 """Approximate memory for the name of an object, in bytes."""
 PART_THREADS = 4
@@ -166,7 +167,7 @@ class SummaryReader:
     def _read_parts(
         self, run: Run, files: list[File], known: dict[File, list[KeptSummary]]
     ) -> dict[File, list[KeptSummary]]:
-        """Return the summaries in files, newest first, up to the limit of one run."""
+        """Return the summaries by file, newest file first, up to RUN_BYTES and MAX_TEXT."""
         parts_read: dict[File, list[KeptSummary]] = {}
         left, text = RUN_BYTES, MAX_TEXT
         for start in range(0, len(files), PART_THREADS):
