@@ -71,7 +71,9 @@ class ProcessLimit:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._seen: set[int] = set()
-        """Abandoned processes of the previous check. A child may end before it is recorded in `children`."""
+        """Abandoned processes at the previous check. Only these are reaped, because a new child may end before it is
+        recorded in `children`.
+        """
 
     @property
     def applies(self) -> bool:
