@@ -58,7 +58,7 @@ class GroupTracker:
 
     @property
     def limits(self) -> SchedulingLimits:
-        """Limits in groups. With batches of tokens they follow from the mean size of the newest groups."""
+        """Limits in groups. If batches are measured in tokens, they follow from the mean size of the newest groups."""
         return self._limits if self._limits.tokens_per_batch is None else self._limits.for_groups_of(self._usual_size)
 
     def available_slots(self) -> int:
@@ -98,9 +98,7 @@ class GroupTracker:
         return [group.sampled for group in self._groups.values()]
 
     def counts(self) -> GroupCounts:
-        """Return the numbers of groups of the whole run by outcome. `in_flight` is the number of groups that have not
-        ended.
-        """
+        """Return the run's numbers of groups by outcome. `in_flight` is the number of groups that have not ended."""
         # `return_batch` may subtract groups that a saved state, written before its process ended, does not contain.
         return GroupCounts(**{state: max(0, self._ended[state]) for state in COUNTED}, in_flight=len(self._groups))
 
