@@ -53,7 +53,7 @@ class Rewind:
 
     step: int
     result: StepResult | None = None
-    """Result of the step before `step`, if the trainer still has it."""
+    """Result of the step that led to `step`, if the trainer still has it."""
 
 
 Decision = Continue | Resend | Acknowledge | Rewind

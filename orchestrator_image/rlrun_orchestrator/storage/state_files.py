@@ -1,8 +1,8 @@
 """Files in S3 with the state of a run's orchestrators, one per process.
 
 A process on a node that has lost its connection to the cluster may still write to S3 while its token is valid. Each
-process therefore writes to its own file, which its successor copies at its start and no later process reads. Such files
-need no conditional writes, which some S3 servers lack.
+process therefore writes to its own file. The next process copies this file once when it starts, and no later process
+reads it. Such files need no conditional writes, which some S3 servers lack.
 """
 
 import json
