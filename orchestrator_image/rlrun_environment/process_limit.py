@@ -38,7 +38,7 @@ class Process:
 
 
 def parse_stat(text: str) -> Process:
-    """Parse the contents of /proc/<pid>/stat. Raises ValueError, IndexError."""
+    """Parse the contents of /proc/<pid>/stat. Raises ValueError or IndexError if they are incomplete."""
     # The name of the program is in parentheses and may contain any character.
     pid, _, rest = text.partition(" (")
     fields = rest.rpartition(") ")[2].split()

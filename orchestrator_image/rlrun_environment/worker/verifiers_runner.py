@@ -341,7 +341,7 @@ def _problem_of(output: dict[str, Any], reward: float | None) -> Problem | None:
 
 
 def milliseconds(timing: Any, phase: str) -> float | None:
-    """Return the duration of a phase (`generation`, `scoring`), or None if verifiers did not measure it."""
+    """Return the milliseconds of a phase (`generation`, `scoring`), or None if verifiers did not measure the phase."""
     span = timing.get(phase) if isinstance(timing, Mapping) else None
     if not isinstance(span, Mapping):
         return None
