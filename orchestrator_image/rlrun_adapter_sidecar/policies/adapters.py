@@ -19,7 +19,7 @@ CONFIRM_PAUSE = 0.05
 
 
 class AdapterLoader(PolicyLoader):
-    """Loader of adapters. The engine serves several at a time."""
+    """Loader of adapters. The engine serves several adapters at a time."""
 
     kind = PolicyKind.adapter
     served = "adapters"
