@@ -74,7 +74,8 @@ class OrchestratorSettings:
     publish_grace: float = 10.0
     """Maximum time to wait for the other replicas once one replica serves a new policy."""
     environment_backoff: float = 1.0
-    """Initial pause of an environment after a group that failed as a whole. It doubles, up to sixty times this value.
+    """Initial pause of an environment after a group that failed as a whole. The pause doubles with each further failed
+    group, up to sixty times this value.
     """
     empty_batch_backoff: float = 30.0
     """Initial pause after a batch of errors without a usable group. Later pauses are twice as long."""

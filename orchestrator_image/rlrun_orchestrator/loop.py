@@ -61,7 +61,7 @@ class LoopTimeouts:
     """Time limits for the training loop's own waits, in seconds."""
 
     finish: float
-    """Time limit for the final evaluation, and for the publication of its policy."""
+    """Time limit for the final evaluation, and for the publication of the evaluated policy."""
     state_saved: float
     """Maximum time that a step waits for S3 to store the state that names the step's batch."""
 

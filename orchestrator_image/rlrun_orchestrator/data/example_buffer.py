@@ -185,7 +185,7 @@ class ExampleBuffer:
         return any(w > 0 for name, w in zip(self._pools, self.weights, strict=True) if name in environments)
 
     def record_reward(self, example: Example, mean_reward: float) -> None:
-        """Decide, from the mean reward of its newest group, whether an example is excluded as too easy or too hard."""
+        """Exclude an example as too easy or too hard, or readmit it, based on the mean reward of its newest group."""
         pool = self._pools[example.environment]
         pool.excluded.pop(example.index, None)
         if not self.settings.filtering:

@@ -164,7 +164,7 @@ def reward_collapsed(history: Sequence[Metrics]) -> Problem | None:
 
 
 def mismatch(history: Sequence[Metrics]) -> Problem | None:
-    """Detect that trainer and engine compute different probabilities."""
+    """Detect that trainer and engine compute different probabilities for the same tokens."""
     newest = _newest(history, "mismatch_kl/all/mean", MISMATCH_STEPS)
     if not all(value >= MISMATCH_KL for value in newest):
         return None

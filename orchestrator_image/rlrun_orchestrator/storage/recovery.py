@@ -8,7 +8,7 @@ The sampler state must belong to the trainer's step, so `choose_sampler_state` s
 
     the newest state in S3        the orchestrator was replaced, the trainer kept running (or saved its state on exit)
     the one in the checkpoint     the trainer was replaced, or both were
-    the one stored beside it      the same, if the trainer saved the checkpoint by itself during its shutdown
+    the one stored by this run    like the checkpoint's, if the trainer saved the checkpoint during its own shutdown
 
 Counters include everything the run has done, including lost steps, and always continue from the newest state.
 """

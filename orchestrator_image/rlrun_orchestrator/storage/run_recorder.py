@@ -171,7 +171,7 @@ class RunRecorder:
 
     async def wait_until_saved(self, deadline: float) -> bool:
         """Return True if the newest state is in S3. Waits while S3 responds, for at most `deadline` seconds. After a
-        timeout, further calls do not wait until S3 has accepted a state.
+        timeout, calls return immediately until S3 has accepted a state.
         """
         wanted = self._states
 

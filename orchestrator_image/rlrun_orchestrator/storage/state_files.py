@@ -28,7 +28,7 @@ def checkpoint_state_uri(layout: RunLayout, step: int) -> S3Uri:
 
 
 def claim_state(store: Store, layout: RunLayout, spool: UploadSpool) -> tuple[S3Uri, bytes]:
-    """Return the URI for this process's state, and the content of its predecessor's state, which is copied there.
+    """Return the URI for this process's state, and the content of its predecessor's state, which is copied to this URI.
 
     An object in this pod's spool takes precedence, because it is newer than the one in S3. Raises StoreError.
     """

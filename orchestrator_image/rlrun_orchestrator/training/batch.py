@@ -42,7 +42,7 @@ class Batch:
     reward: float | None = None
     """Mean reward over its rollouts."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics of the batch itself."""
+    """Metrics computed from the batch, by name."""
     seconds: float = 0.0
     """Seconds that the collection took."""
     waited_for_policy: float = 0.0
