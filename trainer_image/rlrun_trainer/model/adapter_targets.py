@@ -47,7 +47,7 @@ class LinearLayers:
     served: tuple[str, ...]
     """Layers that can be trained and served."""
     named: tuple[str, ...]
-    """Layers that get an adapter only if they are named, such as the output head."""
+    """Layers that get an adapter only if `targetModules` names them, such as the output head."""
     refused: Mapping[str, str]
     """Layers that get no adapter, with the reason."""
     experts: bool

@@ -24,7 +24,7 @@ from rlrun_trainer.runtime.messages import MessageFormat
 log = logging.getLogger(__name__)
 
 EXACT, ROUNDED = 1e-3, 0.2
-"""Maximum difference of gradients, as a part of their norm, for computation in float32 and in lower precision."""
+"""Maximum difference of gradients, relative to their norm, for computation in float32 and in lower precision."""
 
 
 @dataclass(frozen=True)

@@ -341,7 +341,7 @@ def _initial_tensors(
 def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> BaseModel:
     """Load the frozen base model given by the settings. All processes must call it.
 
-    Raises ProblemError on all processes if one fails, because they try the implementations of attention together.
+    If one process fails, all processes raise ProblemError, because they try the implementations of attention together.
     """
     loader = Loader(settings, world or ProcessGroup())
     for attention in loader.attentions[:-1]:

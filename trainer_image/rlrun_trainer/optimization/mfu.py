@@ -23,7 +23,7 @@ def peak_flops(device_name: str) -> float | None:
 
 
 def model_step_flops(model: Any, lengths: Sequence[int]) -> float:
-    """Return the FLOP of a step on sequences of these lengths. Raises an exception if the configuration lacks a field."""
+    """Return the FLOP of a step on sequences of these lengths. Raises an error if the configuration lacks a field."""
     config = model.config.get_text_config()
     weights = active_weights(((name, p.numel()) for name, p in decoder_of(model).named_parameters()), config)
     return step_flops(weights, config, lengths)

@@ -47,7 +47,7 @@ def stored_tensors(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor
 
 
 def as_stored(base: BaseModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return weights by their names in files. `weights` are those of complete layers, by their names in memory."""
+    """Return weights by their names in the model's files. `weights` has complete layers, by their names in memory."""
     # Some models have stacked experts in memory; on disk each expert has its own tensors.
     return {name: _own(tensor) for name, tensor in revert_weight_conversion(base.model, weights).items()}
 
