@@ -1,11 +1,11 @@
 """LoRA for vLLM on CPUs, with one matrix product per adapter.
 
-The wrapper of vLLM copies the matrices of the adapter for every token (`weights[indices]`) and multiplies each copy;
-with small models this takes most of the time of the engine. Here the batch is grouped by adapter and each group is
-multiplied at once: y[rows] += (x[rows] A^T) B^T. As in vLLM, the inner product is float32 and the outer product has the
-type of the output; B includes alpha / rank.
+vLLM's wrapper copies the adapter's matrices for every token (`weights[indices]`) and multiplies each copy; with small
+models this takes most of the engine's time. Here the batch is grouped by adapter and each group is multiplied at once:
+y[rows] += (x[rows] A^T) B^T. As in vLLM, the inner product is float32 and the outer product has the output's type; B
+includes alpha / rank.
 
-In vLLM a row without an adapter (-1) selects the last slot; here such a row keeps the output of the base model.
+In vLLM a row without an adapter (-1) selects the last slot; here such a row keeps the base model's output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
     """vLLM's CPU wrapper, with one matrix product per adapter for embeddings, linear layers and logits."""
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:
-        """Store the mapping of the batch and group its rows. Called once before each forward pass."""
+        """Store the batch's mapping from rows to adapters and group the rows. Called once before each forward pass."""
         super().update_metadata(*args, **kwargs)
         self._token_rows = group_by_adapter(self.token_lora_indices)
         self._sampler_rows = group_by_adapter(self.sampler_indices)
@@ -37,7 +37,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
         output_slices: tuple[int, ...],
         **kwargs: Any,
     ) -> None:
-        """Add the contribution of the adapters to the output of a linear layer, in place.
+        """Add the adapters' contribution to a linear layer's output, in place.
 
         Args:
             y: [rows, sum of output_slices], changed.
@@ -58,7 +58,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
     def add_lora_embedding(
         self, y: torch.Tensor, x: torch.Tensor, lora_b_stacked: torch.Tensor, add_inputs: bool = True, **kwargs: Any
     ) -> None:
-        """Add the contribution of the adapters to the embeddings, in place. vLLM has already selected the rows of A.
+        """Add the adapters' contribution to the embeddings, in place. vLLM has already selected the rows of A.
 
         If no adapter has weights for the embedding, B is zero and nothing is added.
 
@@ -82,7 +82,7 @@ class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
         scale: float,
         **kwargs: Any,
     ) -> None:
-        """Add the contribution of the adapters of the head to the logits, in place.
+        """Add the contribution of the adapters' head weights to the logits, in place.
 
         vLLM calls this for every model. If no adapter has weights for the head, A is zero and nothing is added.
 

@@ -1,7 +1,7 @@
-"""Rows of a batch by adapter, computed once per forward pass and used by every layer.
+"""Grouping of a batch's rows by adapter, computed once per forward pass and used by every layer.
 
-The rollouts of a policy usually share one adapter, so the usual result is one slice of the whole batch, and products
-use views. Mixed batches (two policy versions, or several runs in one pool) cost one gather per adapter.
+The rollouts of a policy usually share one adapter. The result is then one slice of all rows, and matrix products use
+views instead of copies. Mixed batches (two policy versions, or several runs in one pool) cost one gather per adapter.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def group_by_adapter(slots: torch.Tensor) -> list[AdapterRows]:
     """Group a batch's rows by adapter.
 
     Args:
-        slots: [rows], int64; the slot of the adapter of each row, -1 for the base model.
+        slots: [rows], int64; the adapter slot of each row, or -1 for the base model.
 
     Returns:
-        One entry per adapter in the batch, in the order of slots. Rows without an adapter are omitted.
+        One entry per adapter in the batch, in ascending order of slots. Rows without an adapter are omitted.
     """
     present = [slot for slot in torch.unique(slots).tolist() if slot >= 0]
     return [AdapterRows(slot, _rows(slots, slot)) for slot in present]

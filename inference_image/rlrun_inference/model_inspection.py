@@ -1,9 +1,9 @@
 """Inspection of the model's class inside the API server, instead of in a separate process.
 
-vLLM asks a subprocess which capabilities a model class has, so that the API server does not initialize CUDA by
-importing it. On CPUs there is no CUDA to initialize, and the subprocess imports torch and vLLM once more, which takes
-almost half of the CPU time until the engine responds. The engine needs the class anyway, and a forked engine already
-has it.
+vLLM asks a subprocess which capabilities a model class has, so that the API server does not import the class and
+thereby initialize CUDA. On CPUs there is no CUDA to initialize, and the subprocess imports torch and vLLM once more,
+which takes almost half of the CPU time until the engine responds. The engine needs the class anyway, and a forked
+engine already has it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Server name in the first message of a TLS connection (RFC 8446 section 4.1.2, RFC 6066 section 3). Pure.
+"""Parser for the server name in the first message of a TLS connection (RFC 8446 section 4.1.2, RFC 6066 section 3).
 
 The name must equal the host that the client requested; otherwise a client could reach another host behind the same
 front end. A message with an Encrypted ClientHello (RFC 9849) is rejected, because its real server name is hidden.
@@ -96,7 +96,7 @@ def _host_name(names: _Reader) -> str | None:
 
 
 def record_length(header: bytes) -> int:
-    """Return the size of a record from its header of RECORD_HEADER bytes. Raises NotTlsError."""
+    """Return the length of a record's content, from a header of RECORD_HEADER bytes. Raises NotTlsError."""
     if header[0] != HANDSHAKE_RECORD or header[1] != MAJOR_VERSION:
         raise NotTlsError("the connection is not TLS")
     length = int.from_bytes(header[3:], "big")

@@ -1,7 +1,7 @@
 """Proxy with one tunnel per connection, to hosts listed in the client's signed grant.
 
-The proxy resolves a name once and connects to the address that it has checked, so it rejects names with a private
-address, even if a name gets that address after the check. Only TLS for the requested host passes. With a platform
+The proxy resolves a name once and connects to the address that it has checked. A name therefore cannot lead to a
+private address, even if its DNS record changes after the check. Only TLS for the requested host passes. With a platform
 proxy, the name is checked in the same way if it can be resolved here, but the platform proxy resolves it again.
 """
 
@@ -101,8 +101,8 @@ class EgressProxy:
             writer.close()
 
     def _admit(self, writer: asyncio.StreamWriter) -> None:
-        """Count a connection as one without a grant. If the limit is reached, close the oldest such connection of the
-        address that has the most.
+        """Count a connection as one without a grant. If the limit is exceeded, close the oldest such connection of the
+        client address that has the most of them.
 
         Raises EgressRefused if no connection can be closed.
         """
@@ -207,7 +207,7 @@ class EgressProxy:
             raise _unreachable(destination, "the platform's proxy did not open the connection") from error
 
     async def _read_hello(self, client: Streams, destination: Destination) -> bytes:
-        """Return the client's first bytes. Raises an error if they are not TLS for the destination."""
+        """Return the client's first bytes. Raises ConnectionError if they are not TLS for the destination."""
         try:
             async with asyncio.timeout(self._settings.head_deadline):
                 data, name = await _read_client_hello(client[0])
@@ -261,7 +261,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, acti
         if writer.can_write_eof():
             writer.write_eof()
         else:
-            # TLS to a company's proxy cannot close a single direction.
+            # A TLS connection to the platform's proxy cannot close only one direction.
             writer.close()
 
 

@@ -15,7 +15,7 @@ class TunnelLimits:
     """Limits on the tunnels of all runs. Not thread-safe: use it from one event loop only."""
 
     def __init__(self, per_run: int, connections: int) -> None:
-        """`connections` is the limit of the whole proxy. A namespace may use half of it."""
+        """`connections` is the proxy's total limit. A namespace may use half of it."""
         self._runs = TenantQuota(per_run, connections)
         self._namespaces = TenantQuota(max(1, connections // 2), connections)
 

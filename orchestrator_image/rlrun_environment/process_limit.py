@@ -38,7 +38,7 @@ class Process:
 
 
 def parse_stat(text: str) -> Process:
-    """Parse the contents of /proc/<pid>/stat. Raises ValueError, IndexError."""
+    """Parse the contents of /proc/<pid>/stat. Raises ValueError or IndexError if they are incomplete."""
     # The name of the program is in parentheses and may contain any character.
     pid, _, rest = text.partition(" (")
     fields = rest.rpartition(") ")[2].split()
@@ -71,7 +71,9 @@ class ProcessLimit:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._seen: set[int] = set()
-        """Abandoned processes of the previous check. A child may end before it is recorded in `children`."""
+        """Abandoned processes at the previous check. Only these are reaped, because a new child may end before it is
+        recorded in `children`.
+        """
 
     @property
     def applies(self) -> bool:

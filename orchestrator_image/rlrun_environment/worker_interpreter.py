@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 def choose_interpreter(package: str, folder: Path, interpreters: Path) -> Interpreter:
     """Return the interpreter for the package installed in `folder`.
 
-    `interpreters` is a folder with interpreters by Python version and generation. Outside of the image it does not
-    exist, and workers use the interpreter of this process. Raises PackageError if the image has no Python that the
+    `interpreters` is a folder with interpreters by Python version and generation. Outside of the image this folder does
+    not exist, and workers use the interpreter of this process. Raises PackageError if the image has no Python that the
     package allows, or if the package contains a version of verifiers that runners do not support.
     """
     own = folder / FIRST_ON_PATH

@@ -13,7 +13,7 @@ BURST_BYTES = 1024**2
 BYTES_PER_SECOND = 64 * 1024
 CHUNK = 256 * 1024
 DRAIN_SECONDS = 1.0
-"""Time to read the remaining output of a worker that exited. Its children may keep the pipe open longer."""
+"""Time to read the remaining output of a worker that exited. The worker's children may keep the pipe open longer."""
 
 
 class ByteRateLimiter:

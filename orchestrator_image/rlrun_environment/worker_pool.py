@@ -122,7 +122,7 @@ class WorkerPool:
         self._first_ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.info: EnvironmentInfo | None = None
-        """Description of the environment by the first worker that loaded it, or None until then."""
+        """Description of the environment by the worker that loaded it most recently, or None before the first load."""
         self.problem: Problem | None = None
         """Reason why the environment did not load, or None once a worker has loaded it."""
 
@@ -363,7 +363,7 @@ class WorkerPool:
 
 
 class _ResponseTooLarge(Exception):
-    """Error for a worker, which runs user code, that sends more data than a result can have."""
+    """Error for a worker that sends more data than a result can contain. A worker runs user code."""
 
     def __init__(self, limit: int) -> None:
         message = f"the environment's worker sent a response of more than {limit:,} bytes"
@@ -381,7 +381,7 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 def _problem(body: bytes) -> Problem:
-    """Return the problem in the response of a worker, which runs user code."""
+    """Return the problem in a worker's response, or a problem with reason `AnswerInvalid` if it cannot be parsed."""
     try:
         return parse(Problem, body, ANSWER)
     except InputInvalid as error:

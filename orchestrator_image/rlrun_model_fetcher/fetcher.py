@@ -78,8 +78,8 @@ def _from_s3(uri: S3Uri, dest: Path, store: Store, say: Say) -> None:
 
 
 def name_direct_hosts(environment: MutableMapping[str, str], urls: Iterable[str]) -> None:
-    """Add to NO_PROXY the hosts of `urls` that it lists only as part of a network, because the hub's client ignores
-    networks.
+    """Add hosts of `urls` to NO_PROXY if NO_PROXY lists only a network that contains them, because the hub's client
+    ignores networks.
     """
     rules = ProxyRules.of_environment(environment)
     if missing := missing_entries(rules, urls):
@@ -109,10 +109,11 @@ def _from_hub(source: HuggingFaceSource, dest: Path, say: Say) -> None:
     if not any(dest.glob("*.safetensors")):
         message = f"hf://{wanted} has no safetensors weights; use a commit or a repository that has them"
         raise FatalError(Problem(reason=Reason.MODEL_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
-    # Without this folder, huggingface_hub would compute the digest of each file again.
+    # Write the mark before deleting `.cache`: without either of them, huggingface_hub would compute the digest of each
+    # file again.
     mark.with_suffix(".new").write_text(wanted)
     mark.with_suffix(".new").replace(mark)
-    # The folder with partial downloads of huggingface_hub is not part of the model.
+    # huggingface_hub's folder for partial downloads is not part of the model.
     shutil.rmtree(dest / ".cache", ignore_errors=True)
     say(f"fetched {_size(_bytes_below(dest))} in {time.monotonic() - started:.1f} s")
 

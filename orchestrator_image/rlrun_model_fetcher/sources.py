@@ -1,6 +1,6 @@
-"""Sources of base models, and the meaning of their failures. Without I/O.
+"""Sources of base models, and the errors for failed downloads. Without I/O.
 
-Every failure is a FatalError, whose exit code says whether a restart may help.
+Every failure is a FatalError, whose exit code shows whether a restart may help.
 
 s3://bucket/path                  an artifact with a manifest, verified file by file
 hf://owner/name@COMMIT            a repository of the Hugging Face hub

@@ -209,7 +209,7 @@ class Orchestrator:
         await _all_or_first_failure(
             *(members.wait_ready(timeouts.component) for members in self._environments.values())
         )
-        # Do not wait longer: the trainer may need more minutes, and environment pods may restart meanwhile.
+        # Do not wait for the trainer first: it may need more minutes, and environment pods may restart meanwhile.
         await record_packages(self._packages, self._installed_versions(), self._conditions, timeouts)
 
     def _installed_versions(self) -> dict[PackageRef, list[str | None]]:

@@ -72,18 +72,19 @@ class OrchestratorSettings:
     poll_interval: float = 2.0
     """Pause between two polls of DNS, of a replica's adapters, or of a component that is waited for."""
     publish_grace: float = 10.0
-    """Maximum time that slower replicas may delay a policy that one replica already serves."""
+    """Maximum time to wait for the other replicas once one replica serves a new policy."""
     environment_backoff: float = 1.0
-    """Initial pause of an environment after a group that failed as a whole. It doubles, up to sixty times this value.
+    """Initial pause of an environment after a group that failed as a whole. The pause doubles with each further failed
+    group, up to sixty times this value.
     """
     empty_batch_backoff: float = 30.0
     """Initial pause after a batch of errors without a usable group. Later pauses are twice as long."""
     most_filtered_groups: int = 1000
-    """Number of filtered groups, without a usable one between them, after which the run fails."""
+    """Number of consecutive filtered groups after which the run fails."""
     checkpoint_interval: int = 50
     """Number of steps between checkpoints if the run's spec does not set it."""
     token: str | None = field(default=None, repr=False)
-    """Token of the run, for its other processes and for the operator. None accepts all requests."""
+    """Token of the run, for its other processes and for the operator. If None, all requests are accepted."""
     environment_token: str | None = field(default=None, repr=False)
     """Token for requests to environments, and for their requests for packages."""
 

@@ -86,7 +86,7 @@ def trainer_timeouts(settings: OrchestratorSettings) -> TrainerTimeouts:
 def publish_timeouts(settings: OrchestratorSettings) -> PublishTimeouts:
     """Return the time limits for the publication of policies."""
     return PublishTimeouts(
-        # Engines may take as long to start as the run itself.
+        # Engines may need the run's complete start deadline.
         first=max(settings.start_deadline, settings.inference_deadline),
         later=settings.inference_deadline,
         slow_replicas=settings.publish_grace,
@@ -154,7 +154,10 @@ def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) 
 
 
 def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> ExampleBuffer:
-    """Return the buffer. `sizes` has the number of examples by environment. Raises FatalError without examples."""
+    """Return the buffer. `sizes` has the number of examples by environment.
+
+    Raises FatalError if an environment has no examples.
+    """
     spec = run.spec
     by_environment = [e.weight for e in spec.env if e.weight is not None]
     try:

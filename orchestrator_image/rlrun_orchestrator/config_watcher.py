@@ -39,7 +39,7 @@ def diff_configuration(run: ResolvedRun, max_steps: int, new: ResolvedRun) -> Co
         ignored.append(f"maxSteps {steps} is below {max_steps}")
     ours, theirs = (r.spec.model_dump(by_alias=True, exclude={"max_steps"}) for r in (run, new))
     ignored += [f"spec.{name}" for name in ours if ours[name] != theirs[name]]
-    # This process has reported the packages itself.
+    # A change of the packages is expected, because this process has reported them itself.
     parts = set(ResolvedRun.model_fields) - {"run", "spec", "environment_packages"}
     ignored += sorted(name for name in parts if getattr(run, name) != getattr(new, name))
     return ConfigChange(steps if steps > max_steps else None, ignored)

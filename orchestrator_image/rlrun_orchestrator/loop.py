@@ -61,7 +61,7 @@ class LoopTimeouts:
     """Time limits for the training loop's own waits, in seconds."""
 
     finish: float
-    """Time limit for the final evaluation, and for the publication of its policy."""
+    """Time limit for the final evaluation, and for the publication of the evaluated policy."""
     state_saved: float
     """Maximum time that a step waits for S3 to store the state that names the step's batch."""
 
@@ -220,7 +220,7 @@ class RunLoop:
 
     def _acknowledge(self, result: StepResult, made_of: SentBatch | None) -> Batch | None:
         """Advance to the step that the trainer made with the batch `made_of` (None if unknown). Returns the current
-        batch if it was used; otherwise its groups wait for a later step.
+        batch if the trainer used it. Otherwise returns None, and the batch's groups wait for a later step.
         """
         batch, self._batch, self._sent = self._batch, None, []
         self.step = result.step
@@ -246,7 +246,9 @@ class RunLoop:
         train: float = 0.0,
         save: float = 0.0,
     ) -> None:
-        """Write the metrics of the step, in full if this process has its batch, and request the copies that are due."""
+        """Report the step's metrics, which are complete only with `batch`, and request the checkpoint and adapter that
+        are due.
+        """
         if batch is not None:
             self._report(batch, result, train, save)
         else:
@@ -278,7 +280,7 @@ class RunLoop:
             waited += self._clock() - before if waits else 0.0
         batch = Batch.from_groups(groups, self.step, self._rollouts_per_example)
         batch.seconds, batch.waited_for_policy = self._clock() - began, waited
-        # Run in a thread, because it would block the gateway.
+        # Run in a thread, because `finalize` would block the gateway.
         return await asyncio.to_thread(batch.finalize)
 
     def _save(self, step: int) -> None:
@@ -291,7 +293,9 @@ class RunLoop:
         )
 
     async def _finished(self) -> bool:
-        """Return True if the run is complete with its artifacts. An increased number of steps makes this False."""
+        """Return True once the run and its artifacts are complete. Returns False if the number of steps is increased
+        meanwhile.
+        """
         if not self._schedule.is_last(self.step):
             return False
         self._extended.clear()

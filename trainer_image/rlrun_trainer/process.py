@@ -38,7 +38,7 @@ only way to report a SIGTERM, and the first process needs the remaining time for
 LoadBackend = Callable[[TrainerSettings, Callable[[], None]], Backend]
 """Function that loads the model, called on the compute thread. Raises ProblemError.
 
-Its argument is a function to call, on any thread, when another process of the trainer has received SIGTERM.
+The second argument is a function to call, on any thread, when another process of the trainer has received SIGTERM.
 """
 
 
@@ -50,7 +50,7 @@ def read_settings() -> TrainerSettings:
 
 
 def exit_with(code: int) -> NoReturn:
-    """Exit the process immediately. The interpreter would wait for a step that still runs on the compute thread."""
+    """Exit the process immediately. A normal exit would wait for a step that still runs on the compute thread."""
     logging.shutdown()
     os._exit(code)
 

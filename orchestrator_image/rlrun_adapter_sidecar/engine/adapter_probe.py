@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 PROMPTS = ((8, 9, 10, 11, 12, 13, 14, 15), (15, 12, 9, 14, 11, 8, 13, 10), (10, 10, 15, 10, 8, 8, 13, 13))
 """Prompts of token ids that exist in every vocabulary."""
 LARGE = 0.5
-"""Absolute value of the weights of each lora_B, far larger than in trained adapters."""
+"""Absolute value of all lora_B weights in the second copy, far larger than in trained adapters."""
 MARGIN = 3
 """A difference of at most MARGIN times the rounding error counts as rounding. The error is measured by repeating a
 request.
@@ -36,7 +36,8 @@ request.
 LOUD = 0.5
 """Rounding error in nats above which the comparison is meaningless."""
 FEW = 2
-"""Two distributions that share at most FEW of their five likely tokens count as different. Rounding replaces only one.
+"""Two distributions that share at most FEW of their five likely tokens count as different. Rounding errors replace
+at most one of these tokens.
 """
 ENCODINGS = {"F32": struct.pack("<f", LARGE), "F16": struct.pack("<e", LARGE), "BF16": struct.pack("<f", LARGE)[2:]}
 """LARGE in each data type's encoding. The last byte contains the sign."""
@@ -53,7 +54,10 @@ class AdapterProbe:
         self._one_at_a_time = asyncio.Lock()
 
     async def check(self, adapter: Path) -> None:
-        """Check the engine with copies of the adapter in the folder `adapter`. Raises ProblemError (AdapterIgnored)."""
+        """Check the engine with copies of the adapter in the folder `adapter`.
+
+        Raises ProblemError `AdapterIgnored` if the engine ignores adapters.
+        """
         async with self._one_at_a_time:
             try:
                 ignored = await self._is_ignored(adapter)
@@ -97,15 +101,15 @@ class AdapterProbe:
 
 def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Return the maximum difference, in nats, between the log-probabilities of the tokens in both mappings. Returns
-    infinity if they have too few tokens in common.
+    infinity if the mappings share at most FEW tokens.
     """
     common = one.keys() & other.keys()
     return max(abs(one[token] - other[token]) for token in common) if len(common) > FEW else math.inf
 
 
 def write_copy(adapter: Path, folder: Path, *, large: bool) -> None:
-    """Write a copy of an adapter whose `lora_B` matrices alternate between +LARGE and -LARGE by row if `large` is True,
-    and are 0 otherwise.
+    """Write a copy of an adapter to `folder`. If `large` is True, the rows of its `lora_B` matrices alternate between
+    +LARGE and -LARGE. Otherwise the matrices are 0.
 
     Raises OSError, and ValueError or KeyError if the file is damaged or has an unsupported data type.
     """

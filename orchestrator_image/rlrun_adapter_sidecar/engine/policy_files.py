@@ -1,4 +1,4 @@
-"""Policy files on disk: downloaded once, either complete or absent, and verified against the digest in their name.
+"""Policy files on disk: downloaded once, complete or absent, and verified against the digest in the policy's name.
 
 While S3 is unreachable or does not have a policy yet, the files are downloaded from the trainer.
 """
@@ -114,7 +114,7 @@ def _matches(manifest: Manifest, policy: PolicyRef) -> bool:
 
 
 def _is_whole(folder: Path, policy: PolicyRef) -> bool:
-    # A folder appears by rename after verification, so this only guards against another policy's files.
+    # A folder appears by rename after verification, so this check only guards against another policy's files.
     try:
         manifest = parse(Manifest, (folder / MANIFEST).read_bytes())
     except (OSError, ValueError):

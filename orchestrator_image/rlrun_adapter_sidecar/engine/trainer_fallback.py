@@ -1,7 +1,7 @@
 """Download of policies from the trainer while S3 is unreachable, verified against the same digests as from S3.
 
-A short request detects that S3 is unreachable. The next request follows after a pause, so that an outage does not delay
-every step.
+A request with a short timeout detects that S3 is unreachable. The next request to S3 follows after a pause, so that an
+outage does not delay every step.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from rlrun.storage.store import NotFound, Store, Unreachable
 log = logging.getLogger(__name__)
 
 MANIFEST_SECONDS = 3.0
-"""Seconds for S3 to deliver a manifest of a few hundred bytes."""
+"""Timeout in seconds for S3 to deliver a manifest of a few hundred bytes."""
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
 """Maximum pause in seconds between two requests to an unreachable S3."""
@@ -79,8 +79,8 @@ class TrainerFallback:
             raise
 
     async def fetch(self, url: str, dest: Path, fits: Callable[[Manifest], bool]) -> Manifest:
-        """Download the policy from its folder at the trainer to `dest`. Afterwards `dest` is complete and verified, or
-        absent after an error.
+        """Download the policy from its folder at the trainer to `dest`, which never contains partial or unverified
+        files.
 
         `fits` decides whether a manifest belongs to the policy. Raises PolicyUnavailable, or OSError if the disk is
         full.

@@ -25,7 +25,11 @@ LIST_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=3)
 
 
 class Engine:
-    """Client of vLLM at `url`. All methods raise ProblemError `EngineUnreachable` (503) if it does not respond."""
+    """Client of vLLM at `url`.
+
+    All methods raise ProblemError `EngineUnreachable`: 503 if vLLM cannot be reached, 504 if it does not respond in
+    time.
+    """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, load_deadline: float) -> None:
         self._http = http
@@ -47,7 +51,7 @@ class Engine:
     async def likely_tokens(self, model: str, prompts: Sequence[Sequence[int]]) -> list[dict[str, float]]:
         """Return the most likely tokens after each prompt, with their log-probabilities.
 
-        Raises ValueError, KeyError or TypeError if the response lacks them.
+        Raises ValueError, KeyError or TypeError if the request is rejected or the response lacks log-probabilities.
         """
         body = {
             "model": model, "prompt": prompts, "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0,

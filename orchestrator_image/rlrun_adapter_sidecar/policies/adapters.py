@@ -19,7 +19,7 @@ CONFIRM_PAUSE = 0.05
 
 
 class AdapterLoader(PolicyLoader):
-    """Loader of adapters, of which the engine holds several."""
+    """Loader of adapters. The engine serves several adapters at a time."""
 
     kind = PolicyKind.adapter
     served = "adapters"

@@ -37,7 +37,7 @@ class PolicyLoader(ABC):
         self._files = files
         self._loads: dict[str, asyncio.Task[float | None]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
-        """Deletions of files that are due later."""
+        """Scheduled deletions of files, by policy name."""
 
     @abstractmethod
     async def list(self) -> AdapterList:
@@ -49,7 +49,7 @@ class PolicyLoader(ABC):
 
     @abstractmethod
     async def unload(self, name: str) -> AdapterList:
-        """Release a policy that no group uses."""
+        """Unload a policy that no group uses, and return the policies that the engine still serves."""
 
     async def close(self) -> None:
         """Cancel all operations in progress. Files are kept."""
@@ -60,10 +60,12 @@ class PolicyLoader(ABC):
 
     @abstractmethod
     async def _load_into_engine(self, policy: PolicyRef) -> None:
-        """Download the policy, and load it until the engine has it."""
+        """Download the policy, and return once the engine has loaded it."""
 
     async def _load_once(self, policy: PolicyRef) -> float | None:
-        """Load the policy in a task that all callers share. Returns the seconds that it took."""
+        """Load the policy in a task that all callers share. Returns the seconds that the load took, or None if the
+        engine had the policy already.
+        """
         if policy.kind is not self.kind:
             message = f"{policy.name} is of kind {policy.kind}, but this replica's engine serves {self.served}"
             raise ProblemError.of(422, Reason.POLICY_KIND_WRONG, message)

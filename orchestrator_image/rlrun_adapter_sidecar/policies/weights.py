@@ -20,7 +20,7 @@ from rlrun_adapter_sidecar.policies.policy_loader import PolicyLoader
 class FullWeightsLoader(PolicyLoader):
     """Loader of full weights.
 
-    At most two versions are on disk: the current one of the engine and the next one.
+    At most two versions are on disk: the engine's current one and the next one.
     """
 
     kind = PolicyKind.weights

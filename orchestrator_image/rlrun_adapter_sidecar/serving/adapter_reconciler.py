@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 UNREACHABLE = Reason.ENGINE_UNREACHABLE
 BUSY = 504
-"""Status of an engine that did not respond in time. It may still be serving."""
+"""HTTP status of the error for an engine that did not respond in time. The engine may still be serving."""
 
 
 @dataclass
@@ -89,10 +89,10 @@ class AdapterReconciler:
         self._unordered: dict[str, ManagedAdapter] = {}
         """Adapters in the engine that are not desired."""
         self._unused: dict[str, float] = {}
-        """Folders that no slot needs, with the time when this was first observed."""
+        """Folders that no slot needs, each with the time at which it was first found unneeded."""
         self._changed = asyncio.Event()
         self._settled = False
-        """True once every adapter has been loaded or tried since the process started."""
+        """True once every desired adapter has been loaded, or has failed to load, since the process started."""
         self._engine_problem: Problem | None = Problem(
             reason=UNREACHABLE, message="the engine has not been queried yet"
         )
@@ -103,7 +103,7 @@ class AdapterReconciler:
         """Reason why the replica must not receive requests, or None if it is ready.
 
         The replica is not ready while it loads an adapter that it served before or that was desired at its start. An
-        adapter that is added later does not make it unready.
+        adapter that is added later does not make the replica unready.
         """
         if self._engine_problem is not None:
             return self._engine_problem
@@ -210,7 +210,7 @@ class AdapterReconciler:
         self.metrics.loads.labels(problem.reason).inc()
         log.error("could not load %s: %s: %s", slot.adapter.name, problem.reason, problem.message)
         slot.record_failure(problem, self._clock())
-        # An unreachable engine says nothing about the adapter.
+        # An unreachable engine does not mean that the adapter cannot be loaded.
         slot.state = LoadState.loading if problem.reason == UNREACHABLE else LoadState.failed
 
     async def _unload_others(self, names: set[str], now: float) -> None:

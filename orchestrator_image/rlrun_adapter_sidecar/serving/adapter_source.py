@@ -11,7 +11,10 @@ from rlrun.storage.store import ArtifactChanged, Store, StoreError
 
 
 def policy_of(artifacts: Store, adapter: ServedAdapter, max_rank: int) -> tuple[PolicyRef, Manifest]:
-    """Return the adapter's files to download, and its manifest. Raises ProblemError if the adapter cannot be served."""
+    """Return the reference and the manifest of the policy to download for an adapter.
+
+    Raises ProblemError if the adapter cannot be served.
+    """
     try:
         manifest = artifacts.read_manifest(S3Uri.parse(adapter.uri), adapter.digest or "")
     except ArtifactChanged as error:

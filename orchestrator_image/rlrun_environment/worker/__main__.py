@@ -84,8 +84,8 @@ def main() -> None:
         loaded = load(config, arguments.folder)
     except LoadError as error:
         problem = error.problem
-    # Returning from main runs the environment's teardown, which verifiers has registered with atexit. Its signal
-    # handlers would run it inside the event loop; `stop_event` replaces them.
+    # Returning from main runs the environment's teardown, which verifiers has registered with atexit. The signal
+    # handlers of verifiers would run the teardown inside the event loop, so `stop_event` replaces them.
     asyncio.run(_serve(arguments, config, loaded, problem))
 
 
@@ -152,7 +152,7 @@ async def _serve(
 def _die_with_parent() -> None:
     # The parent holds the other end of stdin, which closes when the parent exits for any reason.
     parent = os.dup(0)
-    # Code of the environment that asks for input, such as a key, must not wait for an answer that never comes.
+    # Code of the environment that reads input, such as a key, must not wait for input that never arrives.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

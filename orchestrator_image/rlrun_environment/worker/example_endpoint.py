@@ -35,7 +35,7 @@ class ExampleEndpoint:
     """Endpoint that responds to every request with the same text."""
 
     answer: str | None
-    """Text of the responses. None rejects all requests."""
+    """Text of the responses. If None, all requests are rejected."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     base_url: str = ""
     requests: int = 0

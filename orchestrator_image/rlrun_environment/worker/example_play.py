@@ -1,7 +1,7 @@
 """Test run of one example, up to its first request to the policy, before an environment becomes ready.
 
 Until this request nothing depends on the policy, so a failure would occur in every rollout of the example. Later errors
-may be caused by the response, and rewards may call a judge that costs money, so the test run ends there.
+may be caused by the response, and rewards may call a judge that costs money, so the test run ends at this request.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from rlrun_environment.worker.user_code.loaded import Loaded
 log = logging.getLogger(__name__)
 
 PLAY_SECONDS = 60.0
-"""Seconds to wait for the first request. A slower environment becomes ready with a warning."""
+"""Seconds to wait for the first request. An environment that takes longer becomes ready with a warning."""
 ENDING_SECONDS = 10.0
 """Time for the rollout to end after its first request, so that it can clean up."""
 

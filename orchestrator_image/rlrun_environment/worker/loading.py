@@ -71,7 +71,7 @@ def _secret_hint(config: EnvironmentConfig) -> str:
 def _load(config: EnvironmentConfig, folder: Path) -> Loaded:
     module = importlib.import_module(config.package.replace("-", "_"))
     if _exports_taskset(module) and not (hasattr(module, "load_environment") and _has_environments()):
-        # Its programs and tool servers run as separate processes.
+        # The taskset's programs and tool servers run as separate processes.
         prepare_programs(folder)
         from rlrun_environment.worker.tasksets.environment_fields import load_taskset
 
@@ -149,7 +149,7 @@ def _prepare_process(folder: Path) -> None:
         os.environ["HOME"] = "/tmp"
     os.environ.setdefault("HF_HOME", "/tmp/huggingface")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    # Clients read these when they are created. Examples use an address on this machine.
+    # HTTP clients read these variables when they are created. The endpoint of example runs is on this machine.
     listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if listed.strip() != "*" and "127.0.0.1" not in listed.split(","):
         listed = f"{listed},127.0.0.1,localhost".lstrip(",")
@@ -222,7 +222,7 @@ def has_absent_requirements(folder: Path) -> bool:
 
 
 def _requirements(texts: Iterable[str], extra: str = "") -> Iterator[Requirement]:
-    """Yield the requirements whose markers hold here. Unreadable requirements are skipped."""
+    """Yield the requirements whose markers apply to this Python. Invalid requirements are skipped."""
     for text in texts:
         try:
             requirement = Requirement(text)

@@ -1,8 +1,8 @@
 """Results and failures of reward functions.
 
-If a reward function raises an error, verifiers silently gives the reward 0.0, which would train the policy on noise,
-and it does not expose the functions' weights. Here every reward function of an environment is wrapped, and the wrapper
-records failures, values and weights in the rollout's state.
+If a reward function raises an error, verifiers silently uses the reward 0.0, which would train the policy on noise.
+verifiers also does not expose the functions' weights. Here every reward function of an environment is wrapped, and the
+wrapper records failures, values and weights in the rollout's state.
 """
 
 import functools

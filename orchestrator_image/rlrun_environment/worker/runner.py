@@ -18,7 +18,7 @@ class Runner(Protocol):
         """Return an example's prompt and answer. Raises ProblemError."""
 
     async def check_example(self) -> None:
-        """Prepare an example for a rollout. Raises LoadError if no example can be run."""
+        """Prepare the first example as a rollout would. Raises LoadError if the example cannot be run."""
 
     async def close(self) -> None:
         """Release connections."""

@@ -210,9 +210,10 @@ class VerifiersRunner:
         return Demonstration(prompt=_present(prompt), completion=_present(completion), tools=_present(tools))
 
     def _row(self, split: Split, index: int) -> dict[str, Any]:
-        """Return the example for verifiers, without null fields in messages and tools, from which verifiers builds
-        requests.
-        Other values are as the environment's code gets them outside of this platform. Raises ProblemError.
+        """Return the example for verifiers. Raises ProblemError.
+
+        Null fields are removed from messages and tools, from which verifiers builds requests. A `task` that verifiers
+        cannot read is removed too. Other values are unchanged.
         """
         row = row_of(self.loaded, split, index)
         if not _is_payload(row.get("task")):
@@ -263,7 +264,7 @@ class VerifiersRunner:
             return [{PROBLEM_KEY: problem.to_json_dict()} for _ in range(request.rollouts)]
 
     def _sampling(self, request: GroupRequest) -> dict[str, Any]:
-        """Return the environment's `sampling_args`, overridden by the run's, merged like in verifiers' evaluation."""
+        """Return the environment's `sampling_args`, overridden by the run's, merged as in verifiers' evaluation."""
         own = {**(getattr(self.loaded.environment, "sampling_args", None) or {})}
         # The gateway returns a single completion, because a rollout is one conversation.
         own.pop("n", None)
@@ -280,7 +281,8 @@ class VerifiersRunner:
 def _is_payload(task: Any) -> bool:
     """Return True if verifiers can read a row's column `task`, which is reserved for serialized tasks of tasksets.
 
-    Before 0.2 the column was text. Later versions reject rollouts whose row has anything but a serialized task.
+    Before verifiers 0.2 the column was text. Later versions reject rollouts whose row has anything but a serialized
+    task.
     """
     normalize = getattr(verifiers_types, "normalize_task_payload", None)
     if task is None or normalize is None:
@@ -339,7 +341,7 @@ def _problem_of(output: dict[str, Any], reward: float | None) -> Problem | None:
 
 
 def milliseconds(timing: Any, phase: str) -> float | None:
-    """Return the duration of a phase (`generation`, `scoring`), or None if verifiers did not measure it."""
+    """Return the milliseconds of a phase (`generation`, `scoring`), or None if verifiers did not measure the phase."""
     span = timing.get(phase) if isinstance(timing, Mapping) else None
     if not isinstance(span, Mapping):
         return None

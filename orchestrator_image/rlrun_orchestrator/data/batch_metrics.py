@@ -14,12 +14,12 @@ Value = float | list[float]
 """Number, or counts of a histogram."""
 
 BOTH = ("time/step", "time/save_ckpt", "perf/throughput")
-"""Names of metrics that both orchestrator and trainer report. The trainer's get the prefix `trainer/`."""
+"""Names of metrics that both orchestrator and trainer report. The trainer's metrics get the prefix `trainer/`."""
 
 MAX_NAMED_AGENTS = 16
 """Maximum number of agents per environment with their own metrics."""
 UNTAUGHT = (Reason.TEACHER_REFUSED, Reason.TEACHER_ANSWER_UNUSABLE)
-"""Reasons why rollouts lack log probabilities of the teacher."""
+"""Reasons why rollouts lack the teacher's log-probabilities."""
 
 
 def summary_stats(name: str, values: Sequence[float]) -> dict[str, float]:
@@ -50,7 +50,8 @@ def rewards_by_environment(groups: Sequence[Group]) -> dict[str, list[float]]:
 def rewards_by_agent(groups: Sequence[Group]) -> dict[str, list[float]]:
     """Return the rewards of the valid rollouts by `environment/agent`, for environments with several named agents.
 
-    Agents beyond MAX_NAMED_AGENTS are omitted, because environment code chooses the names and could name each rollout.
+    Environments with more than MAX_NAMED_AGENTS agents are omitted, because environment code chooses the names and
+    could give each rollout its own.
     """
     rewards: dict[str, dict[str, list[float]]] = {}
     for group in groups:
@@ -98,12 +99,14 @@ def batch_metrics(groups: Sequence[Group], step: int, rollouts_per_example: int)
 
 
 def _valid_episodes(group: Group) -> int:
-    """Return the number of episodes of a group with a valid rollout."""
+    """Return the number of a group's episodes that have a valid rollout."""
     return len({episode_of(rollout.result) for rollout in group.valid_rollouts})
 
 
 def distillation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return the number of rollouts that the teacher refused, or an empty dictionary without a teacher."""
+    """Return the number of rollouts for which the teacher gave no usable log-probabilities, or an empty dictionary
+    without a teacher.
+    """
     untaught = sum(rollout.error is not None and rollout.error.reason in UNTAUGHT for rollout in rollouts)
     taught = any(rollout.teacher_logprobs is not None for rollout in rollouts)
     return {"batch/untaught_rollouts": float(untaught)} if taught or untaught else {}

@@ -8,7 +8,7 @@ has changed most since) and are judged anew. A run therefore never stops because
 dominates a batch: among as many consecutive draws as a batch has groups, each example is drawn at most twice.
 
 The n-th choice of an environment follows from (seed, n) alone, and the order of an epoch from (seed, environment,
-epoch). A checkpoint therefore holds a few numbers and the excluded examples, not generators and shuffled datasets.
+epoch). A checkpoint therefore contains a few numbers and the excluded examples, not generators and shuffled datasets.
 """
 
 import random
@@ -41,7 +41,7 @@ class EnvironmentExamplesState:
     epoch: int
     cursor: int
     excluded: list[tuple[int, Difficulty]] = field(default_factory=list)
-    """Excluded examples, those excluded longest ago first. States without this field are older: all examples return to
+    """Excluded examples, those excluded longest ago first. Older states lack this field; all their examples return to
     the draw and are judged anew.
     """
 
@@ -96,7 +96,7 @@ class _EnvironmentExamples:
     excluded: dict[int, Difficulty] = field(default_factory=dict)
     """Excluded examples, those excluded longest ago first."""
     readmitted: int = 0
-    """Number of examples that have returned to the draw since the last metrics."""
+    """Number of examples that have returned to the draw since the last call of `metrics`."""
     order: list[int] = field(default_factory=list)
 
     def shuffle(self) -> None:
@@ -185,7 +185,7 @@ class ExampleBuffer:
         return any(w > 0 for name, w in zip(self._pools, self.weights, strict=True) if name in environments)
 
     def record_reward(self, example: Example, mean_reward: float) -> None:
-        """Decide, from the mean reward of its newest group, whether an example is excluded as too easy or too hard."""
+        """Exclude an example as too easy or too hard, or readmit it, based on the mean reward of its newest group."""
         pool = self._pools[example.environment]
         pool.excluded.pop(example.index, None)
         if not self.settings.filtering:
@@ -206,7 +206,7 @@ class ExampleBuffer:
 
     def metrics(self) -> dict[str, float]:
         """Return the fractions of easy, hard and other examples over all environments, and the numbers of examples that
-        left and returned to the draw since the last call.
+        left the draw and returned to it since the last call.
         """
         total = sum(pool.size for pool in self._pools.values())
         easy = sum(pool.count(Difficulty.easy) for pool in self._pools.values())
@@ -233,7 +233,7 @@ class ExampleBuffer:
         return BufferState(self._draws, pools)
 
     def restore(self, state: BufferState) -> None:
-        """Continue from `state`. An environment whose dataset has changed size keeps its position."""
+        """Continue from `state`. The position of an environment whose dataset has changed size is not restored."""
         for name, pool in self._pools.items():
             pool_state = state.pools.get(name)
             if pool_state is None or pool.size != pool_state.size:

@@ -60,7 +60,9 @@ class ExampleSampler:
         self._initial_state = self.snapshot(())
 
     def next_example(self, environments: Collection[str]) -> SampledExample | None:
-        """Return the next example of these environments, or None. Replayed examples come before new ones."""
+        """Return the next example of these environments, or None if they have none to draw. Replayed examples come
+        before new ones.
+        """
         sampled = next((d for d in self._replay if d.example.environment in environments), None)
         if sampled is not None:
             self._replay.remove(sampled)
@@ -144,9 +146,10 @@ class ExampleSampler:
         The examples that were outstanding in the other run come first, with ordinals from 0. `outstanding` are this
         run's examples that already have groups; they keep their ordinals and are not drawn again. Then come the
         examples that the other run would have drawn next: the same choices of environments, epochs, positions and
-        difficulty pools.
-        Rewards that the other run had not yet counted in its draw are counted now. Environments are matched by name: an
-        environment that the other run did not have, or whose dataset has changed size, starts its first epoch.
+        difficulty pools. Rewards that the other run had not yet counted in its draw are counted now.
+
+        Environments are matched by name. An environment that the other run did not have, or whose dataset has changed
+        size, starts its first epoch.
         """
         self.reset(outstanding)
         self.buffer.restore(state.buffer)

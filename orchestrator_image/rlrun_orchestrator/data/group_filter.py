@@ -20,7 +20,7 @@ class FilterReason(StrEnum):
     high_reward = "high_reward"
     low_reward = "low_reward"
     zero_advantage = "zero_advantage"
-    """All advantages of the batch are 0. Also used for single rollouts left out for their advantage."""
+    """All advantages of the batch are 0. Also used for single rollouts left out because their advantage is 0."""
     truncated = "truncated"
     """All rollouts with an advantage are truncated and masked. Also used for single masked rollouts."""
 

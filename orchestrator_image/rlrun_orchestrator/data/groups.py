@@ -24,7 +24,7 @@ class GroupState(StrEnum):
     ready = "ready"
     """Scored and usable."""
     in_batch = "in_batch"
-    """Part of the batch that the trainer has."""
+    """Part of the current batch for the trainer."""
     trained = "trained"
     filtered = "filtered"
     errored = "errored"
@@ -39,7 +39,7 @@ NEXT_STATES = {
     GroupState.ready: {GroupState.in_batch, GroupState.filtered, GroupState.stale},
     GroupState.in_batch: {GroupState.trained, GroupState.ready, GroupState.stale},
 }
-"""States that may follow each state. The others are final."""
+"""States that may follow each state. States without an entry are final."""
 
 
 @dataclass
@@ -124,13 +124,13 @@ class Group:
     sampled: SampledExample
     """Example, with the group's ordinal."""
     versions: VersionSpan
-    """Versions of the policies that sampled its tokens or may do so. The gateway adds the versions of further turns."""
+    """Versions of the policies that sampled or may still sample the group's tokens. The gateway adds further turns."""
     state: GroupState = GroupState.in_flight
     rollouts: list[Rollout] = field(default_factory=list)
     """Scored rollouts. Empty if the environment returned no results."""
     size: int = 0
-    """Number of valid rollouts, or with batches of tokens the group's part of a batch in tokens, that counts toward the
-    size of a batch. Set when the group becomes ready.
+    """Amount that counts toward the size of a batch: the number of valid rollouts or, if batches are measured in
+    tokens, a number of tokens. Set when the group becomes ready.
     """
     seconds: float = 0.0
     """Duration that the environment reported."""
@@ -210,7 +210,7 @@ class Group:
 
     @property
     def mean_rewards(self) -> list[float]:
-        """Mean reward of the valid rollouts of each agent."""
+        """Each agent's mean reward over its valid rollouts."""
         rewards = ([rollout.result.reward for rollout in rollouts] for rollouts in self.valid_by_agent.values())
         return [math.fsum(own) / len(own) for own in rewards]
 

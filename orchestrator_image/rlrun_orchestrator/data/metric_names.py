@@ -11,7 +11,7 @@ from rlrun.protocol.problem import Problem
 
 MAX_NAMES = 200
 OF_AGENTS = ("reward/", "val_reward/", "eval/")
-"""Metrics of environments that agents also have, with the agent's name after the environment's."""
+"""Prefixes of environment metrics that also exist per agent, with the agent's name after the environment's name."""
 SHOWN = 3
 """Maximum number of names in a message."""
 SHOWN_CHARACTERS = 80
@@ -40,7 +40,7 @@ class ChosenMetricNames:
 
     @property
     def problem(self) -> Problem | None:
-        """Return a problem that names what the last `select` dropped, or None if it dropped nothing."""
+        """Problem that lists the names dropped by the last `select`, or None if it dropped none."""
         if not self._dropped:
             return None
         some = ", ".join(name[:SHOWN_CHARACTERS] for name in self._dropped[:SHOWN])

@@ -43,7 +43,7 @@ class ScoringSettings:
     seq_len: int
     filtering: GroupFilter = field(default_factory=GroupFilter)
     verify: bool = True
-    """True if environments compute rewards. Otherwise all rewards are 0, and no rewards are filtered."""
+    """True if environments compute rewards. Otherwise all rewards are 0, and no group is filtered by reward."""
     algorithm: Algorithm = field(default_factory=Algorithm)
     filter_zero_advantages: bool = False
     """Leave valid rollouts with an advantage of 0 out of the trainer's steps. Requires the algorithm grpo."""
@@ -72,7 +72,7 @@ def score_group(
     """Join an environment's result with the turns and refusals that the gateway recorded.
 
     Sets the group's rollouts, in the order of `turns_by_rollout` rather than of the result. `refusals` has the problems
-    of rollouts whose last request was refused. Returns the state that follows: `ready`, `filtered` or `errored`.
+    of rollouts whose last request was refused. Returns the group's next state: `ready`, `filtered` or `errored`.
     """
     group.seconds, group.content = result.seconds, result.example
     order = {rollout: number for number, rollout in enumerate(turns_by_rollout)}
@@ -158,7 +158,9 @@ def judge_group(group: Group, scoring: ScoringSettings) -> GroupState:
 
 
 def _name_incomparable(group: Group, scoring: ScoringSettings) -> None:
-    """Set the lack of a common agent as the rollouts' error, unless failed episodes are the cause."""
+    """Set an error on the valid rollouts because no agent has enough of them to compare, unless failed episodes are the
+    cause.
+    """
     valid = group.valid_rollouts
     if len({episode_of(rollout.result) for rollout in valid}) < scoring.needed:
         return

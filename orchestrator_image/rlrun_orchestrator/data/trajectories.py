@@ -37,12 +37,12 @@ class Turn:
     logprobs: "array[float]"
     finish_reason: str | None = None
     bridged: bool = False
-    """True if the prompt was built from the exact tokens of an earlier turn, because the template renders others."""
+    """True if the prompt was built from an earlier turn's exact tokens, because the template renders different ones."""
     version: int = 0
     """Version of the policy that sampled the completion."""
     before: "Turn | None" = field(default=None, repr=False, compare=False)
     shared: int = 0
-    """Number of first tokens that the prompt has in common with the prompt and completion of `before`."""
+    """Number of leading tokens that the prompt has in common with the prompt and completion of `before`."""
 
     @classmethod
     def of(
@@ -79,10 +79,10 @@ class Turn:
         return ids
 
     def share(self, earlier: Sequence["Turn"]) -> None:
-        """Share the first tokens of the prompt with the `earlier` turn that has the longest prompt with which this
-        prompt begins. The tokens of that turn's completion are shared as far as they are equal.
+        """Share leading tokens with the turn in `earlier` whose prompt is the longest prefix of this prompt. Tokens of
+        that turn's completion are shared as far as they match.
 
-        Storing whole prompts would need memory that grows with the square of a conversation's turns.
+        Storing complete prompts would need memory that grows with the square of the number of turns.
         """
         prompt = self.prompt_ids
         for turn in sorted(earlier, key=lambda one: one.shared + len(one.added_ids), reverse=True):

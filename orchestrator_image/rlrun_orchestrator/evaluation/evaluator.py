@@ -1,10 +1,10 @@
 """Evaluation and validation during training: fixed examples, the policy of one step, and rewards as metrics.
 
 Both use the gateway like training, but are pinned to the measured policy and record no tokens. Validation uses the
-sampling parameters of training in its environment; evaluation may override those of the run. Both together may have a
-fixed fraction of training's maximum of rollouts in flight, so that training keeps its pace, and the whole maximum once
-training is over. One round of each kind runs at a time: if an interval is shorter than a round, rounds are skipped with
-a warning, except for the round of the last policy. Results are reported immediately, under the step whose policy was
+training environment's sampling parameters; evaluation may override the run's. Together they may use a fixed fraction of
+training's maximum number of rollouts in flight, so that training does not slow down, and the full maximum once training
+is over. One round of each kind runs at a time: if an interval is shorter than a round, rounds are skipped with a
+warning, except for the round of the last policy. Results are reported immediately, under the step whose policy was
 measured. A failed evaluation causes a warning and never fails the run.
 """
 
@@ -66,7 +66,7 @@ class EvaluationTask:
     """Number of examples. -1 means all."""
     rollouts: int
     sampling: tuple[SamplingOverrides | None, ...] = ()
-    """Overrides of the run's sampling section in the order of application: of eval, then of the environment."""
+    """Overrides of the run's sampling section in the order of application: first eval's, then the environment's."""
 
     def due(self, step: int, max_steps: int) -> bool:
         """Return True if the task is due: after every `interval` steps; evaluations also after the last step."""
@@ -92,16 +92,14 @@ class EvaluationTask:
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """Policy to measure. If `base` is True, the model from which training starts is measured instead, under its own
-    name.
-    """
+    """Policy to measure. If `base` is True, the base model is measured instead."""
 
     policy: PolicyRef
     base: bool = False
 
     @property
     def name(self) -> str:
-        """Name of the weights. A step that is repeated after a restart has new weights, and is measured again."""
+        """Name of the measured weights. A step that is repeated after a restart has new ones and is measured again."""
         return "base" if self.base else self.policy.name
 
 
@@ -156,7 +154,7 @@ class Evaluator:
         store_rollouts: Store,
         save_state: Callable[[], None],
     ) -> None:
-        """`save_state` is called after each measurement, because `state` has changed then."""
+        """`save_state` is called after each measurement, which changes `state`."""
         self._evaluation_tasks = wanted
         self._environments = environments
         self._groups = groups
@@ -342,8 +340,8 @@ class Evaluator:
         self, member: PooledEnvironment, measurement: EvaluationTask, index: int, evaluated: EvaluatedPolicy
     ) -> GroupResult | None:
         async with AsyncExitStack() as held:
-            # Only one group of an environment waits at a time, first for its quota: until then training may use the
-            # environment's slots, and other environments the rest of the quota.
+            # Only one group of an environment waits at a time, so that other environments can use the rest of the
+            # quota. The group waits for the quota first, so that training can use the environment's slots until then.
             async with self._turns[measurement.base_name]:
                 await held.enter_async_context(self._semaphores[measurement.use].acquire(measurement.rollouts))
                 await held.enter_async_context(member.wait_for_slots(measurement.rollouts))

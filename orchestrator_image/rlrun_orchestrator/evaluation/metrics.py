@@ -1,7 +1,7 @@
 """Metrics of an evaluation: avg@k, pass@k, and validation rewards. Pure.
 
 A failed rollout has no reward: it is excluded from every mean and counted in `error`. An example counts for pass@k only
-with k valid rollouts.
+if it has at least k valid rollouts.
 
 Rewards of different agents in an environment have no common mean, because one agent's win may be another's loss. Each
 agent is measured separately, and the environment's metrics are unweighted means over its agents.
@@ -106,7 +106,7 @@ def is_valid(rollout: RolloutResult) -> bool:
 
 
 def _error_share(results: Sequence[Sequence[RolloutResult]], rollouts: int) -> float:
-    """Return the fraction of failed rollouts among those requested, or those reported if episodes have several."""
+    """Return the fraction of failed rollouts among those requested, or among those reported if there are more."""
     wanted = sum(max(rollouts, len(group)) for group in results)
     return 1.0 - sum(map(len, valid_rewards(results))) / wanted if wanted else 0.0
 

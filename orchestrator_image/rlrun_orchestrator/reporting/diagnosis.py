@@ -17,7 +17,7 @@ HISTORY = 60
 FLAT_STEPS = 10
 """Number of steps with equal rewards that rules out a coincidence in one batch."""
 FLAT_MARGIN = 0.01
-"""Maximum distance from 0 or 1. One success in a hundred rollouts is enough to learn from."""
+"""Maximum distance of the mean reward from 0 or 1. One success in a hundred rollouts is enough to learn from."""
 
 DIVERSITY_STEPS = 5
 ZERO_VARIANCE_SHARE = 0.95
@@ -25,21 +25,25 @@ ZERO_VARIANCE_SHARE = 0.95
 is left, a batch of 16 groups has less than one that gives a gradient.
 """
 FILTERED_SHARE = 0.8
-"""Fraction of generated rollouts that are filtered. Above it, a step costs five times what it uses."""
+"""Fraction of generated rollouts that are filtered. At this fraction, a step generates five times the rollouts that it
+uses.
+"""
 
 COLLAPSE_STEPS = 5
 COLLAPSE_FROM = 0.2
 """Minimum best reward for which a collapse is reported."""
 COLLAPSE_TO = 0.5
-"""Fraction of the best reward. Noise between batches of at least 64 rollouts does not halve a mean."""
+"""Fraction of the best mean reward at which the reward counts as collapsed. Noise between batches of at least 64
+rollouts does not halve a mean.
+"""
 
 MISMATCH_STEPS = 3
 MISMATCH_KL = 0.1
-"""Nats per token. Two matching implementations stay below 0.001, and a policy two steps old below 0.01. At 0.1, ratios
-of 1.5 are common and the gradient belongs to a different policy.
+"""Minimum reported mismatch in nats per token. Two matching implementations stay below 0.001, and a policy two steps
+old below 0.01. At 0.1, ratios of 1.5 are common and the gradient belongs to a different policy.
 """
 MASKED_SHARE = 0.3
-"""Fraction of tokens left out for their importance ratio. Above it, a third of the batch is lost."""
+"""Fraction of tokens left out because of their importance ratio. At this fraction, a third of the batch is lost."""
 
 ENTROPY_STEPS = 5
 ENTROPY_SHARE = 0.1
@@ -51,16 +55,17 @@ ENTROPY_GOOD_REWARD = 0.9
 
 STALL_STEPS = 3
 STALL_FACTOR = 4.0
-"""Factor over the median of the earlier steps. Longer answers slow a run gradually; this detects other causes."""
+"""Factor over the median of the earlier steps. Longer responses slow a run gradually; this rule detects other causes.
+"""
 STALL_BEFORE = 10
-"""Minimum number of steps for the median."""
+"""Minimum number of earlier steps for the median."""
 STALL_SECONDS = 10.0
 """Step duration in seconds below which stalls are never reported."""
 
 LOST_STEPS = 10
 LOST_SHARE = 0.05
-"""Fraction of rollouts dropped for their age, which are the longest ones. Above it, examples with long rollouts get
-noticeably less training.
+"""Fraction of rollouts dropped because of their age, which are the longest ones. Above this fraction, examples with
+long rollouts get noticeably less training.
 """
 
 BOUND_STEPS = 10
@@ -143,7 +148,7 @@ def most_filtered(history: Sequence[Metrics]) -> Problem | None:
 
 
 def reward_collapsed(history: Sequence[Metrics]) -> Problem | None:
-    """Detect that a good reward was lost."""
+    """Detect that the mean reward has fallen far below its best value."""
     rewards = [m["reward/mean"] for m in history if "reward/mean" in m]
     if len(rewards) < 2 * COLLAPSE_STEPS:
         return None
@@ -159,7 +164,7 @@ def reward_collapsed(history: Sequence[Metrics]) -> Problem | None:
 
 
 def mismatch(history: Sequence[Metrics]) -> Problem | None:
-    """Detect that trainer and engine compute different probabilities."""
+    """Detect that trainer and engine compute different probabilities for the same tokens."""
     newest = _newest(history, "mismatch_kl/all/mean", MISMATCH_STEPS)
     if not all(value >= MISMATCH_KL for value in newest):
         return None
@@ -203,7 +208,7 @@ def entropy(history: Sequence[Metrics]) -> Problem | None:
 
 
 def steps_stalled(history: Sequence[Metrics]) -> Problem | None:
-    """Detect that steps take much longer than before."""
+    """Detect that the newest steps take much longer than earlier ones."""
     seconds = [m["time/step"] for m in history if "time/step" in m]
     before, newest = seconds[:-STALL_STEPS], seconds[-STALL_STEPS:]
     if len(before) < STALL_BEFORE:
@@ -271,7 +276,9 @@ RULES: tuple[Rule, ...] = (*REWARD_RULES, mismatch, tokens_masked, entropy, step
 
 
 def _newest(history: Sequence[Metrics], name: str, steps: int) -> list[float]:
-    """Return the metric in each of the newest steps, or one NaN if there are too few steps or it is missing."""
+    """Return the metric in each of the newest steps, with NaN where it is missing, or a single NaN if there are too few
+    steps.
+    """
     values = [metrics.get(name, math.nan) for metrics in history[-steps:]]
     return values if len(values) == steps else [math.nan]
 

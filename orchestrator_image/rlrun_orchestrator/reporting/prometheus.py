@@ -84,7 +84,7 @@ class RunCollector(Collector):
         for environment, found in sorted(self._rewards.by_environment.items()):
             buckets = found.cumulative()
             histogram.add_metric([environment], buckets, None)
-            # The client library omits these two if there are buckets below 0.
+            # The client library omits these two samples if there are buckets below 0.
             histogram.add_sample("rlrun_reward_count", {"environment": environment}, buckets[-1][1])
             histogram.add_sample("rlrun_reward_sum", {"environment": environment}, found.total)
         yield histogram
@@ -98,7 +98,7 @@ class RunCollector(Collector):
         for prefix in ("exact", "bridged", "broken"):
             chats.add_metric([prefix], self._routing.prefixes[prefix])
         yield chats
-        # Two names may map to the same one, and a repeated family would make the whole page invalid.
+        # Two metrics may map to the same Prometheus name, and a repeated family would make the whole page invalid.
         for name, (text, number) in {metric_name(n): (n, v) for n, v in self._latest_metrics().items()}.items():
             yield GaugeMetricFamily(name, f"{text}, newest value", number)
 

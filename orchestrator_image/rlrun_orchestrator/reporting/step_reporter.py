@@ -51,7 +51,7 @@ class StepTimings:
     publish: float
     """Duration of the newest publication, which runs in the background."""
     save: float = 0.0
-    """Part of `step` in which only the checkpoint copies of the previous step were missing."""
+    """Part of `step` spent waiting only for the previous step's checkpoint copies."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class StepReport:
     untrained: Sequence[Group] = ()
     """Groups that ended since the previous step without being trained on."""
     untrained_omitted: int = 0
-    """Number of rollouts in further such groups that are not listed."""
+    """Number of rollouts in further untrained groups that are not listed."""
     more: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the batch and of other components (example pools and others), under their final names."""
 
@@ -144,7 +144,7 @@ class StepReporter:
 
     def report_unobserved(self, result: StepResult, batch: SentBatch | None) -> None:
         """Report a step on a batch whose groups this process does not have. `batch` has the metrics recorded when the
-        batch was sent, or is None if unknown.
+        batch was sent, or is None if the batch is unknown.
         """
         now = datetime.now(UTC)
         values = trainer_metrics(result.metrics) | dict(batch.values if batch else {})

@@ -1,6 +1,6 @@
 """Metrics for Weights & Biases, which must never delay or end a run.
 
-The client library runs in its own process (`wandb_process`), which reads the lines from a pipe. Every failure becomes a
+The client library runs in its own process (`wandb_process`), which reads metrics from a pipe. Every failure becomes a
 warning with the reason WandbFailed and the last line of the client's output, and the run continues. If the server did
 not receive a run (no key, no connection, or offline mode), the run's files for `wandb sync` are stored in S3 at the
 end, beside its other artifacts.
@@ -32,7 +32,7 @@ from rlrun_orchestrator.reporting import wandb_process
 
 log = logging.getLogger(__name__)
 
-# Run as a file, because it needs nothing of this package. -P keeps the modules in its folder off the import path.
+# Run as a file, because it needs nothing of this package. -P keeps the file's folder off the import path.
 COMMAND = (sys.executable, "-P", wandb_process.__file__)
 KEY = "WANDB_API_KEY"
 MAX_WAITING_BYTES = 1024**2
@@ -42,7 +42,7 @@ START_SECONDS = 180.0
 FINISH_SHARE = 0.8
 """Fraction of the closing time for the client. The rest is for the upload of its files."""
 OUTPUT_BYTES = 4096
-"""Size of the end of the client's output that is kept for its last line."""
+"""Number of bytes at the end of the client's output that are kept to report the last line."""
 PASSED_ON = (
     "PATH", "LANG", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy",
     "http_proxy", "no_proxy",
@@ -75,7 +75,7 @@ class WandbLog:
             "project": names.project,
             "entity": names.entity,
             "name": names.name or run.spec.name or run.run.name,
-            # The id is the same after restarts, so that they continue one run.
+            # The id is the same after restarts, so that new processes continue the same run.
             "id": run.run.uid,
             "config": {"spec": run.spec.to_json_dict(), "attempt": run.run.attempt},
         }

@@ -49,7 +49,7 @@ def open_run(wandb: Any, folder: str, run: Mapping[str, Any], *, online: bool) -
             return wandb.init(**arguments, resume="allow", settings=settings), problem
         except Exception as error:
             wandb.teardown()
-            # The attempt left an empty run, which must not be synced.
+            # The failed attempt left an empty run, which must not be synced.
             shutil.rmtree(Path(folder) / "wandb", ignore_errors=True)
             problem = problem or f"{type(error).__name__}: {error}"
     sys.exit(problem)

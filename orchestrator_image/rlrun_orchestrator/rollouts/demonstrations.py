@@ -59,7 +59,7 @@ class DemonstrationLoader:
         seq_len: int,
         templates: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
     ) -> None:
-        """`templates` has the variables of the chat template for the environments that override the run's."""
+        """`templates` has the chat template variables of each environment that overrides the run's variables."""
         self._sampler = sampler
         self._environments = environments
         self._tokenizer = tokenizer
@@ -157,7 +157,7 @@ class DemonstrationLoader:
             )
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
         last = answers[-1] + 1
-        # Pass its tools as the gateway does, so that the prompts equal those of rollouts.
+        # Pass the tools as the gateway does, so that the prompts equal those of rollouts.
         tools = [without_strict(tool) for tool in shown.tools]
         encode = partial(self._tokenizer.encode, tools=tools, template=template)
         token_ids = await encode(messages[:last], add_generation_prompt=False)

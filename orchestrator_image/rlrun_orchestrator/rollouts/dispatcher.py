@@ -1,7 +1,7 @@
 """Dispatch of groups to environments, and batches of their results.
 
-The tracker holds the state of the groups, and the sampler chooses examples. The dispatcher holds tasks, requests and
-the clock. It starts groups while there are slots, a ready environment, and a replica that serves the policy.
+The tracker stores the state of the groups, and the sampler chooses examples. The dispatcher manages tasks, requests and
+timing. It starts groups while there are slots, a ready environment, and a replica that serves the policy.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from rlrun_orchestrator.status.status_conditions import StatusConditions
 log = logging.getLogger(__name__)
 
 SCORED_ASIDE = 16_384
-"""Number of tokens of a group above which it is scored in a thread."""
+"""Number of tokens above which a group is scored in a thread."""
 TICK_SECONDS = 0.5
 """Maximum sleep of the dispatch loop in seconds, because pauses of environments end without an event."""
 
@@ -89,7 +89,7 @@ class Dispatcher:
         self._redraws: Counter[bool] = Counter()
         """Groups that became stale since the last batch, by whether their examples are sampled again."""
         self._drawn_lengths: list[float] = []
-        """Sampled tokens of each rollout that ended since the last batch, trained on or not."""
+        """Number of sampled tokens of each rollout that ended since the last batch, whether trained on or not."""
         self._shares: dict[str, float] = {}
         self._environments = environments
         self._groups = groups
@@ -140,7 +140,7 @@ class Dispatcher:
         return groups
 
     def _drop_empty(self, batch: Iterable[Group]) -> None:
-        """Record the groups of a batch whose advantages are all 0."""
+        """Record the groups of a dropped batch, which has no rollout to train on."""
         for group in batch:
             self._filtered[group.filter_reason] += 1
             self.untrained.add(group)
@@ -356,7 +356,7 @@ class Dispatcher:
         return await asyncio.to_thread(score) if tokens > SCORED_ASIDE else score()
 
     def _environment_failed(self, member: PooledEnvironment, problem: Problem, started: float, counted: bool) -> None:
-        """Record a failed group. `counted` is True if the failure belongs to one pod, which pauses by itself."""
+        """Record a failed group. `counted` is True if the failure already counts for one pod."""
         self._empty_batches.last_error = problem
         if not counted:
             member.backoff.record_failure(self._clock(), started)
@@ -388,7 +388,7 @@ class Dispatcher:
             member.backoff.record_failure(self._clock(), started)
 
     def _redraw(self, stale: Iterable[Group]) -> None:
-        """Sample the examples of stale groups again, if their redraws are not used up."""
+        """Sample the examples of stale groups again, except those that were sampled the maximum number of times."""
         for group in stale:
             self._redraws[self.sampler.redraw(group.sampled)] += 1
 

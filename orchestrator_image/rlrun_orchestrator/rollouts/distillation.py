@@ -2,9 +2,9 @@
 
 One request per training sequence asks stock vLLM for the log probability of every token of the sequence
 (`prompt_logprobs`). vLLM computes these from the logits alone: at temperature 1 and without truncation, independent of
-the request's sampling parameters. The trainer compares them with its own log probabilities for the current policy in
-the same distribution (`rlrun_trainer.optimization.distillation`), because the log probabilities of the run's engine
-belong to an older policy and to the run's sampling distribution.
+the request's sampling parameters. The trainer compares them with its own log probabilities of the current policy in
+the same distribution (`rlrun_trainer.optimization.distillation`). The log probabilities of the run's engine cannot be
+used for this, because they belong to an older policy and to the run's sampling distribution.
 """
 
 import asyncio
@@ -77,8 +77,8 @@ class DistillationTeacher:
         self._semaphore = asyncio.Semaphore(PARALLEL)
 
     async def score(self, group: Group) -> None:
-        """Set the teacher's log probabilities of every valid rollout of the group. A rollout with a sequence that the
-        teacher refuses becomes an error. Raises FatalError.
+        """Set the teacher's log probabilities of every valid rollout of the group. A rollout fails if the teacher
+        refuses one of its sequences. Raises FatalError.
         """
         await asyncio.gather(*(self._score(rollout) for rollout in group.valid_rollouts))
 
@@ -110,7 +110,7 @@ class DistillationTeacher:
         return sampled_logprobs(sequence, self._parse(answer, sequence.token_ids))
 
     async def _check_configuration(self, token_ids: Sequence[int]) -> None:
-        """Raise FatalError if the teacher refuses even the first tokens, so that it would refuse every sequence."""
+        """Raise FatalError if the teacher refuses even the first two tokens, because it would refuse every sequence."""
         try:
             await self._request_with_retries(token_ids[:2])
         except RequestRejected as error:

@@ -1,6 +1,6 @@
 """Monitor for batches without a usable group: warn after each, pause after errors, and fail if no group is usable.
 
-All counts are of finished groups since the last usable one. A run ends in two cases:
+All counts are of finished groups since the last usable one. A run fails in two cases:
 
     errors    ten batches of groups, at least half of which failed. The environment is broken.
     filters   1,000 groups that were filtered or have equal rewards, regardless of the batch size. On a hard task few
@@ -28,7 +28,7 @@ class EmptyBatchMonitor:
     """Monitor that tracks consecutive unusable groups and decides when to pause or fail."""
 
     def __init__(self, groups_per_batch: int, first_pause: float, most_filtered_groups: int) -> None:
-        """`first_pause` is the pause in seconds after the first empty batch of errors. Each later batch doubles it."""
+        """`first_pause` is the pause in seconds after the first empty batch of errors. Later pauses are twice that."""
         self.problem: Problem | None = None
         """Reason why the newest batches are empty, or None once a group is usable."""
         self.failure: FatalError | None = None

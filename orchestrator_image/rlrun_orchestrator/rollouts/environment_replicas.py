@@ -4,9 +4,9 @@ The pods are the A records of a headless Service, which includes unready ones. E
 so that new pods, restarted pods and unresponsive pods are handled alike. A request to a pod that is lost raises
 ServiceUnavailable; the requests to other pods continue.
 
-A group goes to the ready pod with the fewest groups in progress and recent failures, because a pod that fails
-immediately always has the fewest groups and would get most of them. Each pod pauses by itself after failures; the
-environment pauses while all of its ready pods do.
+A group goes to the ready pod with the fewest groups in progress and recent failures. Failures are counted because a pod
+that fails immediately always has the fewest groups and would otherwise get most of them. Each pod is paused on its own
+after failures; the environment is paused while all of its ready pods are.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FAILURE_PENALTY = 4
-"""Number of groups in progress that each failure since the last success counts as when pods are compared."""
+"""When pods are compared, each failure since the last success counts as this number of groups in progress."""
 
 Addresses = Callable[[str], Awaitable[Iterable[str]]]
-"""Function that maps the URL of a Service to the URLs of its pods. Raises OSError if there is none."""
+"""Function that maps the URL of a Service to the URLs of its pods. Raises OSError if there are none."""
 
 
 def is_failed(result: GroupResult) -> bool:
@@ -75,7 +75,7 @@ class EnvironmentReplica:
 
     @property
     def is_ready(self) -> bool:
-        """Return True if groups may be sent to the pod."""
+        """True if groups may be sent to the pod."""
         return self.info is not None and self.info.ready and not self.has_left
 
 
@@ -165,7 +165,7 @@ class EnvironmentReplicas:
         if not ready:
             raise ServiceUnavailable(self._problem())
         now = self._clock()
-        # Evaluations do not wait for pauses.
+        # Use a paused pod if all are paused, because evaluations do not wait for pauses.
         return min([each for each in ready if each.backoff.open(now)] or ready, key=lambda each: each.load)
 
     async def _send(
@@ -224,7 +224,7 @@ class EnvironmentReplicas:
                 replica.probe = asyncio.create_task(self._probe(replica), name=f"probe of {self.name}")
         for url, replica in list(self.replicas.items()):
             replica.dns_misses = 0 if url in found else replica.dns_misses + 1
-            # Without any pod, it is probably DNS that fails.
+            # If DNS lists no pod at all, DNS itself has probably failed.
             replica.has_left = bool(found) and replica.dns_misses >= DNS_MISSES_BEFORE_REMOVAL
             answers = replica.info is not None and replica.info.ready
             # A terminating pod may still complete its groups.
@@ -236,7 +236,7 @@ class EnvironmentReplicas:
                     call.cancel()
 
     async def _wait_for_ready_pod(self) -> None:
-        """Wait until a pod is ready, or all have reported their state or reached the request's deadline."""
+        """Wait until a pod is ready, or until all pods have reported their state or reached the request's deadline."""
         while not any(replica.is_ready for replica in self.replicas.values()):
             probes = [each.probe for each in self.replicas.values() if each.probe is not None and not each.probe.done()]
             if not probes:

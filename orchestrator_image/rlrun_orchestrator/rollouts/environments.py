@@ -1,7 +1,7 @@
 """Environment servers of the run: readiness, recovery and backoff.
 
 Two kinds of failure are handled differently. A server that does not respond is waited for (its pod is being replaced)
-until a deadline ends the run. A server that responds with errors gets groups less and less often.
+until a deadline ends the run. A server that responds with errors gets groups at growing intervals.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ class LoadLimits:
     def rollouts(self, info: EnvironmentInfo) -> int | None:
         """Return the maximum number of rollouts in progress, or None if it is unlimited.
 
-        A worker that runs few rollouts at a time gets as many whole groups as keep it busy. Other groups wait in the
-        orchestrator, so that they start with a newer policy.
+        A worker that runs few rollouts at a time gets only as many complete groups as keep it busy. Other groups wait
+        in the orchestrator, so that they start with a newer policy.
         """
         if info.rollouts_at_once is None:
             return self.max_concurrent
@@ -91,7 +91,7 @@ class PooledEnvironment:
 
     @property
     def group_deadline(self) -> float:
-        """Time limit for a group in seconds. It includes the time that rollouts wait for other rollouts of their
+        """Time limit for a group in seconds. It includes the time that rollouts wait for other rollouts of the same
         worker.
         """
         return self.client.group_deadline * (self.load.rounds(self.info) if self.info is not None else 1)

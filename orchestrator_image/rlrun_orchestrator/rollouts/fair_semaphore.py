@@ -26,7 +26,7 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def acquire(self, weight: int) -> AsyncIterator[None]:
-        """Wait for the task's turn, and release its weight at the end."""
+        """Wait until a task of this weight may run, and release the weight when the context exits."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((weight, turn))
         self._admit()

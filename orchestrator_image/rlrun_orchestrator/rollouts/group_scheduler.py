@@ -9,9 +9,9 @@ group's oldest token in the first rule, and the newest version in the second:
                                 counting every group that is in flight or ready before it
 
 The first rule limits the age of tokens. The second limits how far generation runs ahead of the trainer. With
-max_async_level 0 it starts exactly one batch per version: strictly on-policy. Batches take the oldest version first, so
-that waiting never makes a usable group stale while a younger one is trained on, and the lowest ordinal among equals, so
-that the order of arrival has no influence.
+max_async_level 0, exactly one batch is started per version: strictly on-policy. Batches take the oldest version first,
+so that waiting never makes a usable group stale while a younger one is trained on, and the lowest ordinal among equals,
+so that the order of arrival has no influence.
 
 `GroupTracker` applies these rules. docs/design/008 explains them.
 """

@@ -36,9 +36,11 @@ class GroupTracker:
         rollouts_per_group: int = 1,
     ) -> None:
         """`counts` has the counts of the run's earlier processes, whose groups in flight count as stale. A batch has at
-        least `rollouts_per_group` valid rollouts for each of its `limits.groups_per_batch` groups. If rollouts fail, it
-        contains more groups. With `limits.tokens_per_batch`, a batch has at least this number of tokens instead, and
-        the numbers of groups in `limits` apply only until the first group has ended.
+        least `rollouts_per_group` valid rollouts for each of its `limits.groups_per_batch` groups. If rollouts fail,
+        the batch contains more groups.
+
+        With `limits.tokens_per_batch`, a batch has at least this number of tokens instead, and the numbers of groups in
+        `limits` apply only until the first group has ended.
         """
         self._limits = limits
         self._rollouts_per_group = rollouts_per_group
@@ -58,7 +60,7 @@ class GroupTracker:
 
     @property
     def limits(self) -> SchedulingLimits:
-        """Limits in groups. With batches of tokens they follow from the mean size of the newest groups."""
+        """Limits in groups. If batches are measured in tokens, they follow from the mean size of the newest groups."""
         return self._limits if self._limits.tokens_per_batch is None else self._limits.for_groups_of(self._usual_size)
 
     def available_slots(self) -> int:
@@ -98,9 +100,7 @@ class GroupTracker:
         return [group.sampled for group in self._groups.values()]
 
     def counts(self) -> GroupCounts:
-        """Return the numbers of groups of the whole run by outcome. `in_flight` is the number of groups that have not
-        ended.
-        """
+        """Return the run's numbers of groups by outcome. `in_flight` is the number of groups that have not ended."""
         # `return_batch` may subtract groups that a saved state, written before its process ended, does not contain.
         return GroupCounts(**{state: max(0, self._ended[state]) for state in COUNTED}, in_flight=len(self._groups))
 
@@ -142,8 +142,8 @@ class GroupTracker:
 
     def _size_of(self, group: Group) -> int:
         """Return the number of valid rollouts, or of their tokens. With batches of tokens, a sequence counts as at
-        least the fraction 1 / MAX_SAMPLES of a batch, so that short sequences complete a batch before there are too
-        many.
+        least the fraction 1 / MAX_SAMPLES of a batch, so that short sequences complete a batch before it has too
+        many of them.
         """
         tokens = self._limits.tokens_per_batch
         if tokens is None:

@@ -40,7 +40,7 @@ class ProgressState(Schema, extra="ignore"):
 
 
 class RunProgress:
-    """Counters and rewards of the run. The next process continues all of them except the phase and the pace."""
+    """Counters and rewards of the run. The next process continues the values in `ProgressState`."""
 
     def __init__(self) -> None:
         self.phase = RunPhase.starting

@@ -1,4 +1,4 @@
-"""Run's status for the operator: at /status while the process lives, then in its termination message. Pure."""
+"""Status of the run for the operator: at /status while the process runs, then in its termination message. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def termination_message(status: RunStatus) -> bytes:
 
 
 def _eta_seconds(progress: RunProgress, schedule: RunSchedule) -> float | None:
-    """Return the remaining time at the pace of the newest steps."""
+    """Return the remaining seconds at the pace of the newest steps, or None before the first step."""
     if progress.phase is RunPhase.completed:
         return 0.0
     if not progress.step_seconds:

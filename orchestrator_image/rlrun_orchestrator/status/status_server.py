@@ -1,4 +1,6 @@
-"""Status server: health, metrics and progress. Ready as soon as it listens, because environments need it first."""
+"""Status server: health, metrics and progress. The server is ready as soon as it listens, because environments must
+reach the pod before they can become ready.
+"""
 
 import asyncio
 import hashlib

@@ -8,7 +8,7 @@ The sampler state must belong to the trainer's step, so `choose_sampler_state` s
 
     the newest state in S3        the orchestrator was replaced, the trainer kept running (or saved its state on exit)
     the one in the checkpoint     the trainer was replaced, or both were
-    the one stored beside it      the same, if the trainer saved the checkpoint by itself during its shutdown
+    the one stored by this run    like the checkpoint's, if the trainer saved the checkpoint during its own shutdown
 
 Counters include everything the run has done, including lost steps, and always continue from the newest state.
 """
@@ -53,7 +53,7 @@ class Rewind:
 
     step: int
     result: StepResult | None = None
-    """Result of the step before `step`, if the trainer still has it."""
+    """Result of the step that led to `step`, if the trainer still has it."""
 
 
 Decision = Continue | Resend | Acknowledge | Rewind

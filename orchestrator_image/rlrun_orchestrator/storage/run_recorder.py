@@ -138,7 +138,7 @@ class RunRecorder:
         """Write one object with rollouts of a step, and a line that summarizes the object."""
         uri = self._layout.rollouts(rollouts.step, rollouts.use)
 
-        # Runs in the spool's thread, one at a time: it takes as long as sending the batch to the trainer.
+        # Runs in the spool's thread, one call at a time, because it takes as long as sending the batch to the trainer.
         def encode() -> Iterable[_NewObject]:
             data, summary = encode_rollouts(rollouts, self._redact)
             yield _NewObject(uri, UploadPriority.rollouts, data)
@@ -171,7 +171,7 @@ class RunRecorder:
 
     async def wait_until_saved(self, deadline: float) -> bool:
         """Return True if the newest state is in S3. Waits while S3 responds, for at most `deadline` seconds. After a
-        timeout it does not wait again until S3 has accepted a state.
+        timeout, calls return immediately until S3 has accepted a state.
         """
         wanted = self._states
 

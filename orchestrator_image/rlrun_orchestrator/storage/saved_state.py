@@ -1,4 +1,4 @@
-"""Orchestrator's state, stored in S3 after each step and in the trainer's checkpoints."""
+"""State of the orchestrator, stored in S3 after each step and in the trainer's checkpoints."""
 
 import logging
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ VERSION = 3
 
 
 class SavedState(Schema, extra="ignore"):
-    """State from which the next process of the run, or a run that starts from its checkpoint, continues."""
+    """State from which the run's next process, or another run that starts from the run's checkpoint, continues."""
 
     version: int = VERSION
     run: str
@@ -25,7 +25,7 @@ class SavedState(Schema, extra="ignore"):
     step: int
     """Number of completed optimizer steps."""
     reward: float | None = None
-    """Mean reward of the newest step. The trainer writes it into the manifests of its artifacts."""
+    """Mean reward of the newest step. The trainer writes this value into its artifacts' manifests."""
     board: ProgressState
     deal: SamplerState
     sent: list[SentBatch]

@@ -1,8 +1,8 @@
 """Files in S3 with the state of a run's orchestrators, one per process.
 
 A process on a node that has lost its connection to the cluster may still write to S3 while its token is valid. Each
-process therefore writes to its own file, which its successor copies at its start and no later process reads. Such files
-need no conditional writes, which some S3 servers lack.
+process therefore writes to its own file. The next process copies this file once when it starts, and no later process
+reads it. Such files need no conditional writes, which some S3 servers lack.
 """
 
 import json
@@ -28,7 +28,7 @@ def checkpoint_state_uri(layout: RunLayout, step: int) -> S3Uri:
 
 
 def claim_state(store: Store, layout: RunLayout, spool: UploadSpool) -> tuple[S3Uri, bytes]:
-    """Return the URI for this process's state, and the content of its predecessor's state, which is copied there.
+    """Return the URI for this process's state, and the content of its predecessor's state, which is copied to this URI.
 
     An object in this pod's spool takes precedence, because it is newer than the one in S3. Raises StoreError.
     """

@@ -2,8 +2,8 @@
 
 Each object is one file: a line of JSON (uri, priority, turn), then the data, put in place by rename. A killed process
 therefore leaves only complete files, which the next process in the same pod finds. A newer version of an object
-replaces the waiting one and keeps its turn. At the size limit the oldest rollouts are dropped first, then the oldest
-metrics, and the orchestrator's state last. If the disk rejects a file, small objects are kept in memory.
+replaces the waiting version and takes over its turn. At the size limit the oldest rollouts are dropped first, then the
+oldest metrics, and the orchestrator's state last. If the disk rejects a file, small objects are kept in memory.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Batches for training steps, as sent to the trainer and as recorded in the saved state.
 
-The id of a batch follows from its samples. The trainer returns it with the step, so that a later process can tell which
-batch was used, even if two processes have each sent one for the step.
+The id of a batch is computed from its samples. The trainer returns the id with the step, so that a later process can
+tell which batch was used, even if two processes have each sent one for the step.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Batch:
     reward: float | None = None
     """Mean reward over its rollouts."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics of the batch itself."""
+    """Metrics computed from the batch, by name."""
     seconds: float = 0.0
     """Seconds that the collection took."""
     waited_for_policy: float = 0.0

@@ -1,9 +1,9 @@
 """Requests for checkpoints and adapters, made in the background while rollouts are collected.
 
 A copy contains the step that it names, so the next step must not be sent before the trainer has made the copy. The loop
-therefore calls `wait_until_idle` before each step, and this wait is all that a checkpoint costs. The trainer uploads by
-itself. If too many of its uploads are pending, it rejects another copy; the run then skips it with a warning and
-requests the next one when it is due.
+therefore calls `wait_until_idle` before each step, and this wait is all that a checkpoint costs. The trainer uploads
+copies in the background. If too many uploads are pending, the trainer rejects another copy; the run then skips this
+copy with a warning and requests the next one when it is due.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ class CheckpointRequester:
         """True if uploads had failed according to the trainer's newest response."""
 
     def start(self, step: int, state: dict[str, Any], *, checkpoint: bool, adapter: bool, last: bool) -> None:
-        """Request the copies that are due after `step`. They contain `state`. After failed uploads, the trainer's state
-        is read after every step.
+        """Request the copies that are due after `step`. The copies contain `state`. After failed uploads, the trainer's
+        state is read after every step.
 
         If `last` is True, no warning is shown when the copies have to wait, because `TrainerSession.finish` waits for
         them.

@@ -23,7 +23,7 @@ class PublishTimeouts:
     later: float
     """Time limit until an engine serves a later policy."""
     slow_replicas: float
-    """Time for slower replicas to load a policy that one replica serves, before it is published without them."""
+    """Time for the other replicas to load a policy that one replica serves, before it is published without them."""
 
 
 class PolicyPublisher:

@@ -16,7 +16,7 @@ M = TypeVar("M", bound=BaseModel)
 
 SHORT_SECONDS = 60.0
 UPLOADS_BEHIND = Reason.UPLOADS_BEHIND
-"""Trainer's reason that raises UploadsBehind."""
+"""Reason in a response of the trainer for which the client raises UploadsBehind."""
 
 
 class SessionLost(Exception):
@@ -24,7 +24,7 @@ class SessionLost(Exception):
 
 
 class Superseded(FatalError):
-    """Error for a session that another orchestrator has opened since. This process must exit and store nothing more."""
+    """Error for a session that a newer orchestrator has opened. This process must exit and store nothing more."""
 
 
 class UploadsBehind(Exception):
@@ -36,7 +36,7 @@ class TrainerClient:
 
     Raises ServiceUnavailable while the trainer does not respond, RequestRejected if the trainer rejects a request,
     SessionLost after the trainer was restarted, UploadsBehind if the trainer's upload queue has no slot for a copy, and
-    Superseded if another orchestrator has opened the session since.
+    Superseded if a newer orchestrator has opened the session.
     """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, session: str, orchestrator: str) -> None:

@@ -1,8 +1,8 @@
-"""Run's session at the trainer, with retries and recovery.
+"""Session of the run at the trainer, with retries and recovery.
 
 Requests to an unreachable trainer are retried until a deadline; a rejection is final. If the trainer has lost the
 session (its pod was replaced), the session is opened again from the newest complete checkpoint in S3, and `SessionLost`
-tells the caller to return to that step.
+requires the caller to return to that step.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) ->
     adapter settings.
 
     Raises FatalError if the session would start from the base model although the run has a `checkpointId`. The operator
-    omits a start checkpoint that it cannot use once the run has a checkpoint of its own to resume from.
+    omits an unusable start checkpoint only if the run has a checkpoint of its own to resume from.
     """
     spec, model = run.spec, run.model
     if spec.checkpoint_id is not None and resume_from is None and run.warm_start_from is None:
@@ -121,7 +121,7 @@ def is_usable(store: Store, checkpoint: S3Uri) -> bool:
 
 class TrainerSession:
     """Session of the run. Raises FatalError if the trainer stays unreachable or rejects a request, and SessionLost if
-    it has lost the session.
+    the trainer has lost the session.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class TrainerSession:
         except FatalError as failure:
             if failure.problem.reason != Reason.SESSION_CONFLICT:
                 raise
-        # The run's spec has changed since (maxSteps was increased).
+        # The run's spec has changed since the session was opened (maxSteps was increased).
         log.warning("the trainer's session has a different spec; reopening it from the newest checkpoint")
         with contextlib.suppress(SessionLost):
             await self._with_retries(self._client.delete, deadline)
@@ -286,8 +286,8 @@ class TrainerSession:
             known = await self.state()
 
     async def _next_checkpoint(self, steps: Iterator[int], deadline: float) -> S3Uri | None:
-        """Return the next complete checkpoint of `steps`, or None if no step is left. A run may have thousands of
-        checkpoints, and usually needs the first one only.
+        """Return the next complete checkpoint of `steps`, or None if no step is left. Checks one checkpoint at a time,
+        because a run may have thousands and usually needs only the first.
         """
         start = time.monotonic()
         for incomplete, step in enumerate(steps):

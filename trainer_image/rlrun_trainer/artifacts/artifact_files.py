@@ -55,7 +55,7 @@ def writing(folder: TempFolder, *failures: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def writing_to(path: Path, *failures: type[Exception]) -> Iterator[None]:
-    """Context for writing to a folder of another process, as `writing`. The folder stays if writing fails."""
+    """Context for writing to a folder of another process, like `writing`, but keeping the folder if writing fails."""
     full_disk: tuple[type[Exception], ...] = (OSError, *failures)
     try:
         yield
@@ -71,7 +71,7 @@ def size_of(files: Files) -> int:
 
 
 def on_disk(files: Files, scratch: Path | None) -> Files:
-    """Move the files to a folder below `scratch`, if set. Raises ProblemError if the disk is full."""
+    """Return the files, moved to a folder below `scratch` if it is set. Raises ProblemError if the disk is full."""
     if scratch is None or isinstance(files, TempFolder):
         return files
     folder = TempFolder(scratch)

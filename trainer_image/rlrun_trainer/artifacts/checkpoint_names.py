@@ -47,7 +47,9 @@ class CheckpointNames:
         return stored if stored.endswith(name.partition(".layers.")[2]) else name
 
     def lack(self, name: str) -> bool:
-        """Return True if the checkpoint has names but no layer for this one, so that no engine would find it."""
+        """Return True if the checkpoint's names are known and do not include layer `name`, so that no engine would find
+        the layer.
+        """
         return bool(self.layers) and name not in self.layers
 
 

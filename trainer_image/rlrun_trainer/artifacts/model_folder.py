@@ -30,11 +30,11 @@ class ModelClass:
 
 
 def copy_companions(model_dir: Path, folder: Path, dtype: str) -> None:
-    """Copy the configuration and tokenizer files of a model, and set their dtype, such as float32."""
+    """Copy the configuration and tokenizer files of a model, and set the configuration's dtype, such as float32."""
     for path in sorted(model_dir.iterdir()):
         if path.is_file() and path.suffix in COMPANIONS and not path.name.endswith(".index.json"):
             shutil.copyfile(path, folder / path.name)
     config = json.loads((model_dir / CONFIG).read_text(encoding="utf-8"))
-    # Readers know only one of the two names.
+    # Some readers know only one of the two names.
     config |= dict.fromkeys(("dtype", "torch_dtype"), dtype)
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -12,7 +12,7 @@ from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, discard
 KEPT_IN_MEMORY = 4
 """Number of adapters to keep, enough for engines that restart during a step."""
 KEPT_ON_DISK = 2
-"""Number of full sets of weights to keep: the current one of the engines and the next one."""
+"""Number of full sets of weights to keep: the engines' current one and the next one."""
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class Publisher:
         return self._shelf.file(policy, file)
 
     async def close(self) -> None:
-        """Stop, and drop policies that are not in S3 yet. Checkpoints contain their weights."""
+        """Stop publishing, and drop policies that are not in S3 yet. Checkpoints contain their weights."""
         tasks = [task for task in (self._worker, self._pruning) if task is not None]
         for task in tasks:
             task.cancel()

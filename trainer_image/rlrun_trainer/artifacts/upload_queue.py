@@ -1,7 +1,7 @@
 """Background uploads of one session: a bounded queue, one upload at a time, with retries.
 
 A job contains a complete snapshot, so training continues during the upload, even while S3 is unreachable. The queue is
-bounded, because each job holds its files on disk (or in memory without a scratch folder). A newer checkpoint replaces
+bounded, because each job keeps its files on disk (or in memory without a scratch folder). A newer checkpoint replaces
 an older one that still waits. A job is retried as long as its session is open.
 """
 
@@ -219,7 +219,7 @@ class UploadQueue:
             )
             known |= {job.step}
         except ArtifactExists as error:
-            # After a restart from an older checkpoint, the run repeats the step. Others may already use the first
+            # After a restart from an older checkpoint, the run repeats the step. Users may already have the first
             # artifact.
             log.warning(
                 "keeping the existing %s of step %d, which the run uploaded before: %s", job.kind, job.step, error

@@ -1,7 +1,7 @@
 """Linear layers to which each slot adds its own adapter.
 
-A layer refers to the factors of the active slot. The slots hold the factors, so opening a slot creates only tensors and
-activating a slot only changes references, while peft adds modules to the model for each adapter.
+A layer refers to the factors of the active slot. The slots store the factors, so opening a slot creates only tensors,
+and activating a slot only changes references, while peft adds modules to the model for each adapter.
 
 The output is peft's, bit for bit: `base(x) + B(A(dropout(x))) * alpha / rank`. In bfloat16 models, adapters compute in
 bfloat16 like the engine, while their weights stay in float32. peft would copy the input of each layer to float32 and
@@ -56,7 +56,7 @@ class AdapterLayer(torch.nn.Module):  # type: ignore[misc]
         return self.base_layer.bias
 
     def point_to(self, factors: Factors | None) -> None:
-        """Use these factors from now on, or none."""
+        """Use these factors from now on, or no adapter if `factors` is None."""
         # Direct writes, because a model has hundreds of layers and `Module.__setattr__` checks each value.
         own, parameters = self.__dict__, self._parameters
         if factors is None:
@@ -88,6 +88,6 @@ def add_adapter_layer(model: Any, name: str) -> AdapterLayer:
 
 
 def activate(layers: Mapping[str, AdapterLayer], factors: Mapping[str, Factors]) -> None:
-    """Let each layer compute with its factors, and layers without factors as in the base model."""
+    """Make each layer use its factors. Layers without factors compute as in the base model."""
     for name, layer in layers.items():
         layer.point_to(factors.get(name))

@@ -2,10 +2,10 @@
 
 A name in `targetModules` selects the linear layers of the decoder whose full name ends with it. `all-linear` selects
 every layer that the trainer can train and vLLM can serve. No name selects a router or a routed expert: the trainer does
-not write the formats in which vLLM serves adapters on experts, and vLLM's CPU engine serves none. Neither does a name
-select the indexer of a sparse attention, which gets no gradient, a layer with a computation of its own, or one whose
-adapter vLLM 0.32 ignores or computes differently. peft would replace names like `gate_proj` by the experts of a
-mixture, so it gets full names of layers.
+not write the formats in which vLLM serves adapters on experts, and vLLM's CPU engine serves none. Three
+other kinds of layers are not selected either: the indexer of a sparse attention, which gets no gradient; layers with a
+computation of their own; and layers whose adapter vLLM 0.32 ignores or computes differently. peft would replace names
+like `gate_proj` by the experts of a mixture, so it gets full names of layers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ class LinearLayers:
     served: tuple[str, ...]
     """Layers that can be trained and served."""
     named: tuple[str, ...]
-    """Layers that get an adapter only if they are named, such as the output head."""
+    """Layers that get an adapter only if `targetModules` names them, such as the output head."""
     refused: Mapping[str, str]
     """Layers that get no adapter, with the reason."""
     experts: bool
@@ -57,8 +57,8 @@ class LinearLayers:
 
 
 def linear_layers(model: Any, stored: CheckpointNames) -> LinearLayers:
-    """Return the linear layers of a transformers model, which may already have adapters. `stored` are the names in its
-    files.
+    """Return the linear layers of a transformers model, which may already have adapters. `stored` are the names in the
+    model's files.
     """
     config = model.config.get_text_config()
     experts = any(getattr(config, field, None) for field in EXPERT_COUNTS)
@@ -184,11 +184,11 @@ def _refusal(model: Any, name: str, layer: torch.nn.Linear) -> str | None:
     if "compressor" in parts:
         return DIRECT
     family = model.config.get_text_config().model_type
-    # vLLM has no model of its own for this family. In transformers', which it wraps, the experts come first and hold
-    # the shared ones, so vLLM registers these as `experts._shared_experts...` only.
+    # vLLM has no model of its own for this family and wraps the model of transformers. There the routed experts come
+    # first and contain the shared experts, so vLLM registers the latter only as `experts._shared_experts...`.
     if family == "mistral4" and "shared_experts" in parts:
         return UNNAMED
-    # vLLM computes rotary embeddings by halves of a head, the checkpoint's weights by pairs.
+    # vLLM computes rotary embeddings by halves of a head, but the checkpoint's weights are ordered for pairs.
     if family == "llama4_text" and parts[-1] in ("q_proj", "k_proj"):
         return REORDERED
     # Gemma 4's `attention_k_eq_v`: vLLM loads the weights into two slices of its layer, the adapter into one.

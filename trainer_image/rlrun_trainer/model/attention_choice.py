@@ -2,7 +2,7 @@
 
 The model computes two samples of random tokens separately, with the implementation of attention that passed the other
 checks, and then together with `varlen`. If log probabilities and gradients agree, the model uses `varlen`. Otherwise,
-or if an operation fails, the model keeps its implementation, which is only slower. All processes make the same choice.
+or if an operation fails, the model keeps its implementation, which is slower. All processes make the same choice.
 """
 
 import logging
@@ -24,12 +24,12 @@ from rlrun_trainer.runtime.messages import MessageFormat
 log = logging.getLogger(__name__)
 
 EXACT, ROUNDED = 1e-3, 0.2
-"""Maximum difference of gradients, as a part of their norm, for computation in float32 and in lower precision."""
+"""Maximum difference of gradients, relative to their norm, for computation in float32 and in lower precision."""
 
 
 @dataclass(frozen=True)
 class Vote:
-    """Result of one process."""
+    """Result of the test in one process."""
 
     problem: str
     """Reason against `varlen`, or an empty string."""
@@ -61,7 +61,7 @@ class Passes:
 
 
 def choose(passes: Passes, loader: Loader, mixing: Sequence[str]) -> bool:
-    """Set the model's attention to `varlen` if it is exact. Returns whether it is. All processes must call it.
+    """Set the model's attention to `varlen` and return True if `varlen` is exact. All processes must call `choose`.
 
     `mixing` are the layer types that rule out rows with several samples. Raises ProblemError (ModelUnsupported) if
     `varlen` is not exact and the trainer's setting requires it.
@@ -90,7 +90,7 @@ def _problem(passes: Passes, loader: Loader, separate: bool) -> str:
     """
     decoder = decoder_of(passes.model)
     if not decoder._supports_flash_attn:
-        # It may choose tokens or chunks by its mask alone, which samples as short as those of the check do not show.
+        # Such a model may choose tokens or chunks by its mask alone, which the short samples of this test do not show.
         return "the model family supports no attention without a mask"
     try:
         first, second = row_layout.random_samples(len(passes.model.get_input_embeddings().weight), loader.device)

@@ -1,6 +1,6 @@
 """Frozen base model with K adapter slots, or with one run that trains all weights.
 
-A slot holds the training state of one run: LoRA parameters, AdamW's moments, the random state and the number of
+A slot contains the training state of one run: LoRA parameters, AdamW's moments, the random state and the number of
 updates. Exactly one slot is active during a step, and a step changes no state outside of its slot, so runs that share
 the model do not affect each other's results, bit for bit. A run that trains all weights uses the model exclusively.
 """
@@ -80,7 +80,7 @@ class AdapterSlot:
     gradients_checked: bool = False
     """True once a step has shown which layers get a gradient."""
     factors: Mapping[str, Factors] = field(default_factory=dict)
-    """Adapter by the full names of its layers."""
+    """Factors of the adapter, by the full names of its layers."""
     tensor_names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Names in `parameters` of each layer's factors A and B."""
     config: LoraConfig | None = None
@@ -120,7 +120,7 @@ class BaseModel:
     warnings: list[Problem] = field(default_factory=list)
     """Warnings about the model for the users of every session."""
     layers: dict[str, AdapterLayer] = field(default_factory=dict)
-    """Layers of which a slot has had an adapter, by full name."""
+    """Layers for which a slot has had an adapter, by full name."""
     start: Any = None
     """Frozen model for the KL penalty of a run that trains all weights: the base model, until `fix_reference` copies
     the trained weights into it. None if there is no penalty.
@@ -194,8 +194,8 @@ class BaseModel:
         return slot
 
     def open_weights(self, name: str, model: str, seed: int, compared: bool) -> AdapterSlot:
-        """Claim the whole trainer for a run that trains all weights. If `compared` is True, loads a second model as the
-        reference of the run's KL penalty.
+        """Claim the entire trainer for a run that trains all weights. If `compared` is True, loads a second model as
+        the reference of the run's KL penalty.
 
         Weights are stored in float32 and cast to the trainer's dtype for computation. Raises ProblemError.
         """
@@ -341,7 +341,7 @@ def _initial_tensors(
 def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> BaseModel:
     """Load the frozen base model given by the settings. All processes must call it.
 
-    Raises ProblemError on all processes if one fails, because they try the implementations of attention together.
+    If one process fails, all processes raise ProblemError, because they try the implementations of attention together.
     """
     loader = Loader(settings, world or ProcessGroup())
     for attention in loader.attentions[:-1]:
@@ -352,7 +352,7 @@ def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> B
             if error.problem.reason not in TRY_OTHER_ATTENTION:
                 raise
             log.info("Trying the next implementation of attention: %s", error)
-        # Methods of the failed model refer to it; memory is sized for one model.
+        # Free the failed model, to which its own methods refer, because memory is sized for one model.
         gc.collect()
     loader.attention = loader.attentions[-1]
     return _load_checked(loader)

@@ -21,7 +21,7 @@ def decoder_of(model: Any) -> Any:
 
 
 def add_decode(model: Any) -> None:
-    """Give the model the method `DECODE`."""
+    """Add the method named by `DECODE` to the model."""
     setattr(model, DECODE, types.MethodType(decode, model))
 
 

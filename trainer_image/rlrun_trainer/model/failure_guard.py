@@ -40,7 +40,7 @@ class FailureGuard:
             self.record(error)
 
     def record(self, error: Exception) -> None:
-        """Store the first failure without its traceback, whose frames hold tensors."""
+        """Store the first failure without its traceback, whose frames refer to tensors."""
         self.failure = self.failure or error.with_traceback(None)
 
     def settle(self) -> None:

@@ -30,7 +30,7 @@ from rlrun_trainer.runtime.settings import TrainerSettings
 
 
 class Loader:
-    """Loader of the model given by the settings. Raises ProblemError if device or settings are not available."""
+    """Loader of the model given by the settings. Raises ProblemError if the device cannot be used."""
 
     def __init__(self, settings: TrainerSettings, world: ProcessGroup) -> None:
         torch.set_num_threads(settings.threads)
@@ -51,13 +51,15 @@ class Loader:
 
     @property
     def tries_varlen(self) -> bool:
-        """True if the model is to compute with `varlen` attention where that is exact. The kernel is for GPUs."""
+        """True if the model should use `varlen` attention where it is exact. By default this is the case on GPUs, for
+        which the kernel is made.
+        """
         setting = self.settings.attention
         return setting == varlen_attention.NAME or (setting == "auto" and self.device.type == "cuda")
 
     @property
     def memory_advice(self) -> str:
-        """Sentence that says how the trainer gets more memory."""
+        """Sentence that explains how to give the trainer more memory."""
         advice = "Give the trainer more memory or GPUs"
         if self.settings.shard_size and self.settings.shard_size < self.world.size:
             advice += f", or set the RLModel's trainer.shardSize to {self.world.size}, the number of all GPUs"
@@ -66,7 +68,7 @@ class Loader:
     def load(self, trainable: bool = False) -> Any:
         """Load the model, frozen or with all weights trainable in float32. All processes must call it.
 
-        Raises ProblemError, on all processes if on one.
+        If one process fails, all processes raise ProblemError.
         """
         dtype = torch.float32 if trainable else self.dtype
         with self.world.raise_together(), self.explain_failures():
@@ -128,7 +130,7 @@ class Loader:
             rules = LoadingRules(model)
             self.names = rules.names(stored)
             if mesh is not None and rules.allow_parts(shapes_of(folder, stored), mesh.shape[-1]):
-                # transformers ties weights once they are read. FSDP must know before that they are one parameter.
+                # transformers ties weights once they are read. FSDP must know beforehand that they are one parameter.
                 model.tie_weights(recompute_mapping=False)
                 shard(model, mesh, self.dtype, rules.dtypes(dtype))
 
@@ -156,7 +158,7 @@ def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str, 
 
     `arguments` are passed to `from_pretrained`.
     """
-    # transformers has no text model of some multimodal families. Without images, theirs computes the same.
+    # Some multimodal families have no text model in transformers. Without images, their full model computes the same.
     known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     model, report = (AutoModelForCausalLM if known else AutoModelForImageTextToText).from_pretrained(
         folder,

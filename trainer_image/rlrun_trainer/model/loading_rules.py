@@ -56,7 +56,7 @@ class LoadingRules:
         for weight, shape in stored.items():
             name, converter = self._target(weight)
             if name not in self._own:
-                # As for transformers: a weight of another model, such as one that predicts several tokens.
+                # As in transformers: ignore weights of another model, such as one that predicts several tokens.
                 continue
             if converter is None and tuple(shape) != tuple(self._own[name].shape):
                 return False
@@ -94,7 +94,7 @@ class LoadingRules:
     def _keeps_rows(self, converter: WeightConverter, name: str, processes: int) -> bool:
         for operation in converter.operations:
             if isinstance(operation, MergeModulelist) and operation.dim == 0:
-                # Each process merges its experts, and cannot merge none.
+                # Each process merges its own experts, and must have at least one.
                 experts = len(self._own[name])
                 share = -(-experts // processes)
                 if share * (processes - 1) >= experts:

@@ -22,13 +22,13 @@ MIXING_ATTENTION = frozenset(
 )
 """Layer types with `attention` in their name that mix the samples of a row."""
 LENGTHS = (24, 16)
-"""Lengths in tokens of the two samples of the check, which cannot detect mixing in chunks longer than their sum."""
+"""Lengths in tokens of the two samples of the check. Mixing in chunks longer than both samples cannot be detected."""
 EXACT, ROUNDED = 1e-3, 0.05
 """Maximum mean difference of log probabilities, in nats, for computation in float32 and in lower precision."""
 NOISE = 3.0
 """Maximum ratio of the difference in a shared row to the difference in separate rows that counts as rounding."""
 NOISE_LIMIT = 2.0
-"""Maximum multiple of the tolerance at which such a difference still counts as rounding."""
+"""Multiple of the tolerance up to which a difference in a shared row may count as rounding because of NOISE."""
 REFUSAL = 5.0
 """Multiple of the tolerance above which the model is rejected. It is larger than the limits for sharing rows, because
 separate rows only cost speed.
@@ -80,7 +80,7 @@ class PlacedSamples:
 
 
 def random_samples(vocab_size: int, device: torch.device) -> list[torch.Tensor]:
-    """Return the two samples of the check."""
+    """Return the two samples of the check, which consist of random tokens."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(vocab_size, (n,), generator=generator).to(device) for n in LENGTHS]
 

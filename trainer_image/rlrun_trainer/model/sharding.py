@@ -5,7 +5,7 @@ With `shard_size`, each group of processes holds all weights (HSDP), and FSDP al
 Each decoder layer is a unit. Embeddings, last norm and head form the root unit, which stays gathered until the end of
 the backward pass, because the head is used in between. Adapters are added later and are small, so they are not sharded.
 
-A model is sharded before its weights are read, if it can be, so that each process reads only its parts.
+If possible, a model is sharded before its weights are read, so that each process reads only its parts.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,8 @@ def before_reading(prepare: Callable[[Any], None]) -> Iterator[dict[str, Any]]:
     """Context in which `from_pretrained` calls `prepare` with the model before it reads the weights. Yields arguments
     for `from_pretrained`.
 
-    The model's parameters have no memory yet. Each process then reads only its part of those that `prepare` shards.
+    The model's parameters have no memory yet. Of the parameters that `prepare` shards, each process then reads only its
+    part.
 
     transformers shards a model in the method that is replaced here, but with units that differ from those of `shard`.
     """

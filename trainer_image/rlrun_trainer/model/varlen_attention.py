@@ -21,7 +21,7 @@ NOT_COMPUTED = ("s_aux", "softcap")
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Boundaries of the samples in the rows of a micro-batch, which follow one another."""
+    """Boundaries of the samples in a micro-batch whose rows are concatenated."""
 
     starts: torch.Tensor
     """[samples + 1] int32: index of each sample's first token, and the number of tokens."""
@@ -63,7 +63,7 @@ def attend(
         if arguments.get(name) is not None:
             raise ValueError(f"the kernel has no {name}")
     rows, heads, width, depth = query.shape
-    # The kernel has one depth for all heads. Zeros after the values give zeros after the output.
+    # The kernel needs the same depth for queries and values. Zeros after the values give zeros after the output.
     padded = F.pad(value, (0, depth - value.shape[-1]))
     output = varlen_attn(
         *(states.transpose(1, 2).flatten(0, 1) for states in (query, key, padded)),

@@ -2,7 +2,7 @@
 
 The work is counted as usual in the field, so that values are comparable: 6 FLOP per token and weight outside of the
 embeddings, plus causal attention, as if all weights were trained (Chowdhery et al. 2022, PaLM, appendix B). A LoRA step
-does less, because frozen weights get no gradient.
+does less work, because frozen weights get no gradient.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ def peak_flops(device_name: str) -> float | None:
 
 
 def model_step_flops(model: Any, lengths: Sequence[int]) -> float:
-    """Return the FLOP of a step on sequences of these lengths. Raises if the configuration lacks a field."""
+    """Return the FLOP of a step on sequences of these lengths. Raises an error if the configuration lacks a field."""
     config = model.config.get_text_config()
     weights = active_weights(((name, p.numel()) for name, p in decoder_of(model).named_parameters()), config)
     return step_flops(weights, config, lengths)

@@ -7,7 +7,7 @@ squared, so rows are as wide as the longest sample; flash attention needs a sing
 ignore positions gets one sample per row (`row_layout`).
 
 `pack` only decides which samples form a micro-batch, from their lengths. `MicroBatch.of` builds a micro-batch when it
-is used, so that a step holds the tensors of one micro-batch, and a process needs only the columns of its own samples.
+is used, so that only one micro-batch has tensors at a time, and a process needs only the columns of its own samples.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class MicroBatch:
     versions: torch.Tensor
     """[N] int64: policy version that sampled the token."""
     sample_of: torch.Tensor
-    """[N] int64 in [0, S)"""
+    """[N] int64 in [0, S): index of the token's sample."""
     policy_tokens: int
     """Number of tokens trained with the policy gradient."""
     samples: int
@@ -110,7 +110,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Item:
-    """Sample as `pack` sees it."""
+    """Properties of a sample that `pack` uses."""
 
     index: int
     length: int

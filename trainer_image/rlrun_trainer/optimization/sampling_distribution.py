@@ -32,7 +32,7 @@ class SamplingDistribution:
 
     sampling: Sampling = field(default_factory=Sampling)
     stop_tokens: tuple[int, ...] = ()
-    """Tokens masked before min_tokens: those of `stop_tokens()`, as in the engine."""
+    """Tokens masked before min_tokens, as in the engine. `stop_tokens()` returns them."""
 
     def with_overrides(self, sampling: SamplingOverrides | None) -> "SamplingDistribution":
         """Return the distribution in which the parameters of `sampling` replace those of this one."""

@@ -191,7 +191,7 @@ def _apply(slot: AdapterSlot, plan: StepPlan) -> None:
     try:
         slot.optimizer.step()
     except Exception as error:
-        # This may be out of memory, too, if `_check_memory` did not foresee it: some moments have changed.
+        # Some moments have changed, even if the cause is a lack of memory that `_check_memory` did not foresee.
         raise StepAborted(str(error)) from error
     slot.updates += 1
 

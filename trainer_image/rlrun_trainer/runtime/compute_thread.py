@@ -1,7 +1,7 @@
 """Thread for all work with torch. Runs share it fairly, and the event loop is not blocked.
 
-Work is done in units, such as a micro-batch, which are never interrupted. The next unit is of the run with the least
-virtual time: the seconds that the run has used. A run that had nothing to do continues at the virtual time of the
+Work is done in units, such as a micro-batch, which are never interrupted. The next unit belongs to the run with the
+least virtual time: the seconds that the run has used. A run that had nothing to do continues at the virtual time of the
 others, so that it cannot save up time (start-time fair queueing: Goyal, Vin and Cheng, 1996). Of two runs that always
 have work in units of the same length, none is ever more than two units ahead.
 """
@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 Units = Generator[None, None, T]
-"""Work in units. It yields between them, and returns its result."""
+"""Work that yields between two units and returns its result at the end."""
 
 PLATFORM = ""
 """Owner of work that belongs to no run."""

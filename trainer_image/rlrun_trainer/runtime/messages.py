@@ -28,7 +28,7 @@ class Refusal:
 
     @property
     def error(self) -> ProblemError:
-        """Convert the message to the error to raise."""
+        """Error to raise for this message."""
         return ProblemError(self.status, self.problem)
 
 

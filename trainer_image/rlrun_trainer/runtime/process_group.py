@@ -52,9 +52,9 @@ RESULTS: MessageFormat[Passed | Refusal] = MessageFormat(Passed, Refusal)
 
 
 class StepAborted(Exception):
-    """Raised if a step fails during the update, or in a pass while the other processes wait in a collective operation.
+    """Error for a step that fails during the update, or in a pass while other processes wait in a collective operation.
 
-    The changes cannot be undone, so this process must exit.
+    The step's changes cannot be undone, so this process must exit.
     """
 
     problem: Problem | None = None

@@ -39,7 +39,7 @@ class Server:
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
-        # Bodies other than batches, which are read in pieces.
+        # The size limit is for bodies other than batches, which are read in pieces.
         app = web.Application(
             client_max_size=STATE_LIMITS.size, middlewares=[answer_problems, token_middleware(self._token)]
         )

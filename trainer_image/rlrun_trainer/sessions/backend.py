@@ -33,7 +33,7 @@ class Backend(Protocol):
         """Release the slot. An unknown name has no effect."""
 
     def restore(self, name: str, folder: Path, resume: bool) -> CheckpointProgress:
-        """Load a checkpoint into a newly opened slot. `resume` is True if this run saved it.
+        """Load a checkpoint into a newly opened slot. `resume` is True if this run saved the checkpoint.
 
         After ProblemError the caller must close the slot.
         """

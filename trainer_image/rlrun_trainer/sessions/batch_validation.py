@@ -9,7 +9,7 @@ from rlrun.service.errors import ProblemError
 
 
 def check_batch(samples: Sequence[Sample], seq_len: int) -> None:
-    """Validate the batch. Raises ProblemError that names the invalid sample."""
+    """Validate the batch. Raises ProblemError, which names the invalid sample."""
     if not samples:
         raise ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, "samples is empty. Send at least one sample.")
     for index, sample in enumerate(samples):

@@ -1,7 +1,7 @@
 """Current orchestrator of each session. After its replacement, an orchestrator on a disconnected node cannot train.
 
-The order of requests to open a session decides, not clocks, which may differ between nodes by more than a restart
-takes.
+The owner is determined by the order of requests to open a session, not by clocks, which may differ between nodes by
+more than a restart takes.
 """
 
 from rlrun.constants import GONE, Reason

@@ -103,7 +103,7 @@ class TrainingSession:
         self._turn = asyncio.Lock()
         self._pace = StepTimer()
         self._step_seconds = 0.0
-        """Duration of the newest step, which a SIGTERM does not interrupt."""
+        """Duration of the newest step in seconds. A SIGTERM does not interrupt a step."""
         publisher.on_return = uploads.try_again
 
     @property
@@ -198,8 +198,8 @@ class TrainingSession:
         self._leaving = True
 
     async def save_before_exit(self) -> None:
-        """Save a checkpoint unless a checkpoint already contains the newest step. Runs after the current request,
-        before all queued uploads.
+        """Save a checkpoint unless a checkpoint already contains the newest step. Waits for the current request. The
+        upload precedes all queued uploads.
 
         The checkpoint contains the newest known state of the orchestrator, with its step, and the newest step's
         metrics, which an orchestrator that shuts down at the same time has not received.
@@ -288,7 +288,7 @@ class TrainingSession:
         progress: CheckpointProgress | None = None,
         first: bool = False,
     ) -> None:
-        """Take a snapshot (only of the policy without `progress`) and queue its upload."""
+        """Take a snapshot and queue its upload. If `progress` is None, the snapshot contains only the policy."""
         started = time.perf_counter()
         try:
             with self._pace.saving():

@@ -267,7 +267,7 @@ class CollectiveExecutor:
     def policy_files(self, name: str) -> Files:
         """Return the policy as the files that inference engines load. Raises ProblemError."""
         slot = self.base.slots[name]
-        # Every process holds whole adapters, so the others need not take part.
+        # Every process has complete adapters, so the other processes need not take part.
         return slot.files(self.base.loader.dtype) if slot.shape is not None else self.run_on_all(WriteModel(name))
 
     def stop(self) -> None:

@@ -26,7 +26,7 @@ NUMBERED = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
 class DividedFolder:
-    """Temporary folder of the first process, in which all processes of its node write. All processes must create it.
+    """Temporary folder of the first process, to which all processes of its node write. All processes must create it.
 
     Raises ProblemError on all processes if the disk is full.
     """
@@ -45,8 +45,8 @@ class DividedFolder:
     def gather(
         self, tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None
     ) -> dict[str, torch.Tensor]:
-        """Return those of the tensors that this process writes, whole, on the CPU and, if they are floats, in `dtype`.
-        All processes must call it.
+        """Return the tensors that this process writes, in full size and on the CPU. Floating-point tensors are
+        converted to `dtype`. All processes must call it.
         """
         all_tensors, mine = dict(tensors), {}
         writers = divide({name: tensor.numel() for name, tensor in all_tensors.items()}, self._world.local_size)

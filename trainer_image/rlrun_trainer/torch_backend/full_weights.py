@@ -47,7 +47,7 @@ def stored_tensors(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor
 
 
 def as_stored(base: BaseModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return weights by their names in files. `weights` are those of whole layers, by their names in memory."""
+    """Return weights by their names in the model's files. `weights` has complete layers, by their names in memory."""
     # Some models have stacked experts in memory; on disk each expert has its own tensors.
     return {name: _own(tensor) for name, tensor in revert_weight_conversion(base.model, weights).items()}
 
@@ -67,8 +67,8 @@ def read_model(folder: Path, base: Loader) -> dict[str, torch.Tensor]:
         if theirs != ours:
             raise mismatch(f"The checkpoint contains {theirs}, but the base model is {ours}. Use the same RLModel.")
         # A run writes its checkpoints, so neither pickled weights nor code in the folder may run in the next trainer.
-        # Its configuration could name kernels to load, and its index other files. The base model's configuration fits,
-        # because all shapes must be equal.
+        # The folder's configuration could name kernels to load, and its index could name other files. The base model's
+        # configuration fits, because all shapes must be equal.
         write_index(folder)
         config = AutoConfig.from_pretrained(base.settings.model_dir, local_files_only=True, trust_remote_code=False)
         model = load_weights(folder, config, torch.float32, base.attention, use_safetensors=True)

@@ -78,7 +78,7 @@ class _Fields:
             self.raw[name] = self._agent(name, default, harness, args.get(name, {}), taskset["id"])
 
     def validate(self) -> Any:
-        """Validate and return the configuration. Raises LoadError that names the invalid fields."""
+        """Validate and return the configuration. Raises LoadError, which names the invalid fields."""
         try:
             return self.config_type.model_validate(self.raw)
         except ValidationError as error:

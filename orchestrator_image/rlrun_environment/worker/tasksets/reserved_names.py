@@ -1,4 +1,4 @@
-"""Names of a taskset's fields and functions that verifiers.v1 uses itself.
+"""Check of a taskset's fields and functions for names that verifiers.v1 reserves.
 
 A field of a task's data with a different meaning than in verifiers would have side effects: `timeout` limits stages,
 and `image` starts a container. A function named like a method of `vf.Task` replaces it, so that all rewards are 0.
@@ -38,7 +38,7 @@ def _functions(task: Any) -> Iterator[str]:
 
 
 def _fields(value: Any, base: type[BaseModel]) -> Iterator[str]:
-    """Yield the fields that the value's class redefines with a value that verifiers cannot use."""
+    """Yield descriptions of the names of `base` that the value's class redefines so that verifiers cannot use them."""
     for name in type(value).model_fields.keys() - base.model_fields.keys():
         if name in vars(base):
             yield f"the field {name} of {type(value).__name__} replaces a property of vf.{base.__name__}"

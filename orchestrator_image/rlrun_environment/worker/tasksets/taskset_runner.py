@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 MAX_EPISODES = 4
 """Maximum number of concurrent episodes. An agent's program or tool server takes 200 to 300 MiB of a worker's 2 GiB."""
 CLOSING_SECONDS = 4.0
-"""Time for the environment's tool servers to stop. The server kills the worker a little later."""
+"""Time for the environment's tool servers to stop. The server kills the worker shortly after this time."""
 
 
 class TasksetRunner:
@@ -120,7 +120,7 @@ class TasksetRunner:
         (slot,) = environment.slots(task)
         try:
             async with self._episodes:
-                # An episode's time starts now, because it may have waited for others.
+                # The episode's time limit starts now, because the episode may have waited for others.
                 run = environment.run_slot(slot, context)
                 ended = await run_isolated(run, GroupLimits.of(request), self.folder)
         except RolloutFailedError as failed:
@@ -147,7 +147,7 @@ class TasksetRunner:
         return in_phase(WorkPhase.prepare, problem)
 
     async def _hold_servers(self) -> None:
-        # Use one task from start to end, because servers must leave the context that they entered.
+        # Use one asyncio task from start to end, because a context must be exited in the task that entered it.
         environment = self.loaded.environment
         async with environment.serving():
             secrets = [server.state_secret for server in environment._shared_tools.values() if server.state_secret]

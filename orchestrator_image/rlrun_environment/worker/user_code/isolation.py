@@ -36,7 +36,7 @@ from rlrun_environment.worker.user_code.tracebacks import user_line
 log = logging.getLogger(__name__)
 
 PROBLEM_KEY = "rlrun_problem"
-"""Field of a rollout's state, and thus column of verifiers' output, with its first problem as a dict."""
+"""Key in a rollout's state, and thus column in verifiers' output, for the rollout's first problem as a dict."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _example_problem(
 
 
 class RolloutFailedError(Exception):
-    """Error for user code that failed because of `problem`."""
+    """Error for a rollout whose user code failed. `problem` describes the failure."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -212,7 +212,7 @@ def _isolate_rollouts(environment: Any, folder: Path) -> None:
             try:
                 state = await environment.init_state(input, client, model, sampling_args)
             except Exception:
-                # The example itself cannot be read, so only its number remains.
+                # The example itself cannot be read, so pass only its number.
                 bare = {"prompt": [], "example_id": input.get("example_id", 0)}
                 try:
                     state = await environment.init_state(bare, client, model, sampling_args)

@@ -63,7 +63,7 @@ def row_of(loaded: Loaded, split: Split, index: int) -> dict[str, Any]:
 
 
 def present_fields(row: Mapping[str, Any], loaded: Loaded, split: Split) -> dict[str, Any]:
-    """Return an example without the struct fields that are None in its values, at every depth. All columns are kept."""
+    """Return the example without struct fields that are None, at every depth. All columns are kept."""
     features = getattr(_rows(loaded, split), "features", None)
     if not isinstance(features, Mapping):
         return dict(row)
@@ -75,7 +75,7 @@ def _rows(loaded: Loaded, split: Split) -> Any | None:
 
 
 def _present(value: Any, feature: Any) -> Any:
-    """Return a value of an Arrow column without absent fields. `feature` is its type in `datasets.Features`."""
+    """Return a value of an Arrow column without absent fields. `feature` is the value's type in `datasets.Features`."""
     if isinstance(feature, Mapping) and isinstance(value, Mapping):
         return {name: _present(entry, feature.get(name)) for name, entry in value.items() if entry is not None}
     # A list's type is an object with the element type, or a list that contains that one type.

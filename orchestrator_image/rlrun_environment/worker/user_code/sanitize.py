@@ -40,13 +40,16 @@ def to_finite_float(value: Any) -> float | None:
 
 
 def truncate_text(text: str, limit: int) -> str:
-    """Return at most `limit` characters of the text, without lone surrogates, which JSON parsers reject."""
+    """Return at most `limit` characters of the text, followed by the number of omitted characters.
+
+    Lone surrogates, which JSON parsers reject, are replaced.
+    """
     cut = text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit:,} more characters)"
     return cut.encode("utf-8", "replace").decode()
 
 
 def ends_of(text: str, limit: int) -> str:
-    """Return about `limit` characters: the start, which says what failed, and the end, where causes are."""
+    """Return about `limit` characters: the start, which names the failure, and the end, which has the causes."""
     begin = limit // 3
     return truncate_text(text if len(text) <= limit else f"{text[:begin]} ... {text[begin - limit :]}", 2 * limit)
 
@@ -123,7 +126,7 @@ def completion(value: Any, limit: int = MAX_COMPLETION) -> Any:
 
 
 class _SizeBudget:
-    """Number of characters that the value may still use."""
+    """Converter to plain JSON types. `left` is the number of characters that the result may still use."""
 
     def __init__(self, left: int) -> None:
         self.left = left
