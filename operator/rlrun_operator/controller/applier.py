@@ -43,7 +43,7 @@ from rlrun_operator.storage.usage_log import UsageLog, usage_records
 log = logging.getLogger(__name__)
 
 CREATIONS = 6
-"""Number of children that a reconcile creates concurrently."""
+"""Maximum number of children that a reconcile creates concurrently."""
 USAGE_RETRY_SECONDS = 60.0
 """Seconds until a failed write to the usage log is retried."""
 REMOVAL_SECONDS = 60.0
@@ -139,7 +139,7 @@ class Applier:
     async def _delete(
         self, observation: RunObservation, refs: Sequence[ObjectRef], now: datetime
     ) -> ObjectRefused | None:
-        """Delete the objects. Returns the first refusal.
+        """Delete the objects. Returns the first refusal, or None.
 
         Raises the first other error, after trying the remaining deletions unless the error would affect all of them.
         Before raising, writes the first refusal to the run's status.
@@ -174,7 +174,9 @@ class Applier:
     async def _write_children(
         self, observation: RunObservation, plan: Plan, refusal: ObjectRefused | None, now: datetime
     ) -> Plan:
-        """Write the children until one is refused. Returns the plan with this or the given refusal in its status."""
+        """Write the children until one is refused. Returns the plan, whose status reports `refusal` or, if that is
+        None, the new refusal.
+        """
         try:
             if plan.queue_label is not None:
                 await self._change_run(observation, labels={QUEUE_LABEL: plan.queue_label})
