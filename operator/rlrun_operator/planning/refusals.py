@@ -45,7 +45,7 @@ def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) ->
     plan = replace(plan, status=_with_reason(status, {None, Reason.STARTING, *replaced}, now))
     refused_for = seconds(transition_time(status, ConditionType.CHILDREN_APPLIED), now)
     pause = min(LONGEST_PAUSE_SECONDS, max(1.0, refused_for))
-    # A plan that deletes waits for events of the pods.
+    # After a refused deletion, no event of a pod causes the next reconcile.
     is_deletion = refusal.problem.message.startswith(REFUSED_DELETION)
     if status.phase is Phase.pending or is_deletion or plan.requeue_after is None:
         return replace(plan, requeue_after=pause)
