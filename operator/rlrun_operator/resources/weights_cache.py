@@ -179,7 +179,7 @@ def _claim(identity: CacheIdentity, model: RLModelSpec) -> Obj:
 
 def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec, storage_key: bytes) -> Obj:
     client = fetcher_client(model.source, StorageAccess(settings, storage_key, identity.namespace, identity.name))
-    # If both set a variable, the trainer's value is used.
+    # If inference and trainer set the same variable, the trainer's value is used.
     env = [*model.inference.env, *model.trainer.env]
     template = pod_template(
         identity,
