@@ -1,8 +1,8 @@
 """Thread in which kopf runs, with an event loop of its own.
 
 When kopf stops, it cancels all tasks that were started in its event loop after kopf. In the main thread of a process it
-would also replace the signal handlers. kopf stops when the API server answers a watch with an error, for example status
-410.
+would also replace the signal handlers. kopf stops when the API server responds to a watch with an error, for example
+status 410.
 """
 
 import asyncio

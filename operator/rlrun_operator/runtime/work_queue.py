@@ -5,11 +5,11 @@ A key is in the queue at most once and is processed by one worker at a time: a k
 again afterwards. A failed key is retried with exponential back-off. A key can be scheduled for a later time; the
 earliest time takes precedence.
 
-Workers serve the namespaces round-robin, so that a namespace with a thousand keys delays a key of another one by one
-reconcile, not by a thousand. Keys of a namespace are processed in order of arrival, to which the priority adds seconds:
-a crash comes before the progress of a thousand runs, and no key starves. A key queued for progress only is upgraded
-when it is queued for another reason. A namespace has at most `namespace_limit` workers at a time, so that reconciles
-that hang, for example in a slow webhook, do not block other namespaces.
+Workers serve the namespaces round-robin, so that a namespace with a thousand keys delays a key of another namespace by
+one reconcile, not by a thousand. Keys of a namespace are processed in order of arrival, to which the priority adds
+seconds: a crash comes before the progress of a thousand runs, and no key starves. A key queued for progress only is
+upgraded when it is queued for another reason. A namespace has at most `namespace_limit` workers at a time, so that
+reconciles that hang, for example in a slow webhook, do not block other namespaces.
 """
 
 import asyncio
