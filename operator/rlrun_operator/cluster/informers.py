@@ -164,7 +164,7 @@ class Informers:
             informer.receive(event, obj)
 
     async def until_synced(self, *kinds: ResourceKind) -> None:
-        """Wait until all objects of the given kinds are listed, or of all kinds if none is given."""
+        """Wait until the first lists of the given kinds are complete, or those of all kinds if none is given."""
         for (kind, _), informer in self._informers.items():
             if not kinds or kind in kinds:
                 await informer.until_synced()

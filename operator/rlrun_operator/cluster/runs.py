@@ -1,6 +1,6 @@
 """Reads the objects of runs from informers or, before a decision, from the API server.
 
-A kind that its informer has not listed yet is read from the API server as well. Secrets are not watched, because the
+A kind is also read from the API server if its informer has not listed it yet. Secrets are not watched, because the
 operator may only read them by name. A missing Secret keeps pods from starting, so a Secret is read again after a pod of
 its run has changed.
 """

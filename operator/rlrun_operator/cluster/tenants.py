@@ -47,7 +47,7 @@ class Tenants:
         self._changed: set[str] = set()
         """Namespaces that gained or lost the label since the last pass."""
         self._missing: dict[str, str] = {}
-        """Tenants whose RoleBindings are missing, with the error of the creation."""
+        """Tenants whose RoleBindings could not be created, with the error."""
         self._bound: set[str] | None = None
         """Tenants with RoleBindings. None until the first pass has ended; until then, missing RoleBindings are noticed
         only when a request fails.
@@ -176,7 +176,9 @@ async def _create(cluster: AsyncKubeClient, binding: Obj) -> None:
 
 
 async def _until_effective(cluster: AsyncKubeClient, namespace: str) -> None:
-    """Wait until the API server applies the new rights. The API server reads RoleBindings by a watch, with a delay."""
+    """Wait until the API server applies the new rights. The API server receives RoleBindings through a watch, with a
+    delay.
+    """
     attributes = {"namespace": namespace, "verb": "create", "group": "batch", "resource": "jobs"}
     review = {"apiVersion": SELF_ACCESS_REVIEW.api_version, "kind": SELF_ACCESS_REVIEW.kind, "metadata": {}}
     for _ in range(EFFECT_TRIES):

@@ -102,7 +102,9 @@ class Applier:
         return plan
 
     async def _record_usage(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
-        """Write ended attempts to the usage log. If S3 fails, they stay in the status and are retried later."""
+        """Write ended attempts to the usage log. If S3 fails, the attempts stay in the status, and the write is retried
+        later.
+        """
         status = plan.status or observation.status
         records = usage_records(observation.run, status, now, is_leaving=plan.remove_finalizer)
         if self._usage is None or not records:
@@ -333,7 +335,7 @@ def _require_valid_status(run: str, status: Mapping[str, Any]) -> None:
 
 
 def compact(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove empty values, which the API server may drop."""
+    """Return the mapping without empty values, which the API server may drop."""
     return {key: v for key, v in value.items() if v is not None and v != [] and v != {}}
 
 

@@ -45,7 +45,7 @@ free than the namespace uses.
 LOADS = 4
 """Maximum number of concurrent reads of pods that are not stored completely."""
 CONNECT_SECONDS = 5.0
-"""Seconds in which a log hold must accept a connection."""
+"""Seconds within which a log hold must accept a connection."""
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to connect to a log hold, or to copy the logs of a held pod."""
 
@@ -66,7 +66,7 @@ class LogCollector:
     async def collect(
         self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]
     ) -> Sequence[LogCopy]:
-        """Copy the logs. Returns the copies that are done, including copies for containers without a log. Failures are
+        """Copy the logs. Returns the completed copies, including copies for containers without a log. Failures are
         logged, not raised.
         """
         if not copies or not variables:

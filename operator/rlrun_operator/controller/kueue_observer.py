@@ -39,7 +39,7 @@ class KueueObserver:
         quota.
 
         If `is_fresh`, the Workloads are read from the API server. A missing kind or permission is reported as a problem
-        of the run, so that the run can still be stopped. Raises other ApiErrors.
+        of the run, so that the run can still be stopped. Raises ApiError for other errors.
         """
         queue = (run.get("spec") or {}).get("queueName")
         if not queue or _is_over(status):

@@ -232,10 +232,10 @@ class Observer:
         self._listings.forget(key)
 
     def _lacks_secret(self, run: Obj, status: RLRunStatus, objects: Sequence[Obj], now: datetime | None) -> bool:
-        """Return whether the run certainly has no Secret with tokens. If so, the Secret is not read.
+        """Return whether the run certainly has no Secret with tokens, so that the read can be skipped.
 
-        That is true for a new run without objects, and for a run that ended long ago. A run that ended recently may
-        still have a Secret, because the operator may have been killed while it created the run's objects.
+        True for a new run without objects, and for a run that ended long ago. A run that ended recently may still have
+        a Secret, because the operator may have been killed while it created the run's objects.
         """
         if not self._objects.has_informers:
             return False

@@ -184,8 +184,8 @@ class OrchestratorClient:
         """Return the status of the run. Raises RequestError, also before the first response. `token` is the run's
         token, which the orchestrator requires.
 
-        `is_fresh` requests the current status. Otherwise the status may be as old as the pause between two requests, or
-        SILENT_SECONDS if the orchestrator does not respond.
+        If `is_fresh`, the current status is requested. Otherwise the status may be as old as the pause between two
+        requests, or SILENT_SECONDS if the orchestrator does not respond.
         """
         watch = self._watches.get(key)
         if watch is not None and watch.token == token:
@@ -228,7 +228,7 @@ class OrchestratorClient:
         return key in self._watches
 
     def silent_seconds(self, key: RunKey) -> float:
-        """Return for how many seconds the run's orchestrator has not responded, 0 if the last request succeeded."""
+        """Return the seconds for which the run's orchestrator has not responded, or 0 if the last request succeeded."""
         watch = self._watches.get(key)
         return 0.0 if watch is None else watch.silent_seconds(self._clock())
 

@@ -37,7 +37,7 @@ CONDITIONS = (
 
 @dataclass(frozen=True)
 class CacheStates:
-    """Numbers of namespaces by the state of their cache of the same weights."""
+    """Numbers of namespaces in which the cache of certain weights is filled, downloading or failed."""
 
     filled: int = 0
     downloading: int = 0
