@@ -79,7 +79,7 @@ MARK_SECONDS = 60.0
 LISTS_SECONDS = 20.0
 """Time limit in seconds for the first lists of all kinds."""
 STOP_SECONDS = 3.0
-"""Seconds for tasks to end before the process exits."""
+"""Maximum seconds to wait for tasks to end before the process exits."""
 
 
 async def ensure_keys(cluster: AsyncKubeClient, settings: OperatorSettings) -> tuple[bytes, bytes]:
@@ -399,7 +399,7 @@ class Operator:
 
 
 def count_request(request: KubeRequest) -> None:
-    """Count a request to the API server. A dry run is not a write."""
+    """Count a request to the API server by verb and kind. A dry run counts as a verb of its own."""
     verb = "dry_run" if "dryRun" in request.query else request.verb.name.lower()
     API_REQUESTS.labels(verb, request.kind.plural).inc()
 

@@ -2,7 +2,7 @@
 
 S3 is the source of truth for which artifacts exist. The operator creates an object when a manifest appears, and marks
 it Ready when every file in S3 has the size given in the manifest. The manifest's digest is then written to the status
-once. From then on the object defines the artifact, and if its files are replaced, it becomes Failed
+once. From then on the object defines the artifact: if the files are replaced, the object becomes Failed
 (`ArtifactChanged`).
 
 Retention deletes an artifact in two reconciles: the first sets phase Deleting; the next one checks again that no run

@@ -216,7 +216,7 @@ class CompleteAttempts:
         return True
 
     def add(self, digest: bytes) -> None:
-        """Remember that an attempt with these inputs has no missing child."""
+        """Record that an attempt with these inputs has no missing child."""
         self._digests[digest] = None
         while len(self._digests) > self._size:
             self._digests.popitem(last=False)

@@ -101,8 +101,8 @@ def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> lis
 
 
 ACTIVE_PAUSE_SECONDS = 0.01
-"""Seconds between the reconciles of two active runs. A thousand at once would take seconds, and events would wait
-meanwhile.
+"""Seconds between the reconciles of two active runs. A thousand reconciles at once would take seconds, and events would
+wait meanwhile.
 """
 OLD_PAUSE_SECONDS = 0.1
 """Seconds between the reconciles of two runs that ended long ago. Each costs three requests and two S3 listings."""

@@ -112,7 +112,7 @@ class RunObservation:
     """ReplicaSets, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
     pods: tuple[Pod, ...] = ()
     pod_events: Mapping[str, PodEvent] = field(default_factory=dict)
-    """Newest Event by uid of each pod that has a node but no container, and of each Job without its pods."""
+    """Newest Event of each pod that has a node but no container, and of each Job without its pods, by uid."""
     lost_nodes: frozenset[str] = frozenset()
     """Names of lost nodes, which cannot terminate the evicted pods of the run."""
     catalog: ArtifactCatalog = field(default_factory=ArtifactCatalog)

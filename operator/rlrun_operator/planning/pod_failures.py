@@ -39,7 +39,7 @@ KILLED = 137
 
 @dataclass(frozen=True)
 class Crash:
-    """New crash of a container that was not caused by the cluster."""
+    """New crash of a container, not caused by the cluster."""
 
     role: str
     component: str

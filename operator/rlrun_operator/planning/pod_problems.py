@@ -373,7 +373,7 @@ def pod_problems(pods: list[Pod], events: Mapping[str, PodEvent] = NO_EVENTS) ->
 
 
 def _without_replaced(pods: list[Pod]) -> list[Pod]:
-    """Return the pods without terminating pods whose component has another pod."""
+    """Return `pods` except terminating pods whose component also has a pod that is not terminating."""
     staying = {p.component for p in pods if not p.is_leaving}
     return [p for p in pods if not p.is_leaving or p.component not in staying]
 

@@ -68,7 +68,9 @@ def report_unread(run: Obj, error: ApiError, now: datetime) -> RLRunStatus:
 
 
 def report_no_tenant(observation: RunObservation, problem: Problem, now: datetime) -> Plan:
-    """Return the plan for a run in a namespace that is not a tenant: a condition, unless the run has finished."""
+    """Return the plan for a run in a namespace that is not a tenant. The plan only reports the problem, and leaves a
+    finished run unchanged.
+    """
     status = observation.status
     if status.phase is not None and status.phase.finished:
         return Plan(status=status)

@@ -204,7 +204,9 @@ def _final_problem(problem: Problem, when: str) -> Problem:
 
 
 STABLE_SECONDS = 60.0
-"""Age of a Job and running time of a process in seconds after which a termination is not part of a crash loop."""
+"""Minimum age of a Job, and minimum running time of its process, in seconds. A later termination is not part of a crash
+loop.
+"""
 ENDING_CONDITIONS = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
 
 

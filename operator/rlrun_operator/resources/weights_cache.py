@@ -2,8 +2,8 @@
 
 The claim is in the namespace of runs and serving pools, because pods can only mount claims in their own namespace, and
 two PersistentVolumes for one CSI volume are not supported on the same node (kubernetes/kubernetes#132921). A namespace
-can therefore only modify the files of its own pods. The Job records what the claim contains. Its pods replace one
-another, continue an interrupted download, and verify a complete one in seconds.
+can therefore only modify the files of its own pods. The Job records what the claim contains. A replacement pod of the
+Job continues an interrupted download, and verifies a complete one in seconds.
 """
 
 from dataclasses import dataclass

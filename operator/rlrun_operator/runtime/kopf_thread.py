@@ -24,7 +24,7 @@ LONGEST_PAUSE = 30.0
 PROVEN_SECONDS = 60.0
 """Seconds for which kopf must have run to be restarted without a long pause."""
 STOP_SECONDS = 2.0
-"""Seconds for kopf to stop by itself, and for its event loop to stop afterwards."""
+"""Maximum seconds to wait for kopf to stop by itself, and then again for its event loop to stop."""
 
 
 P = ParamSpec("P")

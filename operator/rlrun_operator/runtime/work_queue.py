@@ -120,7 +120,7 @@ class WorkQueue(Generic[K]):
             self._enqueue(key, since)
 
     def add_after(self, key: K, seconds: float, priority: Priority = Priority.EVENT) -> None:
-        """Schedule the key in `seconds`, unless it is already scheduled for an earlier time. The key keeps the higher
+        """Queue the key after `seconds`, unless it is already scheduled for an earlier time. The key keeps the higher
         of its old and new priority.
         """
         if seconds <= 0:
@@ -181,7 +181,7 @@ class WorkQueue(Generic[K]):
             self._timer.cancel()
 
     def _add(self, key: K, since: float) -> None:
-        """Queue the key with the arrival `since`, or the time for which it was scheduled."""
+        """Queue the key with the earlier of `since` and the arrival time for which it was scheduled."""
         self._progress.discard(key)
         _, scheduled = self._due.pop(key, (since, since))
         self._enqueue(key, min(since, scheduled))

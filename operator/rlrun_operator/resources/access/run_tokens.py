@@ -7,7 +7,9 @@ from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE, TOKEN_VARIABLE
 
 
 def key_secret_name(lease_name: str) -> str:
-    """Return the name of the Secret with the key of run tokens, which is in the namespace of the operator's Lease."""
+    """Return the name of the Secret with the key for run tokens. The Secret is in the namespace of the operator's
+    Lease.
+    """
     return f"{lease_name}-run-tokens"
 
 
