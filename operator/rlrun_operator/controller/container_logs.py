@@ -47,7 +47,7 @@ LOADS = 4
 CONNECT_SECONDS = 5.0
 """Seconds within which a log hold must accept a connection."""
 RETRY_SECONDS = 1.0
-"""Seconds between two attempts to connect to a log hold, or to copy the logs of a held pod."""
+"""Seconds between two attempts to connect to a log hold, or to copy the logs that it keeps."""
 
 
 class LogCollector:
@@ -250,10 +250,10 @@ class TerminatingPodLogs:
 
 @asynccontextmanager
 async def _hold_open(address: str) -> AsyncIterator[Callable[[], bool]]:
-    """Wait until the pod's containers have ended, hold the pod during the block, then release it.
+    """Wait until the pod's other containers have ended, keep its log hold running during the block, then let it end.
 
-    Yields a function that returns whether the pod is still held. If the log hold does not respond, the pod is not held
-    and the block starts immediately, with the logs written so far.
+    Yields a function that returns whether the log hold still keeps the logs. If the log hold does not respond, the logs
+    are not kept and the block starts immediately, with the logs written so far.
     """
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None
