@@ -21,14 +21,14 @@ from rlrun_operator.runtime.server_certificate import CertificateMissing
 from rlrun_operator.runtime.trusted_authorities import with_ca_bundle
 
 GC_THRESHOLDS = (50_000, 20, 20)
-"""Arguments of `gc.set_threshold`: new objects that trigger a collection of the youngest generation, and collections of
-each generation that trigger a collection of the next older one.
+"""Arguments of `gc.set_threshold`: the number of new objects that triggers a collection of the youngest generation,
+then for each older generation the number of collections of the younger one that triggers its collection.
 """
 
 
 def main() -> int:
-    """Run the operator. Returns exit code 0 after a stop, 1 if the Lease is lost or a key is missing, 64 for invalid
-    settings.
+    """Run the operator. Returns exit code 0 after a stop, 1 if the Lease is lost or a key or certificate is missing or
+    invalid, 64 for invalid settings.
     """
     follow_authorities()
     try:

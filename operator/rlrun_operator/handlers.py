@@ -79,12 +79,12 @@ class Handlers:
         self._queue_owner(checkpoint)
         awaited = checkpoint_id(checkpoint.namespace, checkpoint.name)
         for run in self._objects.runs():
-            # Runs of other namespaces must not start from it.
+            # Only runs in these namespaces may start from the checkpoint.
             if run.checkpoint == awaited and not run.has_begun and run.namespace in readers(checkpoint):
                 self._queue.add(RunKey(run.namespace, run.name))
 
     def _on_adapter(self, change: ObjectChange[CachedObject]) -> None:
-        # Also after own writes: those of pools decide which adapters retention may delete.
+        # Also after own writes: writes of serving pools decide which adapters retention may delete.
         self._queue_owner(change.cached)
         if change.cached.data is not None:
             self._pools.on_change(change.cached.read())
@@ -114,7 +114,7 @@ def registry(
     on_startup: Callable[[], None],
     on_cleanup: Callable[[], None],
 ) -> kopf.OperatorRegistry:
-    """Return kopf's handlers. `configure` loads credentials, `receive` takes each event."""
+    """Return kopf's handlers. `configure` loads credentials, and `receive` is called with each event."""
 
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure_kopf(settings)
@@ -142,7 +142,7 @@ def registry(
 
 
 class NoDiffBase(kopf.DiffBaseStorage):  # type: ignore[misc]
-    """Storage that keeps no last state of an object, because kopf would read that state from an annotation that users
+    """Storage that does not keep the last state of objects. kopf would read that state from an annotation, which users
     may write.
     """
 

@@ -75,16 +75,16 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 3600.0
 """Seconds between two reconciles of finished runs that need no further action."""
 MARK_SECONDS = 60.0
-"""Seconds until the mark in the bucket is read again."""
+"""Seconds until a failed attempt to mark the bucket is repeated."""
 LISTS_SECONDS = 20.0
 """Time limit in seconds for the first lists of all kinds."""
 STOP_SECONDS = 3.0
-"""Seconds for tasks to end before the process exits."""
+"""Maximum seconds to wait for tasks to end before the process exits."""
 
 
 async def ensure_keys(cluster: AsyncKubeClient, settings: OperatorSettings) -> tuple[bytes, bytes]:
-    """Create missing Secrets of the platform. Returns the keys of run tokens and of storage grants. Raises ApiError,
-    KeyInvalid.
+    """Create missing Secrets of the platform. Returns the key for run tokens and the key for storage grants. Raises
+    ApiError or KeyInvalid.
     """
     namespace, lease_name = settings.lease_namespace, settings.lease_name
     if (egress := settings.egress) is not None and egress.create_key:
@@ -98,7 +98,7 @@ async def ensure_keys(cluster: AsyncKubeClient, settings: OperatorSettings) -> t
 
 
 class Operator:
-    """Operator process. `run` returns after `stop` or a signal, and raises LeaseLost."""
+    """Operator process. `run` returns after `stop` or a signal, and raises LeaseLost if the Lease is lost."""
 
     def __init__(self, settings: OperatorSettings, identity: str | None = None) -> None:
         self._settings = settings
@@ -129,10 +129,10 @@ class Operator:
         return None
 
     async def run(self) -> None:
-        """Run until `stop`, a signal, or the loss of the Lease."""
+        """Run until `stop` is called or a signal arrives. Raises LeaseLost."""
         self._listen_to_signals()
         configuration = await self._configure()
-        # Each watch occupies a connection. Watches and the Lease do not wait for other requests.
+        # Each watch occupies a connection. Watches and requests for the Lease must not wait for other requests.
         watcher = AsyncKubeClient(
             AsyncApiTransport(configuration, connections=0, on_request=count_request, clock=self._clock)
         )
@@ -208,7 +208,7 @@ class Operator:
             tenancy_problem=problem,
             pool_problems=pool_problems,
         )
-        # The same settings as for pods, which determine the names of shared pools.
+        # Use the same settings as for pods, because they determine the names of shared pools.
         admissions = AdmissionQueue(settings, self._queue.add)
         operator_name = f"{settings.lease_namespace}.{settings.lease_name}"
         usage = UsageLog(artifacts, S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/")), operator_name)
@@ -347,8 +347,8 @@ class Operator:
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _start_workers(self, informers: Informers, admissions: AdmissionQueue) -> None:
-        """Start the workers once all kinds are listed, or after LISTS_SECONDS; then reconciles read missing kinds
-        themselves.
+        """Start the workers once all kinds are listed or LISTS_SECONDS have passed. Reconciles read kinds that are not
+        listed by then from the API server.
         """
         try:
             async with asyncio.timeout(LISTS_SECONDS):
@@ -377,7 +377,7 @@ class Operator:
     async def _write_models(
         self, cluster: AsyncKubeClient, informers: Informers, tenancy_problem: TenancyProblem = no_problem
     ) -> None:
-        """Write the status of all models, with the number of runs of all namespaces, and delete unused caches."""
+        """Write the status of all models, with the number of their runs in all namespaces, and delete unused caches."""
         runs = [run.read_listed() for run in informers.runs()]
         caches = await sweep_caches(cluster, runs, self._namespaces(), tenancy_problem)
         # An operator that watches some namespaces knows only their caches, and another operator would write other
@@ -399,7 +399,7 @@ class Operator:
 
 
 def count_request(request: KubeRequest) -> None:
-    """Count a request to the API server. A dry run is not a write."""
+    """Count a request to the API server by verb and kind. A dry run counts as a verb of its own."""
     verb = "dry_run" if "dryRun" in request.query else request.verb.name.lower()
     API_REQUESTS.labels(verb, request.kind.plural).inc()
 
@@ -418,7 +418,7 @@ class _Tasks:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Start a task."""
+        """Start a task that runs `work`. Returns the task."""
         task = asyncio.create_task(work)
         self._tasks.append(task)
         return task

@@ -30,11 +30,11 @@ from rlrun_operator.runtime.leader_election import DURATION_SECONDS, LeaderElect
 log = logging.getLogger(__name__)
 
 IDENTITY = "finalizer-removal"
-"""Holder identity on the Lease. Constant, so that a repeated Job does not wait for the previous one."""
+"""Holder identity in the Lease. Constant, so that a repeated Job does not wait for the previous one."""
 WAIT_SECONDS = 120.0
 """Maximum wait for the Lease in seconds. A Lease that the operator could not release expires after `leaseSeconds`."""
 PASSES = 3
-"""Maximum number of passes over all runs. A run that changes during a pass needs another one."""
+"""Maximum number of passes over all runs. A run that changes during a pass is retried in the next pass."""
 
 
 class RemovalError(Exception):
@@ -51,7 +51,7 @@ async def remove_finalizers(
     wait: float = WAIT_SECONDS,
 ) -> int:
     """Remove the operator's finalizer from all runs in the namespaces, or in all namespaces if none is given. Returns
-    the number of runs.
+    the number of changed runs.
 
     `bucket` and `prefix` are only used to log where the files are. Raises RemovalError, LeaseLost or ApiError.
     """

@@ -1,7 +1,8 @@
 """Informers of all kinds that the operator watches: kinds of rlrun.dev, and objects that the operator creates for them.
 
 kopf watches the kinds of rlrun.dev and passes their events to `receive`; informers watch the other kinds themselves.
-Each object is stored once, without the parts that no reconcile uses. A listener receives each change with its kind.
+Each object is stored once, without the parts that no reconcile uses. Listeners receive each change and the kind of the
+changed object.
 """
 
 import asyncio
@@ -55,8 +56,8 @@ BY_UID = (RLCHECKPOINT, RLADAPTER, WORKLOAD)
 """Kinds that a reconcile looks up by the uid of the run. Others are looked up by the name of the run or pool."""
 MANAGED = {MANAGED_BY_LABEL: FIELD_MANAGER}
 STORED_BYTES = 96 << 20
-"""Maximum total size of the objects of one kind that are stored completely. Needed because users can put the operator's
-labels on their own objects. The pods of 10,000 runs take 40 MiB.
+"""Maximum total size in bytes of the completely stored objects of one kind. The limit is needed because users can put
+the operator's labels on their own objects. The pods of 10,000 runs take 40 MiB.
 """
 LISTED = {
     "metadata": ("namespace", "name", "uid", "resourceVersion", "labels", "deletionTimestamp"),
@@ -77,11 +78,13 @@ class CachedRun(CachedObject):
     phase: str
     """Phase of the run, empty before its first reconcile."""
     checkpoint: str
-    """Id of the checkpoint that the run starts from, with namespace. Empty if it starts without one."""
+    """Id of the checkpoint that the run starts from, including the namespace. Empty if the run starts without a
+    checkpoint.
+    """
     model: str
     """Id of the run's model."""
     gpus: int
-    """Number of GPUs that the run's attempt holds."""
+    """Number of GPUs of the run's current attempt, or 0 if no attempt has started."""
     pool: str
     """Name of the shared pool of the run's newest attempt, or an empty string."""
     listed: bytes
@@ -93,11 +96,11 @@ class CachedRun(CachedObject):
 
     @property
     def has_begun(self) -> bool:
-        """True once the run's model and checkpoint are resolved, so that they are not read again."""
+        """True once the run's model and checkpoint are resolved. They are not read again afterwards."""
         return self.phase not in ("", Phase.pending.value)
 
     def read_listed(self) -> Obj:
-        """Return the fields in LISTED, which need a tenth of the memory of the whole run."""
+        """Return the fields in LISTED, which need a tenth of the memory of the complete run."""
         return self.decode(self.listed)
 
 
@@ -106,7 +109,7 @@ class CachedPod(CachedObject):
     """A pod in the store."""
 
     is_ending: bool
-    """True if the pod is being deleted, or if only its log hold is still running."""
+    """True if the pod is being deleted, or if its only running container is the sidecar that keeps its logs."""
 
 
 class Informers:
@@ -123,7 +126,7 @@ class Informers:
         objects that are watched; if it is None or empty, no Namespace objects are watched.
         """
         kinds = (*kinds, *([NAMESPACE] if tenant_labels else []))
-        # List one kind at a time: the pages of several kinds would be in memory together.
+        # List one kind at a time. Otherwise pages of several kinds would be in memory at the same time.
         lists = asyncio.Semaphore()
         self._informers: dict[tuple[ResourceKind, str | None], Informer[CachedObject]] = {}
         for kind in kinds:
@@ -155,13 +158,13 @@ class Informers:
         ]
 
     def receive(self, kind: ResourceKind, event: str | None, obj: Obj) -> None:
-        """Store an object of rlrun.dev that kopf received. `event` is None for an object from a list of kopf."""
+        """Store an object of rlrun.dev that kopf received. `event` is None for an object from one of kopf's lists."""
         informer = self._of(kind, obj["metadata"].get("namespace"))
         if isinstance(informer, ReceivingInformer):
             informer.receive(event, obj)
 
     async def until_synced(self, *kinds: ResourceKind) -> None:
-        """Wait until all objects of the given kinds are listed, or of all kinds if none is given."""
+        """Wait until the first lists of the given kinds are complete, or those of all kinds if none is given."""
         for (kind, _), informer in self._informers.items():
             if not kinds or kind in kinds:
                 await informer.until_synced()
@@ -172,7 +175,7 @@ class Informers:
         return sum(informer.stored_bytes for informer in self._informers.values())
 
     def find(self, kind: ResourceKind, namespace: str | None) -> Informer[CachedObject] | None:
-        """Return the informer of the kind in the namespace, or None if it has not listed its objects yet."""
+        """Return the informer of the kind in the namespace, or None if there is none or it is not synced yet."""
         informer = self._of(kind, namespace)
         return informer if informer is not None and informer.is_synced else None
 

@@ -6,7 +6,7 @@ from rlrun.kube.kinds import JOB, NETWORK_POLICY, POD, REPLICA_SET, SERVICE, Res
 from rlrun.kube.objects import Obj
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""Annotation of kubectl that contains a copy of the whole object."""
+"""Annotation of kubectl that contains a copy of the complete object."""
 WITHOUT_SPEC = frozenset({SERVICE, NETWORK_POLICY})
 POD_CREATORS = frozenset({REPLICA_SET, JOB})
 UNUSED_OF_CONTROLLERS = ("template", "selector")

@@ -1,6 +1,6 @@
-"""Informer whose objects another library lists and watches, as kopf does.
+"""Informer for objects that another library, such as kopf, lists and watches.
 
-The library passes each event to `receive`. The informer lists the metadata of all objects to check that it has every
+The library passes each event to `receive`. The informer itself lists only metadata, to check that it stores every
 object and no deleted object.
 """
 
@@ -16,13 +16,14 @@ from rlrun.kube.objects import Obj
 from typing_extensions import override
 
 QUIET_SECONDS = 1.0
-"""Seconds without a listed object after which the other library's list counts as complete."""
+"""Seconds after the last listed object at which the other library's list counts as complete."""
 LONGEST_LIST_SECONDS = 60.0
 """Seconds after which metadata is listed even if the other library's list is not complete."""
 CHECK_SECONDS = 600.0
-"""Maximum seconds between two lists of metadata, because a library that stops without an error passes no event."""
+"""Maximum seconds between two lists of metadata. Only these lists show that the library has stopped without an error.
+"""
 MISSING_SECONDS = 10.0
-"""Seconds without an object from the other library after which objects in a list of metadata count as missing."""
+"""Seconds without an object from the other library after which the informer stops waiting for missing objects."""
 
 
 class ReceivingInformer(Informer[T]):
@@ -42,7 +43,7 @@ class ReceivingInformer(Informer[T]):
         """Time at which the last listed object was passed to `receive`."""
 
     def receive(self, event: str | None, obj: Obj) -> None:
-        """Store an object that another library received. `event` is None for an object from a list of the library."""
+        """Store an object that the other library received. `event` is None for an object from one of its lists."""
         uid, version = identity_of(obj)
         known = self._by_uid.get(uid)
         if event is not None:
@@ -64,7 +65,8 @@ class ReceivingInformer(Informer[T]):
 
         Lists the metadata of all objects at the start, after each gap in the events, and every CHECK_SECONDS. If
         objects are still missing at the second list, calls `on_stalled` and reads the missing objects itself. Also
-        calls `on_stalled` if the API server did not serve the kind at first, because the library may not watch it.
+        calls `on_stalled` if the API server did not serve the kind at first, because the library may not watch such a
+        kind.
         """
         pause, was_served, overdue = FIRST_PAUSE, True, frozenset[str]()
         while True:
@@ -86,13 +88,13 @@ class ReceivingInformer(Informer[T]):
                 on_stalled()
             pause, was_served, overdue = FIRST_PAUSE, True, frozenset()
             if not await self._arrives():
-                # Objects that were deleted meanwhile never arrive: the next list lacks them.
+                # Objects that were deleted meanwhile never arrive. The next list does not contain them.
                 overdue = frozenset(self._missing)
                 continue
             self.version = max(self.version, version)
             self._synced.set()
             await _is_set_within(self._gap, CHECK_SECONDS)
-            # Until the library's list is over.
+            # Wait until the library's list is complete.
             end = self._clock() + LONGEST_LIST_SECONDS
             while self._clock() < min(self._listed_at + QUIET_SECONDS, end):
                 await sleep(QUIET_SECONDS)
@@ -112,7 +114,7 @@ class ReceivingInformer(Informer[T]):
                 is_older |= uid in self._removed and uid not in self._removed_lately
             await asyncio.sleep(0)
         if is_older:
-            # The API server's data come from a backup.
+            # The API server's data were restored from a backup.
             text = await self.list()
             self._expect({})
         else:

@@ -1,8 +1,8 @@
-"""Reader of the objects of runs: from informers, or from the API server before a decision.
+"""Reads the objects of runs from informers or, before a decision, from the API server.
 
-A kind that its informer has not listed yet is read from the API server as well. Secrets are not watched, because the
-operator may only read them by name. A missing Secret affects the pods that need it, so a Secret is read again when a
-pod of its run has changed.
+A kind is also read from the API server if its informer has not listed it yet. Secrets are not watched, because the
+operator may only read them by name. A missing Secret keeps pods from starting, so a Secret is read again after a pod of
+its run has changed.
 """
 
 import builtins
@@ -50,7 +50,9 @@ class RunObjects:
         return self._informers is not None
 
     async def get(self, kind: ResourceKind, namespace: str | None, name: str, *, is_fresh: bool = False) -> Obj | None:
-        """Return the object, or None if it does not exist. `is_fresh` reads it from the API server. Raises ApiError."""
+        """Return the object, or None if it does not exist. If `is_fresh`, it is read from the API server. Raises
+        ApiError.
+        """
         informer = None if is_fresh else self._find(kind, namespace)
         if informer is not None:
             cached = informer.find(namespace or "", name)
@@ -71,7 +73,8 @@ class RunObjects:
     ) -> builtins.list[Obj]:
         """Return all objects of the kind that have `labels`, or every object of the kind if `labels` is None.
 
-        `version` is a resource version: all changes up to it must be included. Raises ApiError.
+        The result includes all changes up to the resource version `version`. If `is_fresh`, the objects are read from
+        the API server. Raises ApiError.
         """
         informer = None if is_fresh else self._find(kind, namespace)
         if informer is None:
@@ -94,7 +97,7 @@ class RunObjects:
         return [cached.read() for cached in loaded if cached is not None]
 
     async def pools_of_runs(self, namespaces: Sequence[str | None]) -> builtins.list[tuple[str, str, str]]:
-        """Return namespace, model and name of the shared pools of all unfinished runs. Raises ApiError."""
+        """Return namespace, model and name of each shared pool that an unfinished run uses. Raises ApiError."""
         found: set[tuple[str, str, str]] = set()
         if self._informers is not None:
             await self._informers.until_synced(RLRUN)
@@ -163,8 +166,8 @@ def _is_finished(run: Obj) -> bool:
 async def _load_all(
     informer: Informer[CachedObject], stored: builtins.list[CachedObject], request: KubeRequest
 ) -> builtins.list[Obj]:
-    """Decode stored objects. Raises ApiError if they are too large, because users can put a run's labels on large
-    objects.
+    """Decode stored objects. Raises ApiError if their total size exceeds RESPONSE_LIMIT: users can put a run's labels
+    on large objects.
     """
     if sum(cached.size for cached in stored) > RESPONSE_LIMIT:
         raise too_large(request, RESPONSE_LIMIT)

@@ -1,8 +1,8 @@
 """Tenants: the namespaces in which the operator and rlrun-server have rights.
 
-A namespace is a tenant while it has the label in the settings. The operator creates a RoleBinding for each tenant role
-there, and deletes these RoleBindings when the label is removed. The operator has no other rights in namespaces, and the
-chart's admission policy allows it to create no other RoleBindings.
+A namespace is a tenant while it has the label configured in the settings. The operator creates a RoleBinding for each
+tenant role there, and deletes these RoleBindings when the label is removed. The operator has no other rights in
+namespaces, and the chart's admission policy allows it to create no other RoleBindings.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ NAMESPACES = 8
 RETRY_SECONDS = 5.0
 EFFECT_TRIES = 40
 EFFECT_PAUSE = 0.25
-"""Pause in seconds between EFFECT_TRIES checks whether the API server applies a new RoleBinding."""
+"""Pause in seconds between the EFFECT_TRIES checks of whether the API server applies a new RoleBinding."""
 
 TenancyProblem = Callable[[str], Problem | None]
-"""Function that returns why the operator does nothing in a namespace, or None for a tenant."""
+"""Function that returns why the operator does nothing in a namespace, or None if the namespace is a tenant."""
 
 
 class Tenants:
@@ -47,14 +47,14 @@ class Tenants:
         self._changed: set[str] = set()
         """Namespaces that gained or lost the label since the last pass."""
         self._missing: dict[str, str] = {}
-        """Tenants whose RoleBindings are missing, with the error of the creation."""
+        """Tenants whose RoleBindings could not be created, with the error."""
         self._bound: set[str] | None = None
         """Tenants with RoleBindings. None until the first pass has ended; until then, missing RoleBindings are noticed
         only when a request fails.
         """
 
     def problem(self, namespace: str) -> Problem | None:
-        """Return the reason why the operator does nothing in the namespace, or None for a tenant."""
+        """Return the reason why the operator does nothing in the namespace, or None if the namespace is a tenant."""
         if not self._has_label:
             return None
         label = self._settings.namespace_label
@@ -117,7 +117,8 @@ class Tenants:
                 existing.add((namespace, name))
             elif name in roles:
                 await cluster.delete(ROLE_BINDING, namespace, name, binding["metadata"].get("uid"))
-        # Nothing can be created in a namespace that is being deleted, and its controller deletes all objects.
+        # Nothing can be created in a namespace that is being deleted, and the namespace controller deletes all of its
+        # objects.
         missing = {
             namespace: [role for name, role in roles.items() if (namespace, name) not in existing and not is_ending]
             for namespace, is_ending in tenants.items()
@@ -175,7 +176,9 @@ async def _create(cluster: AsyncKubeClient, binding: Obj) -> None:
 
 
 async def _until_effective(cluster: AsyncKubeClient, namespace: str) -> None:
-    """Wait until the API server applies the new rights. The API server reads RoleBindings by a watch, with a delay."""
+    """Wait until the API server applies the new rights. The API server receives RoleBindings through a watch, with a
+    delay.
+    """
     attributes = {"namespace": namespace, "verb": "create", "group": "batch", "resource": "jobs"}
     review = {"apiVersion": SELF_ACCESS_REVIEW.api_version, "kind": SELF_ACCESS_REVIEW.kind, "metadata": {}}
     for _ in range(EFFECT_TRIES):
@@ -197,5 +200,5 @@ def tenants_only(objects: Iterable[Obj], problem: TenancyProblem) -> list[Obj]:
 
 
 def no_problem(_: str) -> Problem | None:
-    """Return None, because every namespace is a tenant."""
+    """Return None: every namespace is a tenant. Default of parameters of type TenancyProblem."""
     return None

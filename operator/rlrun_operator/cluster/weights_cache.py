@@ -1,4 +1,4 @@
-"""Reader of the state of a model's weights cache, for runs and serving pools."""
+"""Reads the state of a model's weights cache for runs and serving pools."""
 
 from rlrun.constants import WEIGHTS_LABEL
 from rlrun.kube.async_client import AsyncKubeClient
@@ -10,7 +10,7 @@ from rlrun_operator.resources.weights_cache import CacheIdentity, ObservedWeight
 
 
 async def read_weights(cluster: AsyncKubeClient, identity: CacheIdentity | None) -> ObservedWeights:
-    """Return the state of a cache. Raises ApiError."""
+    """Return the state of a cache, which is empty if `identity` is None. Raises ApiError."""
     if identity is None:
         return ObservedWeights()
     claim = await cluster.read_listed(CLAIM, identity.namespace, identity.name)

@@ -18,7 +18,9 @@ def to_millis(quantity: str) -> int:
 
 
 def from_millis(millis: int) -> str:
-    """Convert thousandths to a quantity, with the largest binary suffix from Mi that is exact."""
+    """Convert thousandths to a quantity. An integer gets the largest exact suffix among Mi, Gi and Ti, a fraction gets
+    `m`.
+    """
     whole, rest = divmod(millis, 1000)
     if rest:
         return f"{millis}m"

@@ -43,7 +43,7 @@ from rlrun_operator.storage.usage_log import UsageLog, usage_records
 log = logging.getLogger(__name__)
 
 CREATIONS = 6
-"""Number of children that a reconcile creates concurrently."""
+"""Maximum number of children that a reconcile creates concurrently."""
 USAGE_RETRY_SECONDS = 60.0
 """Seconds until a failed write to the usage log is retried."""
 REMOVAL_SECONDS = 60.0
@@ -102,7 +102,9 @@ class Applier:
         return plan
 
     async def _record_usage(self, observation: RunObservation, plan: Plan, now: datetime) -> Plan:
-        """Write ended attempts to the usage log. If S3 fails, they stay in the status and are retried later."""
+        """Write ended attempts to the usage log. If S3 fails, the attempts stay in the status, and the write is retried
+        later.
+        """
         status = plan.status or observation.status
         records = usage_records(observation.run, status, now, is_leaving=plan.remove_finalizer)
         if self._usage is None or not records:
@@ -139,7 +141,7 @@ class Applier:
     async def _delete(
         self, observation: RunObservation, refs: Sequence[ObjectRef], now: datetime
     ) -> ObjectRefused | None:
-        """Delete the objects. Returns the first refusal.
+        """Delete the objects. Returns the first refusal, or None.
 
         Raises the first other error, after trying the remaining deletions unless the error would affect all of them.
         Before raising, writes the first refusal to the run's status.
@@ -174,7 +176,9 @@ class Applier:
     async def _write_children(
         self, observation: RunObservation, plan: Plan, refusal: ObjectRefused | None, now: datetime
     ) -> Plan:
-        """Write the children until one is refused. Returns the plan with this or the given refusal in its status."""
+        """Write the children until one is refused. Returns the plan, whose status reports `refusal` or, if that is
+        None, the new refusal.
+        """
         try:
             if plan.queue_label is not None:
                 await self._change_run(observation, labels={QUEUE_LABEL: plan.queue_label})
@@ -331,7 +335,7 @@ def _require_valid_status(run: str, status: Mapping[str, Any]) -> None:
 
 
 def compact(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove empty values, which the API server may drop."""
+    """Return the mapping without empty values, which the API server may drop."""
     return {key: v for key, v in value.items() if v is not None and v != [] and v != {}}
 
 

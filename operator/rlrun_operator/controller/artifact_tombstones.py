@@ -55,8 +55,8 @@ class ArtifactTombstones:
         self._waiting: asyncio.Queue[S3Uri] = asyncio.Queue(WAITING)
 
     def on_change(self, kind: ResourceKind, change: ObjectChange[CachedObject]) -> None:
-        """Queue a tombstone for an artifact that a user deleted after its run. The informers call this method after
-        each change.
+        """Queue a tombstone if a user has deleted an artifact whose run no longer exists or is being deleted. The
+        informers call this method after each change.
         """
         cached = change.cached
         if kind not in ARTIFACTS or not change.is_deleted or change.is_own or change.is_missing:

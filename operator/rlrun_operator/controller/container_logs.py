@@ -1,9 +1,8 @@
-"""Copies of the logs of pods to S3, made before the pods are deleted: best effort, within a time limit.
+"""Best-effort copies of pod logs to S3, made within a time limit before the pods are deleted.
 
-Logs of terminating pods are copied while the pod's log hold keeps them (`rlrun.service.containers.log_hold`). A
-finalizer on the pod cannot keep its logs, because the kubelet removes the containers of a deleted pod within a second
-after the last one has ended. The log hold is therefore the last container to end: it waits up to LOG_HOLD_SECONDS until
-the operator has copied the logs of the other containers.
+The last container of a pod to end is a sidecar, the log hold (`rlrun.service.containers.log_hold`). It waits up to
+LOG_HOLD_SECONDS until the operator has copied the logs of the other containers. A finalizer on the pod could not keep
+its logs, because the kubelet removes the containers of a deleted pod within a second after the last one has ended.
 """
 
 import asyncio
@@ -46,9 +45,9 @@ free than the namespace uses.
 LOADS = 4
 """Maximum number of concurrent reads of pods that are not stored completely."""
 CONNECT_SECONDS = 5.0
-"""Seconds in which a log hold must accept a connection."""
+"""Seconds within which a log hold must accept a connection."""
 RETRY_SECONDS = 1.0
-"""Seconds between two attempts to connect to a log hold, and to copy the logs of a held pod."""
+"""Seconds between two attempts to connect to a log hold, or to copy the logs that it keeps."""
 
 
 class LogCollector:
@@ -67,7 +66,7 @@ class LogCollector:
     async def collect(
         self, namespace: str, variables: Mapping[str, str], copies: Sequence[LogCopy]
     ) -> Sequence[LogCopy]:
-        """Copy the logs. Returns the copies that are done, including copies for containers without a log. Failures are
+        """Copy the logs. Returns the completed copies, including copies for containers without a log. Failures are
         logged, not raised.
         """
         if not copies or not variables:
@@ -100,7 +99,9 @@ class LogCollector:
 
     @asynccontextmanager
     async def _slot(self, namespace: str) -> AsyncIterator[None]:
-        """Hold one of CONCURRENT_LOGS slots. A namespace may hold as many slots as remain free for others."""
+        """Wait for one of CONCURRENT_LOGS slots and hold it during the block. A namespace may hold as many slots as
+        remain free for others.
+        """
         while self._quota.take(namespace) is not QuotaResult.granted:
             await self._released.wait()
         try:
@@ -150,16 +151,20 @@ class TerminatingPodLogs:
         self._quota = TenantQuota(PODS, PODS)
         self._loads = asyncio.Semaphore(LOADS)
         self._tasks: dict[str, asyncio.Task[bool]] = {}
-        """Started copies by uid of the pod, kept until its deletion or the next event after a failure."""
+        """Copies by uid of the pod. An entry is kept until the pod is deleted, or until its next event if the copy
+        failed.
+        """
         self._closed = False
 
     def begin(self, pods: Iterable[CachedObject]) -> None:
-        """Start the copies of pods that were terminating before the first event."""
+        """Start copying the logs of those `pods` that were terminating before the first event."""
         for pod in pods:
             self.on_change(POD, ObjectChange(pod))
 
     def on_change(self, _: ResourceKind, change: ObjectChange[CachedObject]) -> None:
-        """Start the copies of a terminating pod of a run. The informers call this method after each change."""
+        """Start copying the logs of the changed pod if it is a terminating pod of a run. The informers call this method
+        after each change.
+        """
         cached = change.cached
         if not isinstance(cached, CachedPod) or not cached.is_ending or not _run_uid(cached) or self._closed:
             return
@@ -180,8 +185,8 @@ class TerminatingPodLogs:
         self._tasks[cached.uid] = asyncio.create_task(self._keep(cached))
 
     async def close(self) -> None:
-        """Cancel the copies and start no others. The next operator continues, because the log holds of the pods wait
-        for it.
+        """Cancel the copies and start no more. The pods' log holds wait until the next operator has copied the logs, up
+        to LOG_HOLD_SECONDS.
         """
         self._closed = True
         tasks = list(self._tasks.values())
@@ -245,10 +250,10 @@ class TerminatingPodLogs:
 
 @asynccontextmanager
 async def _hold_open(address: str) -> AsyncIterator[Callable[[], bool]]:
-    """Wait until the pod's containers have ended, hold the pod during the block, then release it.
+    """Wait until the pod's other containers have ended, keep its log hold running during the block, then let it end.
 
-    Yields a function that returns whether the pod is still held. If the log hold does not respond, the pod is not held
-    and the block starts immediately, with the logs as they are.
+    Yields a function that returns whether the log hold still keeps the logs. If the log hold does not respond, the logs
+    are not kept and the block starts immediately, with the logs written so far.
     """
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None

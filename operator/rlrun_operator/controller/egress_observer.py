@@ -34,8 +34,8 @@ class EgressObserver:
     async def observe(self, namespace: str) -> dict[str, Any]:
         """Return the fields `egress_*` of a run's observation.
 
-        A missing permission is reported as a problem of the run, so that the run can still be stopped. Raises other
-        ApiErrors.
+        A missing permission is reported as a problem of the run, so that the run can still be stopped. Raises ApiError
+        for other errors.
         """
         if self._settings is None:
             return {}

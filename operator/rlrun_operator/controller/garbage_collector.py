@@ -1,8 +1,8 @@
-"""Garbage collection by the operator: sweeps of the bucket and the cluster at an interval, in a thread of their own.
+"""Garbage collection by the operator: periodic sweeps of the bucket and the cluster in a separate thread.
 
-A sweep uses its own S3 client, pauses after each request to S3, and has limits of time and memory, so that it does not
-delay reconciles. It sends no request after the loss of the Lease or the end of the operator. The rules are those of
-`rlrun gc` (`rlrun.garbage_collection`).
+A sweep uses its own S3 client, pauses before each request to S3, and is limited in time and memory, so that it does not
+delay reconciles. It sends no request after the operator has lost the Lease or has ended. The rules are those of `rlrun
+gc` (`rlrun.garbage_collection`).
 """
 
 import asyncio
@@ -50,7 +50,9 @@ T = TypeVar("T")
 FIRST_SECONDS = 600.0
 """Maximum seconds from the start of the operator to the first sweep."""
 SWEEP_SECONDS = 3600.0
-"""Time limit in seconds of a sweep's listing, and of its deletions. The next sweep deletes the rest."""
+"""Time limit in seconds for each of a sweep's two parts, the listing and the deletions. The next sweep deletes the
+rest.
+"""
 PAUSE_SECONDS = 0.05
 """Pause in seconds before each request to S3. A page of a listing takes about as long to parse, and parsing delays the
 event loop."""
@@ -84,7 +86,7 @@ class GarbageCollector:
         self._root = S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/"))
 
     async def run(self) -> None:
-        """Sweep at the interval until cancelled. Raises LeaseLost."""
+        """Sweep at the configured interval until cancelled. Raises LeaseLost."""
         interval = parse_age(self._garbage.interval).total_seconds()
         await asyncio.sleep(min(interval, FIRST_SECONDS))
         while True:
@@ -92,7 +94,7 @@ class GarbageCollector:
             await asyncio.sleep(interval)
 
     async def sweep(self) -> None:
-        """List garbage and, with `gc.delete`, delete it. Failures are logged and counted. Raises LeaseLost."""
+        """List garbage and, if `gc.delete` is set, delete it. Failures are logged and counted. Raises LeaseLost."""
         try:
             problem = await self._sweep()
         except (StoreError, ApiError, SweepStopped) as error:
@@ -149,7 +151,7 @@ class GarbageCollector:
         return f"{len(failed)} items were kept, first {failed[0].item.name}: {failed[0].problem}" if failed else None
 
     async def _in_thread(self, variables: Mapping[str, str], work: Callable[[Sweep], T]) -> T:
-        """Run a part of a sweep in a thread. Raises TimeoutError, and any exception of `work`."""
+        """Run one part of a sweep in a thread. Raises TimeoutError and any exception of `work`."""
         call = StoreCall(self._may_write, silence_seconds=SWEEP_SECONDS, total_seconds=SWEEP_SECONDS)
         source = OperatorSource(self._cluster, asyncio.get_running_loop(), call)
         namespaces = frozenset(self._settings.watch_namespaces)
@@ -175,7 +177,7 @@ class OperatorSource(ClusterSource):
     """`ClusterSource` for the thread of a sweep. Sends requests through the operator's client and event loop."""
 
     def __init__(self, cluster: AsyncKubeClient, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:
-        """`call` is the sweep. After it has ended, no more requests are sent."""
+        """No requests are sent after `call`, the call of the sweep, has ended."""
         self._cluster = cluster
         self._loop = loop
         self._call = call
@@ -208,7 +210,7 @@ class OperatorSource(ClusterSource):
         self._wait(self._cluster.delete(ALL[item.kind], item.namespace, item.name))
 
     def _wait(self, request: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a request. Raises ApiError, LeaseLost, and CallEnded after the end of the sweep."""
+        """Return the result of a request. Raises ApiError, LeaseLost or, after the end of the sweep, CallEnded."""
         try:
             self._call.before_request("GET")
             future = asyncio.run_coroutine_threadsafe(request, self._loop)

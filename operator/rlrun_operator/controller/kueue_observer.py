@@ -35,10 +35,11 @@ class KueueObserver:
     async def observe(
         self, run: Obj, status: RLRunStatus, objects: RunObjects, *, is_fresh: bool = False
     ) -> KueueObservation | None:
-        """Return the state of the run's Workloads, or None if the run has no LocalQueue or has released its quota.
+        """Return the state of the run's Workloads, or None if the run has no LocalQueue or has ended and released its
+        quota.
 
-        `is_fresh` reads them from the API server. A missing kind or permission is reported as a problem of the run, so
-        that the run can still be stopped. Raises other ApiErrors.
+        If `is_fresh`, the Workloads are read from the API server. A missing kind or permission is reported as a problem
+        of the run, so that the run can still be stopped. Raises ApiError for other errors.
         """
         queue = (run.get("spec") or {}).get("queueName")
         if not queue or _is_over(status):
@@ -126,7 +127,7 @@ def is_listed(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _is_over(status: RLRunStatus) -> bool:
-    """Return whether the run is finished and has no Workload that must be finished."""
+    """Return whether the run is finished and has no Workload left to finish."""
     if status.phase is None or not status.phase.finished:
         return False
     known = find_condition(status, ConditionType.ADMITTED)
@@ -134,7 +135,7 @@ def _is_over(status: RLRunStatus) -> bool:
 
 
 def _explain(error: ApiError, what: str) -> Problem:
-    """Convert the error of a missing kind or permission to a problem. Raises other errors."""
+    """Return the problem for an error caused by a missing kind or permission. Raises any other error."""
     if error.status == FORBIDDEN:
         return _unavailable(
             f"The operator is not allowed to read {what} of Kueue ({error}). Extend the operator's role."

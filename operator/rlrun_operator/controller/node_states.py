@@ -31,10 +31,10 @@ class NodeStates:
         self._cluster = cluster
         self._clock = clock
         self._known: dict[str, tuple[float, bool]] = {}
-        """Time of the latest read, and whether the node was lost, by name in the order of the reads."""
+        """Time of the latest read and whether the node was lost, by node name in the order of the reads."""
 
     async def find_lost(self, pods: Iterable[Pod], *, is_fresh: bool = False) -> frozenset[str]:
-        """Return the lost nodes among the nodes of pods that a taint evicts. `is_fresh` reads the nodes again."""
+        """Return the names of the lost nodes from which a taint evicts `pods`. If `is_fresh`, nodes are read again."""
         evicted = {pod.node for pod in pods if pod.is_evicted_by_taint and pod.is_leaving and pod.is_alive}
         return frozenset([name for name in sorted(evicted - {""}) if await self._is_lost(name, is_fresh=is_fresh)])
 

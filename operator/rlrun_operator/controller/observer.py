@@ -1,10 +1,10 @@
 """Observer of runs: reads the planner's input from the API server, S3 and the orchestrator.
 
-Objects of the run come from informers, and the list of its files from the last S3 listing while no file can have been
-written. Before a decision, the run, its pods, Workloads, artifacts and files, and the status of its orchestrator are
-read again (`is_fresh`). The status of a terminating orchestrator is not read again, because the orchestrator may take
-seconds to respond while other processes wait for its replacement. Everything else is read in each reconcile. Secrets
-are read by name, never listed. Requests that the run's phase does not need are skipped.
+The run's objects come from informers. The list of its files comes from the last S3 listing as long as no file can have
+been written since. Before a decision, the run, its pods, Workloads, artifacts and files, and the status of its
+orchestrator are read again (`is_fresh`). The status of a terminating orchestrator is not read again, because the
+orchestrator may take seconds to respond while other processes wait for its replacement. Everything else is read in each
+reconcile. Secrets are read by name, never listed. Requests that the run's phase does not need are skipped.
 """
 
 import asyncio
@@ -100,8 +100,8 @@ class Observer:
         pool_problems: Mapping[PoolIdentity, Problem] = NO_PROBLEMS,
     ) -> None:
         """The tokens of runs are derived from `token_key`; if it is None, the processes of runs require no tokens.
-        `storage_key` signs the grants for rlrun-server. `pool_problems` has the reasons why shared pools cannot be
-        created, as the serving controller knows them.
+        `storage_key` signs the grants for rlrun-server. `pool_problems` contains the serving controller's reasons why
+        shared pools cannot be created.
         """
         self._pool_problems = pool_problems
         self._tenancy_problem = tenancy_problem
@@ -126,8 +126,8 @@ class Observer:
     ) -> RunObservation | None:
         """Return the observation of the run, or None if it does not exist.
 
-        If `now` is given, the Secret of a run that ended long before `now` is not read. `is_fresh` repeats the reads
-        that decisions depend on. Raises ApiError, also for a status that this version cannot read.
+        If `now` is given, the Secret of a run that ended long before `now` is not read. If `is_fresh`, the facts that
+        decisions depend on are read again. Raises ApiError, also for a status that this version cannot read.
         """
         objects = self._objects
         run = await objects.get(RLRUN, namespace, name, is_fresh=is_fresh)
@@ -210,7 +210,7 @@ class Observer:
         )
 
     async def _pool(self, namespace: str, spec: RLRunSpec, name: str, *, is_fresh: bool) -> dict[str, Any]:
-        """Return the run's shared pool, and the models if the pool has no Deployment."""
+        """Return the observation's field `pool` and, if the pool has no Deployment, the field `models`."""
         labels = {SERVING_LABEL: name}
         pods, deployments = await asyncio.gather(
             *(self._objects.list(kind, namespace, labels, is_fresh=is_fresh) for kind in (POD, DEPLOYMENT))
@@ -232,10 +232,10 @@ class Observer:
         self._listings.forget(key)
 
     def _lacks_secret(self, run: Obj, status: RLRunStatus, objects: Sequence[Obj], now: datetime | None) -> bool:
-        """Return whether the run certainly has no Secret with tokens, so that it need not be read.
+        """Return whether the run certainly has no Secret with tokens, so that the read can be skipped.
 
-        That is true for a new run without objects, and for a run that ended long ago. A run that ended recently may
-        still have a Secret, because the operator may have been killed while it created the run's objects.
+        True for a new run without objects, and for a run that ended long ago. A run that ended recently may still have
+        a Secret, because the operator may have been killed while it created the run's objects.
         """
         if not self._objects.has_informers:
             return False
@@ -362,7 +362,9 @@ def _current_jobs(children: list[Obj], status: RLRunStatus) -> list[Obj]:
 
 
 def needs_references(status: RLRunStatus, children: list[Obj], uid: str) -> bool:
-    """Return whether the spec's references must be read: the unfinished run has no readable configuration yet."""
+    """Return whether the spec's references must be read. True if the run is unfinished and has no readable
+    configuration yet.
+    """
     if status.phase is not None and status.phase.finished:
         return False
     if status.attempt_start_time is None:

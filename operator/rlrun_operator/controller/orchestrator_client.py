@@ -1,7 +1,7 @@
-"""Client of the orchestrators' /status.
+"""Client of the orchestrators' `/status` endpoint.
 
 The client long-polls each orchestrator: a request returns when the status has changed, so a run between two steps costs
-one request in WAIT_SECONDS and no reconcile. An orchestrator that does not respond is polled less often the longer it
+one request per WAIT_SECONDS and no reconcile. An orchestrator that does not respond is polled less often the longer it
 is silent. A reconcile waits for a response only before a decision, and up to FIRST_SECONDS for an orchestrator's first
 response: many orchestrators may be on a lost node, and each would block a worker for seconds.
 """
@@ -35,7 +35,8 @@ FIRST_SECONDS = 0.5
 """
 WAIT_SECONDS = 25.0
 LATE_SECONDS = 10.0
-"""Margin in seconds after WAIT_SECONDS for the response, because an operator short of CPU time reads it late."""
+"""Seconds after WAIT_SECONDS within which a response is accepted. An operator short of CPU time reads responses late.
+"""
 LONGEST_PAUSE = 20.0
 """Maximum pause in seconds between two requests to an orchestrator that does not respond."""
 PARSE_SHARE = 0.1
@@ -47,8 +48,8 @@ MAX_WATCHES = 2000
 namespace uses. Other orchestrators are polled in every reconcile, even if they do not respond.
 """
 CHANGES_PER_SECOND = 50.0
-"""Maximum rate of progress updates of all runs together. Each update is a write of a status, most of whose cost is CPU
-time in the API server. A step causes one update; the policy version after the step is shown with the next update.
+"""Maximum rate of progress updates of all runs together. Each update writes a status, which mainly costs CPU time in
+the API server. A step causes one update; the policy version after the step is shown with the next update.
 """
 BURST_OF_CHANGES = 50
 WHOLE_FIRST = (Priority.EVENT, Priority.ROUTINE, Priority.PROGRESS)
@@ -123,15 +124,16 @@ class _Watch:
 def pause_after(silent: float, pause: float, parse_seconds: float = 0.0, watches: int = 1) -> float:
     """Return the seconds until the next request to an orchestrator that has been silent for `silent` seconds.
 
-    `pause` applies to an orchestrator that responds. The result is at most a tenth of the silence, so that an
-    orchestrator that starts is noticed soon. `parse_seconds` is the CPU time for its latest responses. Each of the
-    namespace's `watches` gets an equal part of PARSE_SHARE.
+    `pause` is the minimum, which applies to an orchestrator that responds. The pause grows to a tenth of the silence,
+    at most LONGEST_PAUSE, so that an orchestrator that starts is noticed soon. `parse_seconds` is the CPU time for the
+    latest responses. Each of the namespace's `watches` may use an equal part of PARSE_SHARE; a higher CPU time extends
+    the pause, to at most LONGEST_REST.
     """
     return max(pause, min(silent / 10, LONGEST_PAUSE), min(parse_seconds * watches / PARSE_SHARE, LONGEST_REST))
 
 
 def has_only_numbers(before: RunStatus, after: RunStatus) -> bool:
-    """Return whether two reports differ in numbers only. Failures, waits and warnings are reported immediately."""
+    """Return whether two reports differ in numbers only, not in phase, wait, warnings or problem."""
     return all(
         getattr(before, name) == getattr(after, name) for name in ("phase", "waiting_for", "warnings", "problem")
     )
@@ -150,8 +152,8 @@ async def _fetch(http: HttpClient, url: str, watch: _Watch) -> RunStatus:
 class OrchestratorClient:
     """Client that reads the status of a run from its orchestrator.
 
-    Calls `changed` with a run and the priority at which to queue it when the run's status changes, has been unknown for
-    SILENT_SECONDS, or is known again.
+    When a run's status changes, has been unknown for SILENT_SECONDS, or is known again, calls `changed` with the run
+    and the priority at which to queue it.
     """
 
     def __init__(
@@ -182,8 +184,8 @@ class OrchestratorClient:
         """Return the status of the run. Raises RequestError, also before the first response. `token` is the run's
         token, which the orchestrator requires.
 
-        `is_fresh` requests the current status. Otherwise the status may be as old as the pause between two changes, or
-        SILENT_SECONDS if the orchestrator does not respond.
+        If `is_fresh`, the current status is requested. Otherwise the status may be as old as the pause between two
+        requests, or SILENT_SECONDS if the orchestrator does not respond.
         """
         watch = self._watches.get(key)
         if watch is not None and watch.token == token:
@@ -209,7 +211,8 @@ class OrchestratorClient:
         return watch.last_answer()
 
     async def _refresh(self, key: RunKey, watch: _Watch) -> None:
-        """Poll a watched orchestrator immediately. Raises RequestError if no request has succeeded since.
+        """Poll a watched orchestrator immediately. Raises RequestError if this request fails and no other request
+        succeeds meanwhile.
 
         The error does not affect the watch, whose pending long poll is more reliable.
         """
@@ -225,7 +228,7 @@ class OrchestratorClient:
         return key in self._watches
 
     def silent_seconds(self, key: RunKey) -> float:
-        """Return for how many seconds the run's orchestrator has not responded, 0 if the last request succeeded."""
+        """Return the seconds for which the run's orchestrator has not responded, or 0 if the last request succeeded."""
         watch = self._watches.get(key)
         return 0.0 if watch is None else watch.silent_seconds(self._clock())
 
@@ -250,7 +253,7 @@ class OrchestratorClient:
         await self._hanging.close()
 
     async def _follow(self, key: RunKey, watch: _Watch, first: "asyncio.Task[Priority | None]") -> None:
-        """Keep the watch's report up to date."""
+        """Keep the watch's report up to date, and call `changed` for each relevant change."""
         try:
             priority = await first
             if priority is not None and watch.is_relied_on:

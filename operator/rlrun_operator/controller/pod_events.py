@@ -22,11 +22,11 @@ from rlrun_operator.planning.pod_starts import without_container_since
 log = logging.getLogger(__name__)
 
 FIRST_AFTER = timedelta(seconds=15)
-"""Seconds without a container after which the Events of a pod are read. Most pods have a container by then."""
+"""Time without a container after which the Events of a pod are read. Most pods have a container by then."""
 JOB_AFTER = timedelta(seconds=3)
-"""Seconds without pods after which the Events of a Job are read, because the API server may refuse its pods."""
+"""Time without pods after which the Events of a Job are read, because the API server may refuse its pods."""
 JOB_PAUSE = timedelta(seconds=30)
-"""Maximum seconds between two reads for a Job, because a Job may lose its pods long after its creation."""
+"""Maximum time between two reads for a Job, because a Job may lose its pods long after its creation."""
 SHARE = 0.25
 """Pause between two reads for the same run, as a share of the time without a container."""
 
@@ -41,7 +41,7 @@ class _RunReads:
     waiting: dict[str, datetime] = field(default_factory=dict)
     """Times at which a pod or a Job was first seen to wait, by uid."""
     asked: dict[str, datetime] = field(default_factory=dict)
-    """Times of the latest reads, by uid of the pod."""
+    """Times of the latest reads, by uid of the pod or Job."""
     events: dict[str, PodEvent] = field(default_factory=dict)
 
 
@@ -66,9 +66,9 @@ class PodEvents:
     ) -> dict[str, PodEvent]:
         """Return the newest known Event of each waiting pod and of each Job that lacks pods, by uid.
 
-        If `now` is None, no Events are read. `is_fresh` reads the Events of all pods whose last Event is a warning,
-        because such an Event may make the run fail. If the API server refuses the request, the known Events are
-        returned. Raises ApiError if a fresh read may succeed later.
+        If `now` is None, no Events are read. If `is_fresh`, the Events of all pods whose last Event is a warning are
+        read, because such an Event may make the run fail. If the API server refuses the request, the known Events are
+        returned. Raises ApiError if a fresh read fails with a temporary error.
         """
         lacking = {job["metadata"]["uid"]: _creation_of(job) for job in jobs if lacks_pods(job, pods)}
         begun = {pod.uid: since for pod in pods if (since := without_container_since(pod)) is not None}
@@ -93,7 +93,7 @@ class PodEvents:
         return dict(reads.events)
 
     def forget(self, key: RunKey) -> None:
-        """Drop everything about the run."""
+        """Drop all cached data about the run."""
         self._reads.pop(key, None)
 
     async def _read(self, key: RunKey, uid: str, reads: _RunReads, *, is_fresh: bool) -> None:

@@ -14,7 +14,7 @@ from rlrun_operator.planning.spec import check_priority
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 60.0
-"""Time for which a value is cached."""
+"""Seconds for which a value is cached."""
 
 
 class PriorityClasses:

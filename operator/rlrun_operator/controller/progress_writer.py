@@ -34,8 +34,8 @@ class ProgressWriter:
         """Write the orchestrator's report to the run's status. Returns AT_ONCE if a reconcile is needed, otherwise
         None.
 
-        The operator has no concurrent writes to the run, because the work queue gives a key to one worker. A concurrent
-        change by a user makes the patch fail, because it contains the version that was read, and causes a reconcile.
+        The operator has no concurrent writes to the run, because the work queue gives a key to one worker. The patch
+        contains the version that was read, so it fails if a user has changed the run meanwhile. A reconcile follows.
         """
         run = await self._objects.get(RLRUN, key.namespace, key.name)
         report = self._poller.known_report(key)

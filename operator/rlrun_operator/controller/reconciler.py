@@ -127,14 +127,16 @@ class Reconciler:
         else:
             self._settled.pop(key, None)
         if plan.removals:
-            # The last S3 listing contains the files that are deleted now. If retention keeps more by then, or does not
-            # know the references, it would create their objects again.
+            # The last S3 listing contains the files that are deleted now. A later plan would recreate their objects
+            # from that listing if retention keeps more by then, or does not know the references.
             self._observer.forget(key)
         plan = await self._applier.apply(observation, plan, now)
         return plan.requeue_after
 
     async def _end(self, key: RunKey) -> float | None:
-        """Release the slot of a deleted run when its pods have ended."""
+        """Release the slot of a deleted run once its pods have ended. Returns the seconds until the next reconcile, or
+        None.
+        """
         if self._queue is None:
             return None
         pods = [pod for pod in await self._observer.pods(key.namespace, key.name) if pod.run_uid]

@@ -19,7 +19,7 @@ from rlrun_operator.kueue.workload import POD_SET_LABEL, pod_set_of
 
 @dataclass(frozen=True)
 class Placement:
-    """Additions to the template of one set of pods."""
+    """Additions to the pod template of one pod set."""
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Obj, ...] = ()
@@ -42,11 +42,11 @@ def flavor_names(workload: Obj) -> list[str]:
 
 
 def placements(workload: Obj, flavors: Mapping[str, Obj]) -> dict[str, Placement]:
-    """Return the placement of each set of pods of an admitted Workload.
+    """Return the placement of each pod set of an admitted Workload, by name.
 
     Args:
         workload: The Workload with its admission and the updates of its admission checks.
-        flavors: The ResourceFlavors of `flavor_names` by name.
+        flavors: ResourceFlavors by name. Must contain every name in `flavor_names(workload)`.
 
     Raises:
         PlacementConflict: Flavors or admission checks contradict each other.

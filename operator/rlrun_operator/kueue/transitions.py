@@ -25,12 +25,12 @@ from rlrun_operator.kueue.workload_status import (
 )
 
 MISCONFIGURED = ("Misconfigured", "Inadmissible")
-"""Reasons of Kueue for a Workload that cannot be admitted until its missing or inactive queue is fixed."""
+"""Kueue's reasons for a Workload that cannot be admitted until its missing or inactive queue is fixed."""
 
 
 STOPPED = ("ClusterQueueStopped", "LocalQueueStopped")
-"""Reasons of Kueue for an eviction because a queue was stopped. The condition Requeued keeps them until the queue is
-started again.
+"""Kueue's reasons for an eviction because a queue was stopped. The condition Requeued has such a reason until the queue
+is started again.
 """
 
 
@@ -42,7 +42,7 @@ class Stage(StrEnum):
     ACTIVE = "active"
     """The run has an attempt."""
     PAUSED = "paused"
-    """The next attempt starts after a pause. The quota is kept for it."""
+    """The next attempt starts after a pause, and the run keeps its quota."""
     SUSPENDED = "suspended"
     """The run needs no quota: it is suspended or being deleted."""
     COMPLETED = "completed"

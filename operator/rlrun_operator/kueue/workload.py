@@ -1,7 +1,7 @@
 """Workload of a run, which Kueue uses to admit all pods of the run together.
 
-One Workload represents all pods, so that a run gets quota for all of them or none. It has one pod set per role, with
-the requests and the placement of the pods and without their variables, images and volumes.
+One Workload represents all pods, so that a run gets quota for all of them or none. It has one pod set per role, which
+contains the pods' requests and placement, but not their variables, images and volumes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ POD_SETS = {
 }
 """Names of the pod sets. The pods of all environments have the same size, so they are one set."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-"""Label of an RLRun with its LocalQueue. Kueue's webhooks ignore the pods of a labeled owner."""
+"""Label with the LocalQueue of an RLRun. Kueue's webhooks ignore the pods of a labeled owner."""
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
-"""Label of an RLRun with its WorkloadPriorityClass."""
+"""Label with the WorkloadPriorityClass of an RLRun."""
 OWNER_UID_LABEL = "kueue.x-k8s.io/job-uid"
 OWNER_KIND_ANNOTATION = "kueue.x-k8s.io/job-owner-gvk"
 OWNER_NAME_ANNOTATION = "kueue.x-k8s.io/job-owner-name"
@@ -53,7 +53,7 @@ class WorkloadPriority:
 
     @property
     def reference(self) -> dict[str, str]:
-        """Reference to the priority class, as a Workload contains it."""
+        """Reference to the priority class, in the format of a Workload's `priorityClassRef`."""
         group = "kueue.x-k8s.io" if self.kind == "WorkloadPriorityClass" else "scheduling.k8s.io"
         return {"group": group, "kind": self.kind, "name": self.name}
 

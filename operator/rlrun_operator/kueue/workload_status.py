@@ -14,9 +14,9 @@ from rlrun.kube.conditions import parse_time, shorten
 from rlrun.kube.objects import Obj, precondition_of, true_condition
 
 ADMISSION_MANAGER = "kueue-admission"
-"""Field manager of Kueue and of owners for the admission and its conditions."""
+"""Field manager with which Kueue and owners write the admission and its conditions."""
 PODS_READY_MANAGER = "kueue-job-controller-PodsReady"
-"""Field manager of owners for the condition PodsReady."""
+"""Field manager with which owners write the condition PodsReady."""
 ADMISSION_CONDITIONS = (
     "QuotaReserved", "BlockedOnPreemptionGates", "Evicted", "Admitted", "Preempted", "Requeued", "DeactivationTarget",
     "Finished", "PodsReady",
@@ -30,9 +30,9 @@ REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
 
 
 FINISHED_REASONS = {True: "Succeeded", False: "Failed"}
-"""Reasons of Kueue for the condition Finished, by success."""
+"""Kueue's reasons for the condition Finished, by whether the Workload succeeded."""
 READY_REASONS = {True: "Recovered", False: "Started"}
-"""Reasons of Kueue for the condition PodsReady, by whether a pod has failed before."""
+"""Kueue's reasons for a true condition PodsReady, by whether a pod has failed before."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def finish_workload(workload: Obj, now: datetime, *, succeeded: bool, message: s
 
 
 def pods_ready(workload: Obj, ready: bool, now: datetime) -> WorkloadStatus | None:
-    """Return the status with the condition PodsReady of an admitted Workload, or None if it is up to date.
+    """Return an admitted Workload's status with the condition PodsReady, or None if the condition is up to date.
 
     If `waitForPodsReady` is configured, Kueue evicts Workloads that lack the condition for too long.
     """
@@ -105,7 +105,7 @@ def pods_ready(workload: Obj, ready: bool, now: datetime) -> WorkloadStatus | No
 
 
 def _copy_status(workload: Obj) -> Obj:
-    """Return the fields owned by the field manager of the admission, without the admission itself."""
+    """Return the status fields owned by ADMISSION_MANAGER, without the admission itself."""
     old: Mapping[str, Any] = workload.get("status") or {}
     status = {key: old[key] for key in COPIED_FIELDS if old.get(key) not in (None, [], {})}
     if old.get("admission") is None and old.get("resourceRequests"):

@@ -1,4 +1,4 @@
-"""Decisions of the planner as plain values: the part of each policy, and the plan that combines them."""
+"""Decisions of the planner as plain values: a part from each policy, and the plan that combines the parts."""
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -164,7 +164,8 @@ class Actions:
     """Events in addition to those for changes of the status."""
     delete_run: bool = False
     requeue_after: float | None = None
-    """Seconds until the next reconcile, the minimum of all parts. None waits for an event."""
+    """Seconds until the next reconcile, the minimum of all parts. If None, the run is reconciled after the next event.
+    """
 
 
 @dataclass(frozen=True)

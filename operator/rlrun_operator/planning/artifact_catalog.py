@@ -4,9 +4,9 @@ The observer builds the catalog once per reconcile, and adds references from oth
 something. Planning and deletion read the catalog.
 
 Retention keeps checkpoints that other runs reference. A run needs the checkpoint in its `spec.checkpointId` until the
-run has saved a checkpoint of its own, because a trainer that restarts before that starts from the referenced one again.
-A reference counts only if the run may use the checkpoint: both are in the same namespace, or the checkpoint is shared
-with the run's namespace.
+run has saved a checkpoint of its own, because until then a restarted trainer starts from the referenced checkpoint
+again. A reference counts only if the run may use the checkpoint: both are in the same namespace, or the checkpoint is
+shared with the run's namespace.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,8 +1,9 @@
 """RLCheckpoints and RLAdapters: objects that describe the artifacts in S3.
 
 S3 is the source of truth for which artifacts exist. The operator creates an object when a manifest appears, and marks
-it Ready when every file in the manifest has its size. Then the digest of the manifest is written to the status, once.
-From then on the object defines the artifact, and if its files are replaced, it becomes Failed (`ArtifactChanged`).
+it Ready when every file in S3 has the size given in the manifest. The manifest's digest is then written to the status
+once. From then on the object defines the artifact: if the files are replaced, the object becomes Failed
+(`ArtifactChanged`).
 
 Retention deletes an artifact in two reconciles: the first sets phase Deleting; the next one checks again that no run
 references it, and deletes the files, then the object. An interrupted deletion is therefore recorded in the object and

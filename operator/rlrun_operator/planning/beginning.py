@@ -1,14 +1,14 @@
 """Startup of an attempt: admission, validation, weights, creation of children, readiness.
 
-Consequences of a queue's answer: no attempt starts and no child is created before the run is admitted. Time in the
-queue does not count toward deadlines, because an attempt starts with the admission. The attempt of a run that loses its
-slot ends after its pods have written a last checkpoint. This does not count toward `maxRestarts`.
+Admission: no attempt starts and no child is created before the run is admitted. Time in the queue does not count toward
+deadlines, because an attempt starts with the admission. If a run loses its slot, its pods write a last checkpoint and
+its attempt ends. This does not count toward `maxRestarts`.
 
-Recording of the packages of a run's environments in its status. The record becomes part of the configuration of this
-and later attempts, so that their orchestrators deliver the same packages.
+Environments: the run's status records the packages of the run's environments. The record becomes part of the
+configuration of this and later attempts, so that their orchestrators deliver the same packages.
 
-Wait for the weights cache: an attempt's pods are created once the claim in the namespace has all files. No pod holds a
-GPU while the weights are downloaded, and the run enters its queue afterwards. The claim of an attempt is fixed in its
+Weights cache: an attempt's pods are created once the claim in the namespace contains all files. No pod occupies a GPU
+while the weights are downloaded, and the run enters its queue afterwards. The claim of an attempt is fixed in its
 configuration. Serving pools wait in the same way.
 """
 
@@ -95,7 +95,7 @@ from rlrun_operator.resources.weights_cache import (
 )
 
 EXACT_RUNS_AHEAD = 10
-"""Number of runs ahead up to which the status is exact. Larger numbers may be off by 10 %."""
+"""Number of runs ahead up to which the number in the status is exact. Larger numbers may be off by 10 %."""
 
 
 def report_admission(observation: RunObservation, status: RLRunStatus) -> PlanPart:
@@ -314,7 +314,8 @@ def waiting_problem(identity: CacheIdentity, model: RLModelSpec, seen: ObservedW
 def _is_outdated(seen: ObservedWeights, wanted: Obj, now: datetime) -> bool:
     """Return whether the Job must be recreated: it failed, its claim is missing, or its pod template is outdated.
 
-    A running download is never restarted for a new template. Jobs from versions without the annotation are kept.
+    A running download is never restarted for a new template. Jobs without the hash annotation, from older versions of
+    the operator, are kept.
     """
     if seen.failed_at is not None:
         return seconds(seen.failed_at, now) >= RETRY_SECONDS
@@ -327,7 +328,7 @@ def _is_outdated(seen: ObservedWeights, wanted: Obj, now: datetime) -> bool:
 
 
 def _end_wait(status: RLRunStatus, message: str) -> PlanPart | None:
-    """Report that the run no longer waits, if its status says that it waits."""
+    """Report that the run no longer waits for weights. Returns None if its status does not show such a wait."""
     known = find_condition(status, ConditionType.WEIGHTS_CACHED)
     if known is None or known.status.value == "True":
         return None
@@ -346,8 +347,8 @@ def plan_invalid_spec(
 ) -> PlanPart:
     """Wait until the spec is corrected, up to the start deadline.
 
-    The spec of a run that trains or has finished was valid for an earlier version, so such a run continues. Meanwhile a
-    run can be stopped and suspended, lose its slot, and end when its orchestrator ends.
+    The spec of a run that trains or has finished was valid for an earlier version of the operator, so such a run
+    continues. Meanwhile a run can be stopped and suspended, lose its slot, and end when its orchestrator ends.
     """
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, problem.reason, problem.message),))
     if status.phase is not None and status.phase.finished:

@@ -4,9 +4,9 @@ The operator writes a child that is missing or belongs to an older attempt, and 
 changed. Nothing else is compared, so that a new version of the operator or the RLModel does not restart training pods.
 Manual changes persist until the object is deleted and recreated by the operator.
 
-Cache of attempts whose children are complete, so that reconciles do not build the children again. Building all children
-takes a third of the CPU time of a reconcile, and almost always shows that none is missing. The digest covers all facts
-that determine which children an attempt needs, and which exist.
+Attempts whose children are complete are cached, so that reconciles do not build the children again. Building all
+children takes a third of the CPU time of a reconcile, and almost always shows that none is missing. The cache key is a
+digest of all inputs of an attempt's children and of the existing children.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ created late; NetworkPolicies, which restrict user code, come last.
 
 
 def missing_children(desired: Iterable[Obj], observation: RunObservation) -> list[Obj]:
-    """Return the children to write, in the given order."""
+    """Return the children to write, in the order of `desired`."""
     return [
         child
         for child, current in _incomplete(desired, observation)
@@ -75,7 +75,7 @@ def _has_orphaned_pod(desired: Obj, observation: RunObservation) -> bool:
 def _needs_write(desired: Obj, existing: Obj | None) -> bool:
     if existing is None or attempt_of(existing) != attempt_of(desired):
         return True
-    # Keys of another field manager stay with a server-side apply, so they are no reason for one.
+    # A server-side apply keeps the keys of other field managers, so additional keys are no reason to write.
     return desired["kind"] in COMPARED_DATA and not desired["data"].items() <= (existing.get("data") or {}).items()
 
 
@@ -105,7 +105,7 @@ def _drop_unknown_fields(new: Any, old: Any) -> Any:
 
 
 def refreshes(applies: Iterable[Obj], observation: RunObservation) -> list[ConfigRefresh]:
-    """Return the refreshes of pods whose mounted ConfigMap is in `applies`, so that they read its new content."""
+    """Return a refresh for each orchestrator pod whose mounted ConfigMap is changed by `applies`."""
     existing = {(c["metadata"]["name"], attempt_of(c)) for c in observation.owned_children("ConfigMap")}
     changed = (c for c in applies if c["kind"] == "ConfigMap" and (c["metadata"]["name"], attempt_of(c)) in existing)
     return [
@@ -140,14 +140,15 @@ def active_workloads(observation: RunObservation) -> list[ObjectRef]:
 def workloads_to_delete_after_pause(observation: RunObservation) -> list[ObjectRef]:
     """Return the workloads of a suspended run that are not being deleted yet, the orchestrator's Job first.
 
-    The orchestrator saves the state of the run when it ends. If environments ended before, their groups would fail and
+    The orchestrator saves the state of the run when it ends. If environments ended first, their groups would fail and
     count as attempted, and the run would continue with other examples.
     """
     return _deletable(sorted(observation.pod_controllers(), key=lambda child: role_of(child) != "orchestrator"))
 
 
 def workloads_to_delete_after_finish(observation: RunObservation) -> list[ObjectRef]:
-    """Return the children to delete as soon as a run has finished: active workloads and the Secret with its tokens.
+    """Return the children to delete as soon as a run has finished: active workloads and the Secret with the run's
+    tokens.
 
     The orchestrator's finished Job is kept for its pod's log and termination message.
     """
@@ -215,16 +216,14 @@ class CompleteAttempts:
         return True
 
     def add(self, digest: bytes) -> None:
-        """Remember that an attempt with these inputs has no missing child."""
+        """Record that an attempt with these inputs has no missing child."""
         self._digests[digest] = None
         while len(self._digests) > self._size:
             self._digests.popitem(last=False)
 
 
 def place_children(observation: RunObservation, desired: Sequence[Obj]) -> list[Obj] | Problem:
-    """Add the placement to the children. Returns them, or the reason why the placement is unknown. Raises
-    PlacementConflict.
-    """
+    """Return the children with their placement, or the reason why it is unknown. Raises PlacementConflict."""
     kueue = observation.kueue
     if kueue is None:
         return list(desired)

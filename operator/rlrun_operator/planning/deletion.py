@@ -1,10 +1,10 @@
 """Deletion of an RLRun object.
 
 Kubernetes deletes the children by their owner references. While the run's finalizer delays the deletion, the operator
-writes the run's tombstone to the bucket, without which garbage collection deletes nothing. With artifactPolicy Delete
-the operator first deletes the files in S3, after the pods have terminated, because they could write again. Both steps
-have a deadline, so that an unreachable S3 does not block the deletion of a namespace. An annotation skips them. Files
-that are left then have no tombstone, so garbage collection keeps them.
+writes the run's tombstone to the bucket. Garbage collection keeps the files of runs without a tombstone. With
+artifactPolicy Delete, the operator first deletes the files in S3. It waits until the pods have terminated, because
+running pods could write again. Both steps have a deadline, so that an unreachable S3 does not block the deletion of a
+namespace. An annotation skips both steps. Without the tombstone, garbage collection keeps the remaining files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -65,7 +65,7 @@ def _plan_record(observation: RunObservation, settings: OperatorSettings, now: d
     status = _status(observation, message, now) if waited >= REPORTED_SECONDS else None
     tombstone = _tombstone(observation, settings, RunTombstone(artifact_policy=ArtifactPolicy.retain))
     return Plan(
-        # The policy may have been Delete a moment ago: Kubernetes would delete the objects that the run owns.
+        # If the policy was Delete until recently, the run still owns these objects, and Kubernetes would delete them.
         artifact_applies=_without_owners(observation.catalog.objects),
         tombstone=tombstone,
         status=status,

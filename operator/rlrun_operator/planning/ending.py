@@ -1,12 +1,12 @@
 """Ends and pauses of a run: completed, failed, stopped, suspended.
 
-Time of the next reconcile of a run that needs no pods. Terminating pods write a last checkpoint within their grace
-period. A reconcile lists the pods before it lists S3. If it finds no active pod, it therefore finds all files that the
-pods have written.
+Terminating pods write a last checkpoint within their grace period, so a run without active processes is reconciled
+until its pods have ended. A reconcile lists the pods before it lists S3. If it finds no active pod, it therefore finds
+all files that the pods have written.
 
-Selection of container logs to copy to S3, because Kubernetes deletes logs with the pod. The operator copies the logs of
-terminating pods while their log hold keeps them (`TerminatingPodLogs`), logs of other pods before it deletes the pods,
-and logs of crashed containers.
+Container logs are copied to S3, because Kubernetes deletes logs with the pod. The operator copies the logs of
+terminating pods while their log-hold sidecar is running (`TerminatingPodLogs`), logs of other pods before it deletes
+the pods, and logs of crashed containers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,13 +39,15 @@ from rlrun_operator.planning.status import apply_change, is_finished, long_ago, 
 from rlrun_operator.resources.platform import run_layout
 
 NODE_LOSS_MARGIN = timedelta(seconds=60)
-"""Time after a pod's grace period after which its node is considered lost."""
+"""Time that must pass after the end of a pod's grace period before the pod's node counts as lost."""
 S3_RETRY_SECONDS = 30.0
 """Seconds between two listings while S3 is unreachable."""
 
 
 def requeue_after_finish(observation: RunObservation, now: datetime, soon: float) -> float | None:
-    """Return the seconds until the next reconcile of an inactive run, or None if its artifacts are final."""
+    """Return the seconds until the next reconcile of an inactive run: `soon` while its pods may write, None once its
+    artifacts are final.
+    """
     if any(may_write(pod, now) for pod in observation.pods if pod.run_uid == observation.uid):
         return soon
     return S3_RETRY_SECONDS if observation.artifacts_problem is not None else None
@@ -99,8 +101,8 @@ def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> lis
 
 
 ACTIVE_PAUSE_SECONDS = 0.01
-"""Seconds between the reconciles of two active runs. A thousand at once would take seconds, and events would wait
-meanwhile.
+"""Seconds between the reconciles of two active runs. A thousand reconciles at once would take seconds, and events would
+wait meanwhile.
 """
 OLD_PAUSE_SECONDS = 0.1
 """Seconds between the reconciles of two runs that ended long ago. Each costs three requests and two S3 listings."""
@@ -219,7 +221,9 @@ def pause_change(
 
 
 def without_estimate(status: RLRunStatus) -> StatusFields:
-    """Return the status fields for a run that makes no steps: its progress without the time until the last step."""
+    """Return the status fields for a run that makes no steps: its progress without the estimated time until the last
+    step.
+    """
     progress = status.progress
     if progress is None or progress.eta_seconds is None:
         return {}
@@ -369,7 +373,7 @@ def attempt_end(status: RLRunStatus, now: datetime) -> StatusFields:
 
 
 def with_active_time(status: RLRunStatus, now: datetime) -> StatusFields:
-    """Return the total active time and GPU time, including the current attempt."""
+    """Return the status fields for ended attempts, active time and GPU time, including the current attempt."""
     active = int(seconds(status.attempt_start_time, now))
     gpus = (status.resolved.gpus if status.resolved else None) or 0
     return {

@@ -135,8 +135,8 @@ def _decision(
 def _build_workload(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> Obj | None:
-    """Return the Workload for the next attempt, or None while the spec or its references are invalid, or weights
-    missing.
+    """Return the Workload for the next attempt, or None while the spec or its references are invalid or the weights are
+    not cached.
     """
     if isinstance(parse_spec(observation.run), Problem):
         return None

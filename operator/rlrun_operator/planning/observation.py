@@ -1,8 +1,7 @@
 """Input of the planner: everything that a reconcile has read about a run, and the answer of its queue.
 
-Answer of a queue to a run: admitted, waiting or refused. A queue, such as the built-in one, gives one of these answers
-in every reconcile. The answer is in `RunObservation.admission`, and `planning/beginning.py` turns it
-into status and actions.
+In every reconcile the run's queue, such as the built-in one, gives one of three answers: admitted, waiting or refused.
+The answer is in `RunObservation.admission`, and `planning/beginning.py` converts it to status and actions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,7 +68,7 @@ class Waiting:
     """The run has no slot yet, or has lost it. The run is Queued and has no pods."""
 
     problem: Problem
-    """Reason for the wait. Must change rarely, because each change is a write of the status."""
+    """Reason for the wait. Must change rarely, because each change causes a write of the status."""
     queue: RunQueue
     """Value for `status.queue`, without `admitted_time`. `runs_ahead` is None if it is unknown."""
 
@@ -113,9 +112,9 @@ class RunObservation:
     """ReplicaSets, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
     pods: tuple[Pod, ...] = ()
     pod_events: Mapping[str, PodEvent] = field(default_factory=dict)
-    """Newest Event by uid of each pod that has a node but no container, and of each Job without its pods."""
+    """Newest Event of each pod that has a node but no container, and of each Job without its pods, by uid."""
     lost_nodes: frozenset[str] = frozenset()
-    """Nodes that evict pods of the run and cannot terminate them."""
+    """Names of lost nodes, which cannot terminate the evicted pods of the run."""
     catalog: ArtifactCatalog = field(default_factory=ArtifactCatalog)
     """Checkpoints and adapters of this run (matched by uid)."""
     artifacts_problem: Problem | None = None
@@ -150,7 +149,7 @@ class RunObservation:
     """
 
     priority: int = 0
-    """Value of the run's PriorityClass, if the queue needs it."""
+    """Value of the run's PriorityClass, or 0 if no queue needs the value."""
     admission: Admission | None = None
     """Answer of the queue. None if no queue applies to the run or it needs no slot."""
 

@@ -1,4 +1,4 @@
-"""Planner of a reconcile, and of status updates for steps that change only the progress of a run.
+"""Planner of reconciles, and of status updates after steps that change only the progress of a run.
 
 The plan depends only on the observation, the settings and the time.
 """

@@ -1,11 +1,11 @@
 """Crashes, startup failures and the outcome of an attempt, from its pods.
 
-Counter of restarts and crashes that survives the deletion of pods and restarts of the operator. Kubernetes deletes a
-pod's restart count with the pod. The run's status therefore records each existing pod with its counted restarts, and
-the counter adds the difference. Counts and records are written together, so that nothing is counted twice.
+Counts of restarts and crashes survive deletions of pods and restarts of the operator. Kubernetes deletes a pod's
+restart count with the pod. The run's status therefore records each existing pod with its counted restarts, and a
+reconcile counts only the difference. Counts and records are written together, so that nothing is counted twice.
 
-Duration of pods' startup failures, and their limits in the failure policy. Kubernetes has no timestamp for the first
-failed image pull, so the run's status records it per pod. The time restarts when a pod is replaced or its failure
+The failure policy limits the duration of startup failures. Kubernetes has no timestamp for the first failed image pull,
+so the run's status records the start of each pod's failure. The time restarts when a pod is replaced or its failure
 disappears.
 """
 
@@ -39,7 +39,7 @@ KILLED = 137
 
 @dataclass(frozen=True)
 class Crash:
-    """New crash of a container that was not caused by the cluster."""
+    """New crash of a container, not caused by the cluster."""
 
     role: str
     component: str
@@ -52,7 +52,7 @@ class Crash:
     pod: str = ""
     container: str = ""
     restarted: bool = False
-    """True if the container restarts, so that its log is the previous one."""
+    """True if the container restarts. The log of the crash is then the log of the previous instance."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ def record_startup_failures(
     now: datetime,
     events: Mapping[str, PodEvent] = NO_EVENTS,
 ) -> list[ComponentStatus]:
-    """Record the current startup failure of each pod in the components. `events` has the newest Event of a pod by the
-    pod's uid.
+    """Record the current startup failure of each pod in the components. `events` contains the newest Event of each pod
+    by uid.
     """
     uids = [(pod, pod.uid) for pod in pods]
     failures = {uid: found.startup_failure for pod, uid in uids if (found := diagnose_pod(pod, events.get(uid)))}

@@ -93,7 +93,7 @@ def repeated_end(pods: Sequence[Pod], wanted: Mapping[str, Mapping[str, int]], n
     for component, count in counts.items():
         own = sorted((p for p in pods if p.component == component), key=lambda p: p.created)
         ended = [p for p in own if p.is_refused_by_node]
-        # All pods of a component may end at the same time once.
+        # All pods of a component may end together once, which is not a repetition.
         row = REPEATED + count - 1
         if len(ended) < row or any(p.is_ready for p in own):
             continue
@@ -110,7 +110,8 @@ def repeated_end(pods: Sequence[Pod], wanted: Mapping[str, Mapping[str, int]], n
 def _words_of(pod: Pod) -> tuple[str, str]:
     """Return reason and message if the cluster ended the pod, else empty strings.
 
-    They are in the pod's status, or for a deleted pod in the condition DisruptionTarget."""
+    Both are in the pod's status or, for a deleted pod, in the condition DisruptionTarget.
+    """
     if pod.phase == "Failed" and pod.reason:
         return pod.reason, pod.message.strip()
     said = pod.condition("DisruptionTarget")
@@ -193,7 +194,7 @@ MEMORY_ADVICE = {
     "ca-bundle": "ask the platform team for larger runs.sidecarResources",
     "fetch-model": "ask the platform team for larger runs.fetcherResources",
 }
-"""Setting of the memory limit of each container."""
+"""Advice on how to raise the memory limit, by container."""
 STORAGE_ADVICE = {
     "trainer": "raise trainer.resources.limits.ephemeral-storage in the RLModel",
     "inference": "raise inference.resources.limits.ephemeral-storage in the RLModel",
@@ -212,7 +213,7 @@ class PodProblem:
     final: bool = False
     """True if a restart of the container would not help."""
     startup_failure: StartupFailureKind | None = None
-    """Kind of failure if the pod has not started. failurePolicy defines how long it is tolerated."""
+    """Kind of failure if the pod has not started. failurePolicy defines how long such a failure is tolerated."""
 
 
 def parse_final_status(message: str) -> RunStatus | None:
@@ -221,7 +222,7 @@ def parse_final_status(message: str) -> RunStatus | None:
 
 
 def parse_problem(message: str) -> Problem | None:
-    """Return the Problem in a termination message, directly or in a RunStatus, or None."""
+    """Return the Problem that a termination message contains, alone or within a RunStatus, or None."""
     status = _parse(_ProblemOfStatus, message)
     return _parse(Problem, message) if status is None else status.problem
 
@@ -372,7 +373,7 @@ def pod_problems(pods: list[Pod], events: Mapping[str, PodEvent] = NO_EVENTS) ->
 
 
 def _without_replaced(pods: list[Pod]) -> list[Pod]:
-    """Return the pods without terminating pods whose component has another pod."""
+    """Return `pods` except terminating pods whose component also has a pod that is not terminating."""
     staying = {p.component for p in pods if not p.is_leaving}
     return [p for p in pods if not p.is_leaving or p.component not in staying]
 
@@ -434,14 +435,15 @@ def explain_refused_pod(owner: Obj, event: PodEvent | None = None) -> Problem | 
         message = event.message.removeprefix("Error creating: ")
     if message is None:
         return None
-    # Remove the pod's name, which changes with each attempt: each write of the status causes a reconcile.
+    # Remove the pod's name, which changes with each attempt. Otherwise each attempt would cause a write of the status,
+    # and thus a reconcile.
     name = owner["metadata"]["name"]
     message = re.sub(rf'"{re.escape(name)}-[a-z0-9-]+"', f'"{name}-…"', message)
     return explain_refusal(f"The API server refused a pod of {describe_object(owner)}", message)
 
 
 def refused_replicas(owners: Iterable[Obj]) -> list[Problem]:
-    """Return why the API server refuses pods, for each owner whose status reports this."""
+    """Return why the API server refuses pods, for each owner whose status reports a refusal."""
     return [problem for owner in owners if (problem := explain_refused_pod(owner)) is not None]
 
 

@@ -1,11 +1,10 @@
 """Explanations of pods that do not start: unscheduled, without a container, or with a waiting container.
 
-Diagnosis of pods that have a node but no container yet, while the kubelet prepares volumes, network and images. The
-status of such a pod shows only ContainerCreating or PodInitializing. Failures are in its Events.
+While the kubelet prepares volumes, network and images, a pod has a node but no container. The status of such a pod
+shows only ContainerCreating or PodInitializing. Failures are in its Events.
 
-Explanation of unscheduled pods, from the scheduler's message. The message lists why each node cannot run the pod, and
-each reason needs a different action: lower requests do not help against a taint. Supports the messages of Kubernetes
-1.31 to 1.35.
+For an unscheduled pod, the scheduler's message lists why each node cannot run the pod. Each reason needs a different
+action: lower requests do not help against a taint. The messages of Kubernetes 1.31 to 1.35 are supported.
 """
 
 import re
@@ -25,7 +24,7 @@ from rlrun_operator.planning.observation import PodEvent
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of containers that are starting, or that wait for a volume, the pod's network or an earlier container."""
 CRASHING = "CrashLoopBackOff"
-"""Reasons that the container's last termination explains."""
+"""Reason of a container that waits for its next restart. The container's last termination contains the cause."""
 PULL_REASONS = frozenset(
     {
         "ErrImagePull",
@@ -83,7 +82,9 @@ class ContainerWait:
 
 
 def explain_wait(pod: Pod, status: Obj) -> ContainerWait | None:
-    """Return why the container waits, or None if it does not wait, only needs time, or has ended before."""
+    """Return why the container waits, or None if it does not wait, only needs time, or waits for a restart after a
+    crash.
+    """
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
     if reason in STARTING or reason == CRASHING:
@@ -109,7 +110,7 @@ def explain_wait(pod: Pod, status: Obj) -> ContainerWait | None:
 
 
 def _without_names(detail: str, image: str) -> str:
-    """Remove the image and addresses from the error of a pull, because users choose them."""
+    """Remove the image and addresses, which users choose, from the error of a pull."""
     words = detail.replace(f'"{image}"', "").split()
     return " ".join(word for word in words if "/" not in word or word == "i/o")
 
@@ -182,7 +183,7 @@ def explain_event(pod: Pod, event: PodEvent | None) -> Problem | None:
 UNSCHEDULABLE = frozenset({"Unschedulable", "SchedulerError"})
 GATED = "SchedulingGated"
 PREEMPTION = re.compile(r"(\.? no new claims to deallocate,)?\.? preemption: .*", re.DOTALL)
-"""Pattern of the second part of the message: why preempting other pods would not help."""
+"""Pattern of the part of the scheduler's message that explains why preempting other pods would not help."""
 TAINT = re.compile(r"untolerated taint(?:\(s\))?(?: \{(?P<key>[^:}=]+)[^}]*\})?")
 NODE_STATE = "node.kubernetes.io/"
 CORDONED = f"{NODE_STATE}unschedulable"

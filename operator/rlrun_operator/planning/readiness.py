@@ -33,8 +33,8 @@ def unreachable_problem(error: Problem | None, silent_seconds: float, shown: Con
     """Return the problem to report if the orchestrator does not respond to the operator, or None.
 
     `error` is the error of the last request. `shown` is the current condition: if it already reports the orchestrator
-    as unreachable, it keeps doing so until a response, because a restarted operator does not know when the outage
-    began.
+    as unreachable, the report is kept until the next response, because a restarted operator does not know when the
+    outage began.
     """
     if error is None:
         return None

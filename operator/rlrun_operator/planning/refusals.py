@@ -45,7 +45,7 @@ def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) ->
     plan = replace(plan, status=_with_reason(status, {None, Reason.STARTING, *replaced}, now))
     refused_for = seconds(transition_time(status, ConditionType.CHILDREN_APPLIED), now)
     pause = min(LONGEST_PAUSE_SECONDS, max(1.0, refused_for))
-    # A plan that deletes waits for events of the pods.
+    # After a refused deletion, no event of a pod causes the next reconcile.
     is_deletion = refusal.problem.message.startswith(REFUSED_DELETION)
     if status.phase is Phase.pending or is_deletion or plan.requeue_after is None:
         return replace(plan, requeue_after=pause)
@@ -68,7 +68,9 @@ def report_unread(run: Obj, error: ApiError, now: datetime) -> RLRunStatus:
 
 
 def report_no_tenant(observation: RunObservation, problem: Problem, now: datetime) -> Plan:
-    """Return the plan for a run in a namespace that is not a tenant: a condition, unless the run has finished."""
+    """Return the plan for a run in a namespace that is not a tenant. The plan only reports the problem, and leaves a
+    finished run unchanged.
+    """
     status = observation.status
     if status.phase is not None and status.phase.finished:
         return Plan(status=status)

@@ -33,9 +33,7 @@ def recorded_packages(status: RLRunStatus, spec: RLRunSpec) -> list[EnvironmentP
 
 
 def merged_packages(status: RLRunStatus, spec: RLRunSpec, report: RunStatus) -> list[EnvironmentPackage]:
-    """Return the recorded packages, with packages added that are reported for the first time. Records are never
-    replaced.
-    """
+    """Return the recorded packages, and packages that are reported for the first time. Records are never replaced."""
     known = {_key(package): package for package in (*report.environments, *recorded_packages(status, spec))}
     entries = dict.fromkeys((item.entry.package_id, item.entry.version) for item in environment_entries(spec))
     return [known[key] for key in entries if key in known]
@@ -61,8 +59,8 @@ def _key(package: EnvironmentPackage) -> PackageKey:
 
 
 MAX_KEPT = 16_384
-"""Maximum length of a configuration that is cached in parsed form. Users can change ConfigMaps; 128 of this size take
-60 MB.
+"""Maximum length of a configuration that is cached in parsed form. Users can change ConfigMaps; 128 configurations of
+this size take 60 MB.
 """
 MAX_CONFIG = 768 * 1024
 """Maximum length of a configuration that is parsed. It contains the spec, the model and all defaults."""

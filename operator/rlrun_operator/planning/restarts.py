@@ -1,26 +1,26 @@
 """Decisions about crashed, lost and refused pods: the failure policy, and what Kubernetes does not replace.
 
-Immediate replacement of an orchestrator that ended. A Job waits 10 s, 20 s, 40 s, ... before it replaces a failed or
-deleted pod, and the run does not train meanwhile. The operator therefore deletes a waiting Job, and the next reconcile
-recreates it. The Job's back-off still applies to orchestrators that end repeatedly or soon after their start, after an
-upgrade of the operator, whose pods might not be compatible with the attempt, and while the operator is down.
+Replacement of orchestrators: a Job waits 10 s, 20 s, 40 s, ... before it replaces a failed or deleted pod, and the run
+does not train meanwhile. The operator therefore deletes a waiting Job, and the next reconcile recreates it. The Job's
+back-off still applies to orchestrators that end repeatedly or soon after their start, and while the operator is down.
+It also applies after an upgrade of the operator, because new pods might not be compatible with the attempt.
 
-Removal of pods on lost nodes. Kubernetes evicts the pods of a node that does not report, but only the node's kubelet
-completes their deletion. (Pods on a healthy node can be evicted by a taint as well; there the kubelet ends them,
-however long that takes.) Until then, the orchestrator's Job creates no new pod, Services that publish unready pods
-route to the lost pod, and the next attempt waits for it. The operator therefore deletes the object itself some time
-after the grace period. The process may still run on a node that is only disconnected. It cannot change the run: the
-trainer obeys only the orchestrator that opened a session last, an orchestrator ignores what its predecessor writes
-after it has started, and the token of a deleted pod is no longer valid for S3 and the API server.
+Pods on lost nodes: Kubernetes evicts the pods of a node that does not report, but only the node's kubelet completes
+their deletion. (A taint can also evict pods from a healthy node. Its kubelet ends them, however long that takes.) Until
+the deletion is complete, the orchestrator's Job creates no new pod, Services that publish unready pods route to the
+lost pod, and the next attempt waits for it. The operator therefore deletes the pod object itself some time after the
+grace period. On a node that is only disconnected, the process may still run, but it cannot change the run: the trainer
+obeys only the orchestrator that opened a session last, a new orchestrator ignores all later writes of its predecessor,
+and the token of a deleted pod is no longer valid for S3 and the API server.
 
-Removal of pods in which an injected container keeps running after the run's process has ended. A pod ends only when all
-its containers have ended. An injected proxy that keeps running would prevent the replacement of a crashed orchestrator
-until the run's stall deadline. If the orchestrator has ended with a final status, no removal is needed, because the run
-and its pods end anyway.
+Pods in which an injected container outlives the run's process: a pod ends only when all its containers have ended. An
+injected proxy that keeps running would prevent the replacement of a crashed orchestrator until the run's stall
+deadline. The operator therefore deletes such pods. If the orchestrator has ended with a final status, no deletion is
+needed, because the run and its pods end anyway.
 
-End of an attempt whose pods the API server refuses, so that its other pods do not hold unused GPUs. The run retries
-with the back-off of restarts, and fails after `startDeadlineSeconds` of refusals. These attempts do not count toward
-`maxRestarts`, because quota may become available when another run ends.
+Refused pods: an attempt ends if the API server refuses its pods, so that its other pods do not occupy unused GPUs. The
+run retries with the back-off of restarts, and fails after `startDeadlineSeconds` of refusals. These attempts do not
+count toward `maxRestarts`, because quota may become available when another run ends.
 """
 
 from collections import Counter
@@ -204,7 +204,9 @@ def _final_problem(problem: Problem, when: str) -> Problem:
 
 
 STABLE_SECONDS = 60.0
-"""Age of a Job and running time of a process in seconds after which a termination is not part of a crash loop."""
+"""Minimum age of a Job, and minimum running time of its process, in seconds. A later termination is not part of a crash
+loop.
+"""
 ENDING_CONDITIONS = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
 
 
@@ -358,7 +360,7 @@ def _outlived_message(pod: Pod) -> str:
 
 
 HELD_SECONDS = 120.0
-"""Maximum seconds for which an attempt with refused pods keeps its other pods, longer than the restart of a webhook."""
+"""Maximum seconds for which an attempt with refused pods keeps its other pods. A webhook restarts in less time."""
 
 
 def end_refused_attempt(

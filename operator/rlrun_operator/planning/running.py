@@ -1,8 +1,8 @@
 """Attempts of a run: start, restart, deadlines, progress, and time of the next reconcile.
 
-Time of the next reconcile of a run with an attempt. Changes of its objects, pods and orchestrator status cause
-reconciles by themselves. Completed uploads and deadlines do not, so the run is reconciled periodically for them. A run
-whose pods do not start is reconciled less often the longer it waits.
+Changes of a run's objects, pods and orchestrator status cause reconciles by themselves. Completed uploads and deadlines
+do not, so a run with an attempt is also reconciled periodically. A run whose pods do not start is reconciled less often
+the longer it waits.
 """
 
 import math
@@ -146,8 +146,8 @@ def plan_restart(
 def restart_with_unreadable_configuration(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """End an attempt that has pods but no readable configuration, because a new configuration could differ from the
-    pods'.
+    """End an attempt that has pods but no readable configuration, because a new configuration could differ from that of
+    the pods.
     """
     attempt = status.attempt
     configs = observation.owned_children("ConfigMap", attempt=attempt)
@@ -220,7 +220,9 @@ def plan_waiting(
 
 
 def waiting_pause(status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime) -> float:
-    """Return the seconds until the next reconcile of an attempt that has not trained yet, which grow with its age."""
+    """Return the seconds until the next reconcile of an attempt that has not trained yet. They grow with the attempt's
+    age.
+    """
     waited = seconds(status.attempt_start_time, now)
     left = min(spec.start_deadline_seconds - waited, _active_seconds_left(status, spec, now))
     return max(settings.poll_seconds, min(WAITING_SECONDS, WAITING_SHARE * waited, left))
@@ -266,7 +268,9 @@ def _step_seconds_left(status: RLRunStatus, spec: RLRunSpec, now: datetime) -> f
 
 
 def _last_evaluation(status: RLRunStatus, spec: RLRunSpec) -> float:
-    """Return by how many seconds the evaluation after the last step may exceed one with the default rollout timeout."""
+    """Return the seconds by which the evaluation after the last step may exceed its duration with the default rollout
+    timeout.
+    """
     if spec.eval is None or status.progress is None or status.progress.step < spec.max_steps:
         return 0.0
     longest = max((entry.rollout_timeout_seconds for entry in spec.eval.env), default=DEFAULT_ROLLOUT_TIMEOUT)
@@ -298,9 +302,10 @@ def _not_started(limit: int, blocking: Problem | None) -> Problem:
 
 
 QUIET_SECONDS = 60.0
-"""Seconds (± 25 %) between two reconciles of a run in which nothing happens."""
+"""Seconds, plus or minus 25 %, between two reconciles of a run in which nothing happens."""
 UPLOAD_TIME = timedelta(minutes=5)
-"""Seconds after a step in which S3 is listed often for its checkpoint and adapter. Later reconciles find late uploads.
+"""Time after a step during which S3 is listed often to find the step's checkpoint and adapter. Later reconciles find
+late uploads.
 """
 
 

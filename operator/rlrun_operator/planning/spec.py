@@ -107,7 +107,7 @@ MAX_SPEC = 512 * 1024
 large.
 """
 MAX_KEPT = 8192
-"""Maximum length of a spec that is cached in parsed form. 2,048 of this size take at most 100 MB."""
+"""Maximum length of a spec that is cached in parsed form. 128 specs of this size take at most 7 MB."""
 ALL = "all-linear"
 """Value of an RLModel's targetModules that allows every name. The trainer refuses names that it cannot adapt."""
 
@@ -120,7 +120,7 @@ UNREADABLE = {
 }
 """Placeholders for fields that this version cannot read, if they are required or their default would end the run."""
 LAST_EVALUATION = {"eval", "maxSteps"}
-"""Fields that extend the stall deadline after the last step, which is unknown without them."""
+"""Fields that may extend the stall deadline after the last step. Without them, that deadline is unknown."""
 
 
 def parse_spec(run: Obj) -> RLRunSpec | Problem:
@@ -200,8 +200,8 @@ def resolve_references(
 ) -> tuple[RLModelSpec, ArtifactRef | None] | Problem:
     """Return the model, and the checkpoint to start from, or the first problem found.
 
-    A run with a checkpoint of its own continues from that one. Its start checkpoint, which retention no longer keeps
-    for it (`needs_start_checkpoint`), is then omitted if it cannot be used.
+    A run that has saved a checkpoint continues from that checkpoint. Retention then no longer keeps the run's start
+    checkpoint (`needs_start_checkpoint`), which is omitted if it cannot be used.
     """
     problem = check_namespace(observation.namespace)
     if problem:
@@ -249,8 +249,8 @@ def check_namespace(namespace: str) -> Problem | None:
 
 def check_sampling(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     """Return a problem if the overrides of an environment and the run's sampling section together violate a rule of
-    that section, or leave no tokens for a prompt. The API server checks these rules for the section itself; its schemas
-    have no rules in list items.
+    that section, or leave no tokens for a prompt. The API server checks these rules only for the section itself,
+    because the schemas have no rules for list items.
     """
     for overrides in _sampling_overrides(spec):
         sampling, paths = spec.sampling, dict.fromkeys(Sampling.model_fields, "spec.sampling")

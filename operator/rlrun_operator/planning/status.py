@@ -1,7 +1,7 @@
-"""Changes and readers of a run's status, and the Events for its changes.
+"""Functions that read and change a run's status, and the Events for the changes.
 
-Readers of a run's stored status: validated as a whole, or only single fields. Parsing a whole status takes 0.2 ms of
-CPU time, and a list of all runs contains thousands of finished runs.
+A stored status is either validated completely or read field by field. Parsing a complete status takes 0.2 ms of CPU
+time, and a list of all runs contains thousands of finished runs.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -59,7 +59,7 @@ def changed_condition(old: Condition | None, new: ConditionChange, generation: i
 
 
 def reason_fields(problem: Problem | None) -> StatusFields:
-    """Return the fields with the reason for the run's phase."""
+    """Return the status fields `reason` and `message`, both None if there is no problem."""
     message = shorten(problem.message) if problem and problem.message else None
     return {"reason": problem.reason if problem else None, "message": message}
 
@@ -85,7 +85,7 @@ TIMES = frozenset({"startTime", "attemptStartTime", "nextRestartTime", "refusedS
 DECISIVE = TIMES | {"phase", "attempt", "conditions", "queue"}
 """Fields of the status without which a run would start again, end, or release its slot in the queue."""
 LATELY = timedelta(hours=1)
-"""Time after its end in which a run may have pods or files that are not cleaned up yet."""
+"""Time after the end of a run during which pods or files of the run may not be cleaned up yet."""
 PHASES = {phase.value: phase for phase in Phase}
 
 

@@ -1,4 +1,6 @@
-"""Environments: one ReplicaSet and Service each. Only these pods run user code, and they have no credentials."""
+"""Environments: one ReplicaSet and Service each. Only the pods of environments run user code, and they have no
+credentials.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -136,7 +136,7 @@ def _policy(
     ingress: list[Obj] | None,
     egress: list[Obj] | None = None,
 ) -> Obj:
-    """Return a policy for the pods of some roles."""
+    """Return a policy for the pods of `roles`."""
     of_roles = {"key": ROLE_LABEL, "operator": "In", "values": [role.value for role in roles]}
     pods = {"matchLabels": identity.selector(), "matchExpressions": [of_roles]}
     return build_policy(identity.metadata(name), pods, ingress, egress)
@@ -144,7 +144,7 @@ def _policy(
 
 def _dns_rule(servers: ClusterDns) -> Obj:
     """Return the egress rule for DNS servers. It always has a destination, because a rule without destinations allows
-    all.
+    all connections.
     """
     pods = {
         "namespaceSelector": {"matchLabels": dict(servers.namespace_labels)},

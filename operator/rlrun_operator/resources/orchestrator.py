@@ -38,7 +38,8 @@ SPOOL = "/var/spool/rlrun"
 """Folder for objects that wait for upload while S3 is unreachable."""
 SPOOL_BYTES = 2**30
 SPOOL_SIZE_LIMIT = "1280Mi"
-"""Size limit of the volume. It is above the orchestrator's own limit, because Kubernetes evicts a pod that exceeds it.
+"""Size limit of the spool volume. It is above SPOOL_BYTES, the orchestrator's own limit, because Kubernetes evicts a
+pod whose volume exceeds its size limit.
 """
 PROCESS_MARGIN = 20
 """Seconds of the grace period after RLRUN_STOP_DEADLINE, reserved for closing servers and connections."""

@@ -29,7 +29,7 @@ from rlrun_operator.resources.environment import environment_entries
 REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 CREDENTIAL_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN")
 LARGE_CONFIG = 64 * 1024
-"""Length above which a configuration is not indented, which would make it several times as long."""
+"""Length above which a configuration is not indented, because indentation would make it several times as long."""
 
 
 def service_account(identity: OwnerIdentity) -> Obj:
@@ -52,7 +52,7 @@ def s3_variables(settings: OperatorSettings, source: Mapping[str, str]) -> dict[
 
 
 def secret(identity: OwnerIdentity, name: str, variables: Mapping[str, str]) -> Obj:
-    """Return a Secret of a run or a serving pool with these variables, which hold tokens or keys."""
+    """Return a Secret of a run or a serving pool with these variables, which contain tokens or keys."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -81,7 +81,7 @@ def config_map(identity: RunIdentity, resolved: ResolvedRun, signature: str) -> 
 
 
 def config_indent(size: int) -> int | None:
-    """Return the indentation of a configuration of this size."""
+    """Return the indentation of a configuration of this size, or None if it is not indented."""
     return 1 if size <= LARGE_CONFIG else None
 
 

@@ -95,7 +95,7 @@ def trainer(
             # A restarted engine loads again each policy that a turn of the run may use.
             "RLRUN_KEEP_POLICIES": str(max(LEAST_POLICIES, resolved.spec.policies_in_use)),
             "HF_HUB_OFFLINE": "1",
-            # All layers' weights would cross the network between nodes twice a step.
+            # Otherwise, all layers' weights would cross the network between nodes twice a step.
             **({"RLRUN_SHARD_SIZE": str(shape.shard_size or shape.gpus)} if shape.shard_size or together else {}),
             **cache_env(),
             **client.env,

@@ -2,8 +2,8 @@
 
 The claim is in the namespace of runs and serving pools, because pods can only mount claims in their own namespace, and
 two PersistentVolumes for one CSI volume are not supported on the same node (kubernetes/kubernetes#132921). A namespace
-can therefore only modify the files of its own pods. The Job records what the claim contains. Its pods replace one
-another, continue an interrupted download, and verify a complete one in seconds.
+can therefore only modify the files of its own pods. The Job records what the claim contains. A replacement pod of the
+Job continues an interrupted download, and verifies a complete one in seconds.
 """
 
 from dataclasses import dataclass
@@ -179,7 +179,7 @@ def _claim(identity: CacheIdentity, model: RLModelSpec) -> Obj:
 
 def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec, storage_key: bytes) -> Obj:
     client = fetcher_client(model.source, StorageAccess(settings, storage_key, identity.namespace, identity.name))
-    # If both set a variable, the trainer's value is used.
+    # If inference and trainer set the same variable, the trainer's value is used.
     env = [*model.inference.env, *model.trainer.env]
     template = pod_template(
         identity,

@@ -6,9 +6,9 @@
 | open | none | half-open with the first call after the pause |
 | half-open | only that call, the probe | closed if the service responds, otherwise open with a pause twice as long |
 
-A slow failure opens the circuit breaker immediately, because each further failure would block its caller as long.
-Results of calls that started before the last change of state are ignored: eight calls that fail together count as one
-failure.
+A slow failure opens the circuit breaker immediately, because each further failure would block its caller for as long as
+the first. Results of calls that started before the last change of state are ignored, so eight calls that fail together
+open the circuit breaker only once.
 """
 
 import random
@@ -87,7 +87,7 @@ class CircuitBreaker:
         return Permit(now, self._changes)
 
     def record_success(self, permit: Permit) -> None:
-        """Record that the service answered the call."""
+        """Record that the service responded to the call."""
         if not self._counts(permit):
             return
         self._failures = 0
@@ -96,7 +96,7 @@ class CircuitBreaker:
             self._change(BreakerState.CLOSED)
 
     def record_failure(self, permit: Permit) -> None:
-        """Record that the service did not answer the call."""
+        """Record that the service did not respond to the call."""
         if not self._counts(permit):
             return
         self._failures += 1

@@ -1,8 +1,8 @@
 """Thread in which kopf runs, with an event loop of its own.
 
 When kopf stops, it cancels all tasks that were started in its event loop after kopf. In the main thread of a process it
-would also replace the signal handlers. kopf stops when the API server answers a watch with an error, for example status
-410.
+would also replace the signal handlers. kopf stops when the API server responds to a watch with an error, for example
+status 410.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ LONGEST_PAUSE = 30.0
 PROVEN_SECONDS = 60.0
 """Seconds for which kopf must have run to be restarted without a long pause."""
 STOP_SECONDS = 2.0
-"""Seconds for kopf to stop by itself, and for its event loop to stop afterwards."""
+"""Maximum seconds to wait for kopf to stop by itself, and then again for its event loop to stop."""
 
 
 P = ParamSpec("P")

@@ -57,10 +57,11 @@ class LeaderElection:
         self._renewed_at = -math.inf
 
     def is_held(self) -> bool:
-        """Return whether the renewal deadline has not passed. Can be called from any thread.
+        """Return whether this process holds the Lease and its renewal deadline has not passed. Can be called from any
+        thread.
 
-        The deadline is long before another process takes over. It is checked against the clock, because the event loop
-        may be blocked.
+        The deadline passes long before another process can take over. It is checked against the clock, because the
+        event loop may be blocked.
         """
         return self._clock() < self._renewed_at + self._renew_deadline
 

@@ -28,7 +28,7 @@ class KeyInvalid(Exception):
 
 
 async def ensure_key(cluster: AsyncKubeClient, namespace: str, name: str) -> bytes:
-    """Return the key in the Secret, and create the Secret if it does not exist. Raises ApiError, KeyInvalid."""
+    """Return the key in the Secret, and create the Secret if it does not exist. Raises ApiError or KeyInvalid."""
     existing = await cluster.get(SECRET, namespace, name)
     if existing is None:
         # Use text without white space, because programs read the Secret from variables or files.

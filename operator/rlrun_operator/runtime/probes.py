@@ -23,7 +23,7 @@ class EventLoopWatchdog:
             await asyncio.sleep(1)
 
     def is_alive(self) -> bool:
-        """Return whether the event loop ran within the limit."""
+        """Return whether the event loop has run within the last `limit` seconds."""
         return time.monotonic() - self._last < self._limit
 
 

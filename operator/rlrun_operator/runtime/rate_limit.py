@@ -56,7 +56,7 @@ class FairRateLimit:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def wait(self, tenant: str) -> bool:
-        """Wait for the tenant's turn. Returns whether the call had to wait."""
+        """Wait until the tenant's request may start. Returns whether it had to wait."""
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         is_behind = turn.locked()
         async with turn:

@@ -42,9 +42,10 @@ class CertificateMissing(Exception):
 
 
 async def ensure_authority(cluster: AsyncKubeClient, settings: OperatorSettings, now: datetime) -> str:
-    """Return the CA certificates in PEM for rlrun-server's certificate, or an empty string for the CAs of the image.
+    """Return the CA certificates in PEM that verify rlrun-server's certificate. If empty, pods use the CAs of their
+    image.
 
-    Creates or renews the Secret if the settings allow it. Raises ApiError, CertificateMissing.
+    Creates or renews the Secret if the settings allow it. Raises ApiError or CertificateMissing.
     """
     wanted = settings.storage_server_certificate
     if wanted is None:
@@ -76,7 +77,9 @@ async def follow_authority(
     begun: str,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Wait until the authority in the Secret differs from `begun`, with which this process started."""
+    """Wait until the authority in the Secret differs from `begun`, with which this process started. Waits forever if
+    the settings name no Secret.
+    """
     wanted = settings.storage_server_certificate
     while wanted is None:
         await sleep(LOOK_SECONDS)

@@ -5,11 +5,11 @@ A key is in the queue at most once and is processed by one worker at a time: a k
 again afterwards. A failed key is retried with exponential back-off. A key can be scheduled for a later time; the
 earliest time takes precedence.
 
-Workers serve the namespaces round-robin, so that a namespace with a thousand keys delays a key of another one by one
-reconcile, not by a thousand. Keys of a namespace are processed in order of arrival, to which the priority adds seconds:
-a crash comes before the progress of a thousand runs, and no key starves. A key queued for progress only is upgraded
-when it is queued for another reason. A namespace has at most `namespace_limit` workers at a time, so that reconciles
-that hang, for example in a slow webhook, do not block other namespaces.
+Workers serve the namespaces round-robin, so that a namespace with a thousand keys delays a key of another namespace by
+one reconcile, not by a thousand. Keys of a namespace are processed in order of arrival, to which the priority adds
+seconds: a crash comes before the progress of a thousand runs, and no key starves. A key queued for progress only is
+upgraded when it is queued for another reason. A namespace has at most `namespace_limit` workers at a time, so that
+reconciles that hang, for example in a slow webhook, do not block other namespaces.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class WorkQueue(Generic[K]):
             self._enqueue(key, since)
 
     def add_after(self, key: K, seconds: float, priority: Priority = Priority.EVENT) -> None:
-        """Schedule the key in `seconds`, unless it is already scheduled for an earlier time. The key keeps the higher
+        """Queue the key after `seconds`, unless it is already scheduled for an earlier time. The key keeps the higher
         of its old and new priority.
         """
         if seconds <= 0:
@@ -181,7 +181,7 @@ class WorkQueue(Generic[K]):
             self._timer.cancel()
 
     def _add(self, key: K, since: float) -> None:
-        """Queue the key with the arrival `since`, or the time for which it was scheduled."""
+        """Queue the key with the earlier of `since` and the arrival time for which it was scheduled."""
         self._progress.discard(key)
         _, scheduled = self._due.pop(key, (since, since))
         self._enqueue(key, min(since, scheduled))

@@ -3,9 +3,9 @@
 S3 sends no events. A listing is reused while no upload is due, the run's attempt, pods and reports have not changed,
 and the listing is younger than `artifactSweepSeconds`. After `forget`, the next reconcile lists S3.
 
-A run that has too many files is listed again after `artifactSweepSeconds`. If a listing exceeded its time, the run is
-listed again after SLOW_SECONDS, because S3 may have been slow. Nothing that the run does leads to an earlier listing,
-because each takes up to 20 seconds of a thread.
+A run that has too many files is listed again after `artifactSweepSeconds`. If a listing exceeded its time limit, the
+run is listed again after SLOW_SECONDS, because S3 may have been slow. Nothing that the run does leads to an earlier
+listing, because each listing occupies a thread for up to 20 seconds.
 """
 
 import random
@@ -30,8 +30,8 @@ from rlrun_operator.storage.artifact_store import ArtifactStore, ReadyArtifact, 
 from rlrun_operator.storage.store_call import CallTooLong
 
 SLOW_SECONDS = 60.0
-"""Seconds before a run is listed again whose listing exceeded its time. A run that has ended waits for its last listing
-for 120 seconds.
+"""Seconds until a run whose listing exceeded its time limit is listed again. Shorter than the 120 seconds for which an
+ended run waits for its last listing.
 """
 
 
@@ -104,7 +104,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Failed:
-    """Listing that failed because of the number of the run's files, or exceeded its time."""
+    """Listing that failed because of the number of the run's files, or exceeded its time limit."""
 
     uid: str
     problem: Problem
@@ -137,8 +137,8 @@ class ArtifactListings:
         self._written.pop(key, None)
 
     async def list(self, request: ListingRequest, *, is_fresh: bool = False) -> ArtifactListing:
-        """Return the folders of the run, from S3 or from the last listing. `is_fresh` lists S3, unless a listing of the
-        run just failed.
+        """Return the folders of the run, from S3 or from the last listing. If `is_fresh`, S3 is listed unless a listing
+        of the run just failed.
         """
         failed = self._failed.get(request.key)
         if failed is not None and failed.uid == request.run["metadata"]["uid"] and self._clock() < failed.until:
@@ -172,7 +172,7 @@ class ArtifactListings:
         until = now + seconds * self._spread()
         message = f"{error}. The operator lists the run's artifacts again after about {seconds:.0f} s."
         problem = Problem(reason=error.reason, message=message)
-        # Deleted runs have no other event that removes their failures.
+        # No other event removes the failures of deleted runs.
         self._failed = {key: failed for key, failed in self._failed.items() if now < failed.until}
         self._failed[request.key] = _Failed(request.run["metadata"]["uid"], problem, until)
         return ArtifactListing(problem=problem)

@@ -1,7 +1,7 @@
 """S3 access of the operator: boto3 in a bounded thread pool, with time limits, circuit breakers and cached checks.
 
-Callers do not wait long if S3 does not respond: a call ends after seconds without a response, and then the circuit
-breaker of the endpoint makes later calls fail immediately, except for one probe after each pause.
+Callers do not wait long if S3 does not respond: a call ends after a few seconds without a response. The endpoint's
+circuit breaker then makes later calls fail immediately, except for one probe after each pause.
 """
 
 import asyncio
@@ -79,7 +79,8 @@ NAME_CHARACTERS = 200
 LARGEST_REWARD = 1e300
 MAX_OBJECTS = 200_000
 """Maximum number of objects in a run's folder of checkpoints, and in its folder of adapters. 10,000 checkpoints of 16
-files stay below. A listing of as many takes 30 to 100 MiB, and more pages than 20 s allow on a slow node.
+files are below this limit. A listing of 200,000 objects takes 30 to 100 MiB, and on a slow node more than the permitted
+20 s.
 """
 MAX_ARTIFACT_OBJECTS = 2 * MAX_FILES
 """Maximum number of objects in the folder of one artifact. An interrupted upload may leave a second object per file."""
@@ -98,7 +99,7 @@ class CircuitOpen(Unreachable):
 
 
 class TooManyObjects(StoreError):
-    """A folder contains more objects than the operator lists."""
+    """Raised if a folder contains more objects than the operator lists."""
 
     reason = Reason.S3_TOO_MANY_OBJECTS
 
@@ -197,7 +198,7 @@ class ArtifactStore:
     async def verify(self, variables: Mapping[str, str], uri: str, digest: str = "") -> str | Problem:
         """Return the digest of an artifact's manifest, or why the artifact is incomplete or its digest is not `digest`.
 
-        Raises ValueError for an invalid URI.
+        An empty `digest` is not compared. Raises ValueError for an invalid URI.
         """
         return await self._call(variables, lambda store: _verify(store, S3Uri.parse(uri), digest))
 
@@ -344,7 +345,7 @@ def _add_usage(store: Store, uri: S3Uri, records: Sequence[UsageRecord]) -> None
 
 
 def outcome_of(error: BaseException, *, is_answered: bool) -> CallOutcome:
-    """Return the outcome of a call that ended with `error`. `is_answered` means that S3 responded to one of its
+    """Return the outcome of a call that ended with `error`. `is_answered` means that S3 responded to one of the call's
     requests.
     """
     if isinstance(error, StoreTimeout | BodyInterrupted):
@@ -368,7 +369,7 @@ def _list(store: Store, layout: RunLayout, ready: ReadyArtifacts) -> list[Observ
     artifacts = []
     for folder, kind in FOLDER_KINDS.items():
         folder_uri = layout.root / folder
-        # Only sizes are kept of the files, because a trainer may write as many as the limit allows.
+        # Keep only the sizes of the files, because a trainer may write as many files as the limit allows.
         folders: dict[str, dict[str, int]] = defaultdict(dict)
         written: dict[str, datetime] = {}
         # One listing for all folders, instead of one request per checkpoint and reconcile.

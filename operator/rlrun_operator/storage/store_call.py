@@ -1,7 +1,7 @@
 """Call to S3 in a thread: how long the caller waits, and which requests the thread may send.
 
 The caller waits while S3 responds, because a listing of many pages may take long. A thread cannot be cancelled, so the
-call is checked before each request, including botocore's retries, and after the caller has left no further request
+call is checked before each request, including botocore's retries. Once the caller no longer waits, no further request
 is sent. Writes also need the Lease, because a late deletion could remove files of the operator that has taken over.
 """
 
@@ -15,7 +15,7 @@ from rlrun.storage.store import RequestLimits, Unreachable
 from rlrun_operator.runtime.leader_election import LeaseLost
 
 REQUEST_LIMITS = RequestLimits(connect_seconds=2.0, read_seconds=3.0, tries=2)
-"""Limits of one request. A hanging thread ends a few seconds after its caller has left."""
+"""Limits of one request. A hanging thread ends a few seconds after its caller has stopped waiting."""
 READING_METHODS = frozenset({"GET", "HEAD"})
 
 
@@ -30,7 +30,7 @@ class CallLimits:
     the next call.
     """
     upload_bytes_per_second: float = 1024.0**2
-    """Minimum rate of an upload that the caller waits for."""
+    """Minimum rate of an upload. The caller does not wait for a slower upload."""
 
     def silence_of_upload(self, size: int) -> float:
         """Return the allowed seconds without a response for a request with a body of `size` bytes."""
@@ -138,7 +138,7 @@ class CurrentCall(threading.local):
     call: StoreCall | None = None
 
     def before_request(self, method: str) -> None:
-        """Check a request of this thread. Raises CallEnded, LeaseLost."""
+        """Check a request of this thread. Raises CallEnded or LeaseLost."""
         if self.call is not None:
             self.call.before_request(method)
 

@@ -37,7 +37,7 @@ class UsageLog:
         await done
 
     async def _write(self, variables: Mapping[str, str]) -> None:
-        """Write all pending records, also those of other callers."""
+        """Write all pending records, including those of other callers."""
         batch, self._waiting = self._waiting, []
         try:
             together = [record for records, _ in batch for record in records]

@@ -1,4 +1,4 @@
-"""Check of the pods of an RLModel by the API server, before a run needs them."""
+"""Check of an RLModel's pods by the API server before a run needs them."""
 
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
@@ -20,7 +20,7 @@ from rlrun_operator.resources.platform import resolve
 UNASKED = ("exceeded quota", "cannot create resource", "does not support dry run")
 """Parts of error messages that are not about the pod: quota and permissions in the operator's namespace, webhooks."""
 OF_NAMESPACE = ("usage per ", "limit to request ratio per ", "violates PodSecurity")
-"""Parts of error messages about the LimitRange or Pod Security level of the operator's namespace, which differ from
+"""Parts of error messages about the LimitRange or Pod Security level of the operator's namespace, which may differ from
 those of runs' namespaces.
 """
 
@@ -28,15 +28,15 @@ those of runs' namespaces.
 class ModelPodCheck:
     """Dry run of trainer and engine pods in the operator's namespace.
 
-    The pods of a model's generation are checked until the API server accepts them. Refused pods are checked again,
-    because a missing object such as a RuntimeClass may be created later. Accepted pods are not checked again, because
-    settings change only with a restart of the operator.
+    Each generation of a model is checked until the API server accepts its pods. Refused pods are checked again, because
+    a missing object such as a RuntimeClass may be created later. Accepted pods are not checked again, because settings
+    change only with a restart of the operator.
     """
 
     def __init__(self, settings: OperatorSettings) -> None:
         self._settings = settings
         self._accepted: dict[str, int] = {}
-        """Accepted generation by the uid of the model."""
+        """Accepted generation by uid of the model."""
 
     async def check(self, cluster: AsyncKubeClient, model: Obj) -> ConditionChange | None:
         """Check the model's pods. Returns the condition, or None if the model is invalid or its pods were accepted

@@ -37,7 +37,7 @@ CONDITIONS = (
 
 @dataclass(frozen=True)
 class CacheStates:
-    """Number of namespaces whose cache of the same weights is filled, downloading or failed."""
+    """Numbers of namespaces in which the cache of certain weights is filled, downloading or failed."""
 
     filled: int = 0
     downloading: int = 0
@@ -62,8 +62,8 @@ async def write_model_statuses(
         cluster: Client of the API server.
         now: Time of the transitions.
         all_runs: Runs of all namespaces. If None, they are listed first.
-        caches: States of the caches of weights by claim name. If None, they are unknown, and the conditions are kept.
-        pods: Check of the pods of models. If None, pods are not checked.
+        caches: States of the weights caches by claim name. If None, models keep their conditions about caches.
+        pods: Check of the models' pods. If None, pods are not checked.
         counts_caches: Whether models get a condition with the number of their caches.
     """
     try:
@@ -89,7 +89,7 @@ async def write_model_statuses(
 
 
 async def _check_pods(cluster: AsyncKubeClient, pods: ModelPodCheck, model: Obj) -> ConditionChange | None:
-    """Return the condition from the API server's check, or from the error if the operator cannot build the pods."""
+    """Return the condition that reports the API server's check, or the error if the operator cannot build the pods."""
     try:
         return await pods.check(cluster, model)
     except Exception as error:
@@ -122,7 +122,7 @@ def model_status(
         model: The RLModel.
         runs: Number of runs that use the model.
         now: Time of the transitions.
-        caches: States of the caches of weights, by the name of their claims. None if they could not be read.
+        caches: States of the weights caches by claim name. None if the caches could not be read.
         pods: Result of the pod check. If None, the previous result is kept.
         counts_caches: If False, the condition about the caches is omitted.
     """
@@ -153,7 +153,9 @@ def model_status(
 
 
 def _cache_condition(name: str, states: CacheStates) -> ConditionChange:
-    """Return the condition of a model with a cache. It names no namespaces, because all users can read RLModels."""
+    """Return the condition of a model with a cache. The condition names no namespaces, because all users can read
+    RLModels.
+    """
     kind = ConditionType.WEIGHTS_CACHED
     selector = f"rlrun.dev/weights={name}"
     if states.failed:
@@ -171,7 +173,7 @@ def _cache_condition(name: str, states: CacheStates) -> ConditionChange:
 
 
 def _warnings(model: RLModelSpec, *, was_warned: bool) -> list[ConditionChange]:
-    """Return the change of the condition about credentials in clear text, which is absent until the first warning."""
+    """Return the change of the condition about credentials in clear text. The list is empty until the first warning."""
     credentials = clear_text_credentials(model)
     if not credentials:
         return [ConditionChange(ConditionType.WARNINGS, False, Reason.NO_WARNINGS)] if was_warned else []

@@ -1,4 +1,4 @@
-"""Counting of weights caches per namespace, and deletion of unused ones."""
+"""Counts of weights caches by state, and deletion of unused caches."""
 
 import logging
 from collections import Counter, defaultdict
@@ -35,7 +35,8 @@ async def sweep_caches(
     namespaces: Sequence[str | None] = (None,),
     tenancy_problem: TenancyProblem = no_problem,
 ) -> Mapping[str, CacheStates] | None:
-    """Delete caches that no RLModel, unfinished run or serving pool uses. Returns the states of the other caches.
+    """Delete weights caches that no RLModel, unfinished run or serving pool uses. Returns the states of the other
+    caches.
 
     `runs` are all runs in `namespaces`. None in `namespaces` means all namespaces. Returns None if the caches could not
     be read.

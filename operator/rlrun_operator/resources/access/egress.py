@@ -12,7 +12,7 @@ from rlrun_operator.config.settings import EgressSettings
 from rlrun_operator.resources.base.naming import RunIdentity
 
 KEY = "key"
-"""Key in the Secret that signs grants. The proxy accepts grants signed with any key in the Secret."""
+"""Entry of the Secret with the key that signs grants. The proxy accepts grants signed with the key in any entry."""
 LIFETIME = timedelta(days=30)
 """Time from the start of an attempt until its grants expire."""
 PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")

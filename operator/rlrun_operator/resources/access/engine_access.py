@@ -29,16 +29,16 @@ VOLUME_SIZE = "1Mi"
 PROBE_PATHS = ("/health", "/metrics")
 """Paths for probes and Prometheus, which require no token."""
 SHARED_PROBE_PATHS = ("/health",)
-"""Paths of a shared pool's engine that require no token. Its metrics have the names of all runs' policies."""
+"""Paths of a shared pool's engine that require no token. The engine's metrics contain the policy names of all runs."""
 USER_PATHS = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses")
 """Paths of a serving pool that users call with their key: the OpenAI API. All other paths are for the sidecar."""
 MODULE_PATH = "PYTHONPATH"
 ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
 """Variable of vLLM's own API key, which vLLM also requires below `/v1`."""
 ORDER_FILE_VARIABLE = "RLRUN_POOL_ORDER_FILE"
-"""Variable with the path of the file with the runs of a shared pool (`rlrun.protocol.shared_pool`)."""
+"""Variable with the path of the file that lists the runs of a shared pool (`rlrun.protocol.shared_pool`)."""
 MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
-"""Variable with the number of adapters that a shared pool's engine has in one batch."""
+"""Variable with the maximum number of adapters in one batch of a shared pool's engine."""
 OTHER_SERVER_VARIABLE = "VLLM_USE_RUST_FRONTEND"
 """Variable that selects a server of vLLM that does not support middleware."""
 RESERVED = frozenset(
@@ -93,8 +93,8 @@ def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Ob
 
 
 def shared_engine_with_access(engine: Obj, secret: str, order_file: str, max_loras: int) -> Obj:
-    """Return the engine of a shared pool, which accepts the tokens of the runs in `order_file`, and for the sidecar's
-    paths the pool's token in `secret`.
+    """Return the engine of a shared pool. It accepts the tokens of the runs in `order_file` and, on the sidecar's
+    paths, the pool's token in `secret`.
     """
     # vLLM accepts a single key, but each run has its own token.
     engine = {**engine, "env": [entry for entry in engine["env"] if entry["name"] != ENGINE_KEY_VARIABLE]}

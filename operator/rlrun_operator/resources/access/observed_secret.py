@@ -23,7 +23,7 @@ class ObservedSecret:
 
     @classmethod
     def by_name(cls, secrets: Iterable[Obj | None]) -> "dict[str, ObservedSecret]":
-        """Return the facts of Secrets by name. None in `secrets` stands for a Secret that does not exist."""
+        """Return the facts of Secrets by name. None in `secrets`, for a Secret that does not exist, is skipped."""
         return {secret["metadata"]["name"]: cls._of(secret) for secret in secrets if secret is not None}
 
     @classmethod
@@ -39,7 +39,7 @@ class ObservedSecret:
 
 
 def decode_secret(secret: Obj) -> dict[str, str]:
-    """Decode a Secret's data. Binary values are omitted."""
+    """Decode a Secret's data. Whitespace around values is removed, and binary values are omitted."""
     decoded = {}
     for key, value in (secret.get("data") or {}).items():
         try:

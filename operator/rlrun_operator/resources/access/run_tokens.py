@@ -7,7 +7,9 @@ from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE, TOKEN_VARIABLE
 
 
 def key_secret_name(lease_name: str) -> str:
-    """Return the name of the Secret with the key of run tokens, which is in the namespace of the operator's Lease."""
+    """Return the name of the Secret with the key for run tokens. The Secret is in the namespace of the operator's
+    Lease.
+    """
     return f"{lease_name}-run-tokens"
 
 
@@ -27,7 +29,7 @@ def pool_token(key: bytes, namespace: str, pool: str) -> str:
 
 
 def shared_pool_token(key: bytes, namespace: str, pool: str) -> str:
-    """Return the token of a shared pool, with which the operator sends its order and the sidecar calls the engine."""
+    """Return the token with which the operator sends a PoolOrder to a shared pool and the sidecar calls the engine."""
     return _derive(key, f"shared-pools/{namespace}/{pool}")
 
 

@@ -1,4 +1,4 @@
-"""S3 access of the pods of runs and serving pools: a token for rlrun-server, and a grant signed by the operator.
+"""S3 access for pods of runs and serving pools: a token for rlrun-server, and a grant signed by the operator.
 
 Pods have no S3 credentials (see `rlrun.protocol.storage_access`).
 """
@@ -32,7 +32,7 @@ TOKEN_SECONDS = 3600
 """
 
 RENEWAL_SECONDS = 1800
-"""Interval in seconds at which grants that end are renewed."""
+"""Interval in seconds at which grants with an end time are renewed."""
 
 
 def grant_key_secret_name(lease_name: str) -> str:
@@ -43,7 +43,7 @@ def grant_key_secret_name(lease_name: str) -> str:
 
 
 def sign_references(key: bytes, identity: RunIdentity, resolved: ResolvedRun) -> str:
-    """Sign the references of an attempt to files outside its run: HMAC-SHA256 in hexadecimal.
+    """Return the signature of an attempt's references to files outside its run: HMAC-SHA256 in hexadecimal.
 
     The signature is stored on the ConfigMap with the configuration. Users can write ConfigMaps, and without the
     signature could get a grant for other users' folders.
@@ -68,7 +68,7 @@ class StorageAccess:
 
     settings: OperatorSettings
     key: bytes = field(repr=False)
-    """Signing key of grants, which rlrun-server has too."""
+    """Signing key of grants, which rlrun-server also has."""
     namespace: str
     owner: str
     """UID of the run, or name of the serving pool or weights cache."""
@@ -110,8 +110,8 @@ class StorageAccess:
     def held_grant(self, role: StorageRole, holder: str, now: datetime, readable: Sequence[str] = ()) -> str:
         """Return the signed grant for a process of the pool `holder`, valid for at least 90 minutes.
 
-        Its end depends on the interval of RENEWAL_SECONDS that contains `now`, so equal inputs within one interval give
-        equal grants, and an order is sent again only in the next interval.
+        The grant's end depends on the interval of RENEWAL_SECONDS that contains `now`, so equal inputs within one
+        interval give equal grants. An unchanged PoolOrder is therefore sent again only in the next interval.
         """
         begin = now.timestamp() // RENEWAL_SECONDS * RENEWAL_SECONDS
         content = StorageGrant(

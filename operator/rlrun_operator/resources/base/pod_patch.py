@@ -17,7 +17,7 @@ SECURITY_CONTEXT: Obj = {
 }
 """Security context of all containers, as required by the restricted Pod Security Standard."""
 NEW_CONTAINER: Obj = {"securityContext": {k: v for k, v in SECURITY_CONTEXT.items() if k != "readOnlyRootFilesystem"}}
-"""Security fields for containers that only the patch has, as required by the restricted Pod Security Standard."""
+"""Security context of containers that only the patch contains, as required by the restricted Pod Security Standard."""
 
 
 def patch_template(template: Obj, patch: Obj) -> Obj:

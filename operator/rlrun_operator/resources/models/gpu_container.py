@@ -20,7 +20,8 @@ DEVICE_VARIABLES = (DEVICE_VARIABLE, COMPATIBILITY_VARIABLE, "CUDA_", "NVIDIA_",
 
 
 def with_gpu_variables(made: Obj, shape: Pods) -> Obj:
-    """Add the variable with the number of GPUs that the container must have, unless the RLModel sets it.
+    """Add the variables with the number of GPUs that the container must have and with the node's name. Variables that
+    the RLModel sets are kept.
 
     If `shape.gpus` is 0, other devices may be GPUs, for example instances of a partitioned GPU (MIG) or devices of a
     claim. Then the process uses a GPU if it finds one, and otherwise CPUs.

@@ -1,4 +1,4 @@
-"""Check of the Secrets in the variables of an RLModel, before the first pod is created.
+"""Check of the Secrets that an RLModel's variables refer to, before the first pod is created.
 
 Without the check, pods would wait in CreateContainerConfigError.
 """

@@ -22,7 +22,7 @@ Variables = Mapping[str, Sequence[EnvVar]]
 HUB_SCHEME = "hf://"
 HUB_PREFIX = "HF_"
 NOT_FOR_FETCHER = ("HF_HUB_OFFLINE",)
-"""Variables with this prefix that would prevent a download."""
+"""Variables with HUB_PREFIX that would prevent a download."""
 
 CREDENTIAL_NAMES = ("*TOKEN", "*TOKEN_*", "*KEY", "*KEY_*", "*SECRET*", "*PASSWORD*")
 """Patterns of variables that contain credentials. `*TOKEN*` would match TOKENIZERS_PARALLELISM and VLLM_MAX_TOKENS."""
@@ -35,7 +35,7 @@ class SecretVariable:
     """Variable that a container reads from a Secret."""
 
     field: str
-    """Field of the RLModel with the variable: `trainer.env`."""
+    """Field of the RLModel that contains the variable, such as `trainer.env`."""
     name: str
     ref: SecretKeySelector
 
