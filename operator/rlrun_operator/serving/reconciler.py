@@ -26,7 +26,7 @@ from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.applier import apply_plan, write_statuses
 from rlrun_operator.serving.deployment_state import state_of
 from rlrun_operator.serving.observer import Credentials, PoolObserver
-from rlrun_operator.serving.planner import BUSY_SECONDS, plan_pool, plan_refusal
+from rlrun_operator.serving.planner import plan_pool, plan_refusal
 from rlrun_operator.serving.pool_usage import PoolUsage
 from rlrun_operator.serving.shared_planner import plan_shared_pool
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient
@@ -104,7 +104,7 @@ class PoolReconciler:
             self._problems[key] = plan.problem
         else:
             self._problems.pop(key, None)
-        return plan.requeue_after if are_told else BUSY_SECONDS
+        return plan.requeue_after if are_told else RETRY_SECONDS
 
 
 class ServingController:

@@ -156,6 +156,6 @@ def _write(
 
 
 def _listens(pod: Pod) -> bool:
-    """Return whether the pod's sidecar runs."""
+    """Return whether the pod's sidecar runs, on a node that reports."""
     running = {status["name"] for status in pod.statuses if "running" in (status.get("state") or {})}
-    return bool(address(pod.obj)) and "sidecar" in running
+    return bool(address(pod.obj)) and "sidecar" in running and not pod.is_node_silent

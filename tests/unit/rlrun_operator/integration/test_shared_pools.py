@@ -1,13 +1,18 @@
 """Runs that share the engines of a pool: who joins, what the pool is told, and when it ends."""
 
+import asyncio
 import hashlib
 
 import pytest
 from rlrun.api.usage import UsageRecord
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
+from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import PoolOrder
 from rlrun.protocol.storage_access import StorageGrant
+from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.resources.access.run_tokens import run_token
 
 from tests.support.cluster_objects import STORAGE_KEY
@@ -71,8 +76,38 @@ async def test_sidecars_get_each_change_of_the_order(runs: SharedRuns) -> None:
 async def test_the_order_is_sent_again_soon_if_a_sidecar_does_not_answer(runs: SharedRuns) -> None:
     await runs.start("a")
     runs.sidecars.is_silent = True
-    assert await runs.reconcile_pools() == 1.0
+    assert await runs.reconcile_pools() == 5.0
     runs.sidecars.is_silent = False
+    assert await runs.reconcile_pools() == 15.0
+
+
+async def test_sidecars_that_do_not_answer_delay_no_other() -> None:
+    runs = SharedRuns(model=shared_model(sharing={"engines": 11}))
+    await runs.start("a")
+    *_, last = runs.sidecars.orders
+    all_asked, asked = asyncio.Event(), set[str]()
+
+    async def push(pod: Obj, order: PoolOrder) -> PoolOrder:
+        asked.add(pod["metadata"]["name"])
+        if len(asked) == 11:
+            all_asked.set()
+        if pod["metadata"]["name"] != last:
+            # A silent node takes the whole timeout.
+            await asyncio.wait_for(all_asked.wait(), 2)
+            raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
+        return order
+
+    runs.sidecars.push_order = push  # type: ignore[method-assign]
+    assert await runs.reconcile_pools() == 5.0
+    assert last in asked
+
+
+async def test_a_pod_on_a_silent_node_gets_no_order(runs: SharedRuns) -> None:
+    await runs.start("a")
+    (pod,) = runs.pool_pods()
+    conditions = [{"type": "Ready", "status": "Unknown"}, {"type": "ContainersReady", "status": "True"}]
+    runs.cluster.put({**pod, "status": {**pod["status"], "conditions": conditions}})
+    runs.sidecars.is_silent = True
     assert await runs.reconcile_pools() == 15.0
 
 
