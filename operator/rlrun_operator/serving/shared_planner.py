@@ -26,8 +26,8 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.spec import parse_spec, readable_part
 from rlrun_operator.resources.access.run_tokens import run_token
 from rlrun_operator.resources.platform import run_layout
-from rlrun_operator.resources.serving_pool import differs, with_digests
-from rlrun_operator.resources.shared_pool import order_secret, pool_account, shared_pool, shared_pool_children
+from rlrun_operator.resources.serving_pool import differs
+from rlrun_operator.resources.shared_pool import engine_dependencies, shared_pool, shared_pool_children
 from rlrun_operator.serving.deployment_state import running_pods
 from rlrun_operator.serving.observation import PoolObservation, PoolPlan
 from rlrun_operator.serving.planner import (
@@ -50,10 +50,10 @@ def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: dat
     """Return the plan for a shared pool."""
     order = pool_order(pool, settings, now)
     if not order.runs:
-        return _plan_idle(pool, order, now)
+        return _plan_idle(pool, order, settings, now)
     model, exists = usable_model(pool, settings), has_deployment(pool)
     # An existing Deployment is not changed by what prevents a new one.
-    kept = with_digests([pool_account(pool.key), order_secret(pool.key, pool.token, order)]) if exists else []
+    kept = engine_dependencies(pool.key, settings, pool.token, order) if exists else []
     if isinstance(model, Problem):
         return _write(pool, order, kept, problem=None if exists else model)
     if shared_pool(pool.key.namespace, model, settings) != pool.key:
@@ -104,7 +104,7 @@ def _pooled_run(pool: PoolObservation, run: Obj, settings: OperatorSettings) -> 
     )
 
 
-def _plan_idle(pool: PoolObservation, order: PoolOrder, now: datetime) -> PoolPlan:
+def _plan_idle(pool: PoolObservation, order: PoolOrder, settings: OperatorSettings, now: datetime) -> PoolPlan:
     """Return the plan for a pool without runs: its engines stay for `idleSeconds`, and accept no run."""
     if not pool.children:
         return PoolPlan()
@@ -114,7 +114,7 @@ def _plan_idle(pool: PoolObservation, order: PoolOrder, now: datetime) -> PoolPl
     left = sharing.idle_seconds - seconds(since, now)
     if left <= 0:
         return PoolPlan(deletes=tuple(ObjectRef.of(child) for child in pool.children))
-    objects = with_digests([pool_account(pool.key, since), order_secret(pool.key, pool.token, order)])
+    objects = engine_dependencies(pool.key, settings, pool.token, order, since)
     return _write(pool, order, objects, requeue_after=left)
 
 

@@ -381,6 +381,41 @@ async def test_a_pool_without_its_model_is_deleted_as_well(runs: SharedRuns) -> 
     assert runs.pool_objects(pool(runs)) == []
 
 
+@pytest.mark.parametrize("is_model_gone", [False, True])
+async def test_a_pool_that_cannot_be_created_any_more_gets_its_service_and_its_policy_back(
+    runs: SharedRuns, is_model_gone: bool
+) -> None:
+    await runs.start("a")
+    if is_model_gone:
+        del runs.cluster.objects["RLModel", "", "tiny-model"]
+    else:
+        runs.change_model(seqLen=128)
+    for kind in ("Service", "NetworkPolicy"):
+        del runs.cluster.objects[kind, "team", pool(runs)]
+    await runs.settle()
+    assert runs.pool_objects(pool(runs)) == POOL
+
+
+async def test_an_idle_pool_gets_its_policy_back(runs: SharedRuns) -> None:
+    await runs.start("a")
+    await runs.ask("a", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    del runs.cluster.objects["NetworkPolicy", "team", pool(runs)]
+    await runs.settle()
+    assert runs.pool_objects(pool(runs)) == POOL
+
+
+async def test_no_engines_are_created_without_their_service(runs: SharedRuns) -> None:
+    runs.add("a")
+    await runs.look("a", "a")
+    refused = ApiError(403, "Forbidden", "exceeded quota: services", action="")
+    runs.cluster.answers[f"apply Service team/{pool(runs)}"] = [refused]
+    with pytest.raises(ApiError):
+        await runs.reconcile_pools()
+    assert runs.cluster.all("Deployment") == []
+
+
 async def test_a_run_leaves_a_pool_that_cannot_be_created_any_more(runs: SharedRuns) -> None:
     await runs.start("a")
     old = pool(runs)

@@ -166,6 +166,10 @@ def test_the_name_of_a_pool_has_model_and_digest_and_is_never_that_of_a_serving_
     assert len(PoolIdentity("team", "x" * 200, "0" * 8).name) <= 63
 
 
+def test_engines_come_after_what_they_need() -> None:
+    assert list(build())[-1] == "Deployment"
+
+
 def test_a_new_run_changes_the_secret_only() -> None:
     before = build()
     after = build(order=ORDER.model_copy(update={"runs": []}))
