@@ -1,7 +1,8 @@
 """Planner of shared pools. The plan depends only on the observation, the settings and the time.
 
 The order of a pool contains every run that holds a slot of it. The operator creates the Deployment only while the
-RLModel and the settings give the pool's digest. A pool without runs is deleted after `sharing.idleSeconds`.
+RLModel and the settings give the pool's digest. A pool without runs is deleted after `sharing.idleSeconds`, or at once
+if no run can join it.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import math
 from collections.abc import Iterable
 from datetime import datetime
 
-from rlrun.api.model import Sharing
+from rlrun.api.model import Sharing, SharingMode
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import IDLE_ANNOTATION
@@ -108,14 +109,24 @@ def _plan_idle(pool: PoolObservation, order: PoolOrder, settings: OperatorSettin
     """Return the plan for a pool without runs: its engines stay for `idleSeconds`, and accept no run."""
     if not pool.children:
         return PoolPlan()
-    model = find_model(pool.key.model, pool.models)
-    sharing = Sharing() if isinstance(model, Problem) else model.sharing
     since = _idle_since(pool, now)
-    left = sharing.idle_seconds - seconds(since, now)
+    left = _idle_seconds(pool, settings) - seconds(since, now)
     if left <= 0:
-        return PoolPlan(deletes=tuple(ObjectRef.of(child) for child in pool.children))
+        # A pool is found by its Deployment or its ServiceAccount, so the ServiceAccount is deleted last.
+        children = sorted(pool.children, key=lambda child: child["kind"] == SERVICE_ACCOUNT.kind)
+        return PoolPlan(deletes=tuple(map(ObjectRef.of, children)))
     objects = engine_dependencies(pool.key, settings, pool.token, order, since)
-    return _write(pool, order, objects, requeue_after=left)
+    return _write(pool, order, objects, requeue_after=min(left, SETTLED_SECONDS))
+
+
+def _idle_seconds(pool: PoolObservation, settings: OperatorSettings) -> int:
+    """Return the seconds for which the pool stays without runs. A pool that no run can join does not stay."""
+    model = find_model(pool.key.model, pool.models)
+    if isinstance(model, Problem):
+        return Sharing().idle_seconds
+    can_join = model.sharing.mode is SharingMode.namespace
+    can_join = can_join and shared_pool(pool.key.namespace, model, settings) == pool.key
+    return model.sharing.idle_seconds if can_join else 0
 
 
 def _idle_since(pool: PoolObservation, now: datetime) -> datetime:

@@ -416,6 +416,36 @@ async def test_no_engines_are_created_without_their_service(runs: SharedRuns) ->
     assert runs.cluster.all("Deployment") == []
 
 
+@pytest.mark.parametrize("change", [{"seqLen": 128}, {"sharing": {"mode": "Dedicated", "idleSeconds": 86_400}}])
+async def test_a_pool_that_no_run_can_join_ends_with_its_last_run(runs: SharedRuns, change: Obj) -> None:
+    await runs.start("a", "b")
+    runs.change_model(**change)
+    await runs.ask("a", stop=True)
+    assert runs.pool_objects(pool(runs)) == POOL
+    await runs.ask("b", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    assert runs.pool_objects(pool(runs)) == []
+
+
+async def test_a_pool_whose_deletion_was_interrupted_is_found_and_deleted(runs: SharedRuns) -> None:
+    runs.change_model(sharing={"mode": "Namespace", "idleSeconds": 0})
+    await runs.start("a")
+    name = pool(runs)
+    runs.change("a", stop=True)
+    await runs.look("a", "a")
+    runs.end_pods()
+    await runs.look("a", "a")
+    runs.cluster.answers[f"delete Secret team/{name}-rlrun-token"] = [ApiError(500, "InternalError", "no", action="")]
+    with pytest.raises(ApiError):
+        await runs.reconcile_pools()
+    runs.cluster.answers.clear()
+    del runs.cluster.objects["RLRun", "team", "a"]
+    assert [key.name for key in runs.pool_keys()] == [name]
+    await runs.reconcile_pools()
+    assert runs.pool_objects(name) == []
+
+
 async def test_a_run_leaves_a_pool_that_cannot_be_created_any_more(runs: SharedRuns) -> None:
     await runs.start("a")
     old = pool(runs)
