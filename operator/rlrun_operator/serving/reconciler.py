@@ -131,8 +131,8 @@ class ServingController:
         )
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()
-        self._slots: dict[str, tuple[PoolIdentity, str]] = {}
-        """Shared pool and phase by uid of each unfinished run that uses one."""
+        self._slots: dict[str, tuple[PoolIdentity, str, bool]] = {}
+        """Shared pool, phase and `has_slot` by uid of each unfinished run that uses one."""
 
     def on_change(self, obj: Mapping[str, Any]) -> None:
         """Queue the pool to which a changed object belongs."""
@@ -146,7 +146,8 @@ class ServingController:
         old = self._slots.pop(run.uid, None)
         new = None
         if run.pool and not is_deleted and not run.is_finished:
-            new = self._slots[run.uid] = (pool_named(run.namespace, run.model, run.pool), run.phase)
+            pool = pool_named(run.namespace, run.model, run.pool)
+            new = self._slots[run.uid] = (pool, run.phase, run.has_slot)
         for slot in (old, new) if old != new else ():
             if slot is not None:
                 self._known.add(slot[0])
