@@ -25,6 +25,7 @@ from rlrun_operator.resources.shared_pool import pool_named
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.applier import apply_plan, write_statuses
 from rlrun_operator.serving.deployment_state import state_of
+from rlrun_operator.serving.observation import PoolPlan
 from rlrun_operator.serving.observer import Credentials, PoolObserver
 from rlrun_operator.serving.planner import plan_pool, plan_refusal
 from rlrun_operator.serving.pool_usage import PoolUsage
@@ -86,6 +87,10 @@ class PoolReconciler:
 
     async def _reconcile_shared(self, key: PoolIdentity) -> float | None:
         if self._tenancy_problem(key.namespace) is not None:
+            # The engines keep running, because the operator may not write there.
+            if self._usage is not None:
+                pool = await self._observer.deployments(key)
+                await self._usage.record(pool, PoolPlan(), self._clock())
             return None
         pool = await self._observer.observe_shared(key)
         plan = plan_shared_pool(pool, self._settings, self._clock())

@@ -5,6 +5,7 @@ import hashlib
 
 import pytest
 from rlrun.api.usage import UsageRecord
+from rlrun.constants import Reason
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
@@ -524,6 +525,22 @@ async def test_the_gpu_time_of_a_pool_is_recorded_for_the_pool() -> None:
     (record,) = (found for line in lines if (found := UsageRecord.model_validate_json(line)).name == name)
     assert (record.kind, record.model, record.gpus) == ("ServingPool", MODEL, 6)
     assert runs.pool_objects(name) == []
+
+
+async def test_the_gpu_time_of_a_pool_is_recorded_without_the_label_of_its_namespace() -> None:
+    runs = SharedRuns(model=shared_model(inference={"gpus": 2}))
+    await runs.start("a")
+    problem = Problem(reason=Reason.NAMESPACE_NOT_TENANT, message="no tenant")
+    runs.world.tenancy_problem = lambda _: problem
+    runs.clock.advance(7200)
+    writes = runs.cluster.writes
+    secret = f"get Secret team/{pool(runs)}-rlrun-token"
+    runs.cluster.answers[secret] = [ApiError(403, "Forbidden", "no", action="")]
+    await runs.reconcile_pools()
+    lines = [line for content in runs.artifacts.usage.values() for line in content.splitlines()]
+    assert [UsageRecord.model_validate_json(line).name for line in lines] == [pool(runs)] * 2
+    assert runs.cluster.writes == writes
+    runs.cluster.answers.clear()
 
 
 async def test_a_run_whose_old_pods_still_run_takes_no_slot_of_the_new_pool() -> None:
