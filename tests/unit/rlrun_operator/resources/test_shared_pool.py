@@ -177,6 +177,11 @@ def test_engines_come_after_what_they_need() -> None:
     assert list(build())[-1] == "Deployment"
 
 
+def test_the_model_chooses_the_priority_class_of_shared_engines() -> None:
+    pod = build(inference={"priorityClassName": "high"})["Deployment"]["spec"]["template"]["spec"]
+    assert pod["priorityClassName"] == "high"
+
+
 def test_a_new_run_changes_the_secret_only() -> None:
     before = build()
     after = build(order=ORDER.model_copy(update={"runs": []}))
