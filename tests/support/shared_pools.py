@@ -84,7 +84,8 @@ class SharedRuns(QueuedRuns):
                 settings,
                 TOKEN_KEY,
                 self.clock,
-                usage=usage,
+                self.world.tenancy_problem,
+                usage,
                 problems=self.world.pool_problems,
             ).reconcile(key)
         return again

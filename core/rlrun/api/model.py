@@ -283,8 +283,8 @@ class Sharing(Spec):
     """Number of slots of a pool, one for each run. Further runs are queued. Each slot takes engine memory for the policies of one run."""  # noqa: E501
     engines: int = Field(default=1, ge=1, le=256)
     """Number of inference engines of a pool, in place of inference.replicas."""
-    idle_seconds: int = Field(default=600, ge=0, le=604_800)
-    """Seconds without runs after which the objects of a pool are deleted. The next run creates them again."""
+    idle_seconds: int = Field(default=600, ge=0, le=86_400)
+    """Seconds without runs after which the objects of a pool are deleted. The next run creates them again. A pool that no run can join, because the RLModel has changed, is deleted at once."""  # noqa: E501
 
 
 class RLModelSpec(Spec):

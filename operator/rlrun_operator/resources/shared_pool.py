@@ -62,13 +62,24 @@ def shared_pool_children(
     order: PoolOrder,
 ) -> list[Obj]:
     """Return all objects of a pool with runs, dependencies first."""
+    deployment = shared_deployment(identity, settings, model, storage, token)
+    return [*engine_dependencies(identity, settings, token, order), *with_digests([deployment])]
+
+
+def engine_dependencies(
+    identity: PoolIdentity,
+    settings: OperatorSettings,
+    token: str,
+    order: PoolOrder,
+    idle_since: datetime | None = None,
+) -> list[Obj]:
+    """Return the objects of a pool that its engines need. They do not depend on the RLModel."""
     ports = {"openai": INFERENCE_PORT, "sidecar": SIDECAR_PORT}
     return with_digests(
         [
-            pool_account(identity),
+            pool_account(identity, idle_since),
             order_secret(identity, token, order),
             *([shared_network_policy(identity, settings)] if settings.network_policies else []),
-            shared_deployment(identity, settings, model, storage, token),
             # As for a run's own engines, unready pods are published, and the orchestrator checks each sidecar.
             service(identity, identity.name, ROLE, identity.component, ports, headless=True, unready=True),
         ]

@@ -11,10 +11,16 @@ from rlrun.service.errors import RequestError
 
 from rlrun_operator.cluster.events import write_events
 from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.runtime.bounded_gather import bounded_gather
 from rlrun_operator.serving.observation import PoolPlan
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
 log = logging.getLogger(__name__)
+
+PUSHES = 32
+"""Maximum number of sidecars to which a reconcile sends orders at the same time. Two workers use all connections of the
+client.
+"""
 
 
 async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key: PoolIdentity, plan: PoolPlan) -> bool:
@@ -25,8 +31,9 @@ async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key:
         await cluster.delete(ALL[ref.kind], key.namespace, ref.name, ref.uid)
     for obj in plan.applies:
         await cluster.apply_own(obj, is_new=(obj["kind"], obj["metadata"]["name"]) in plan.new)
-    are_told = True
-    for pod in plan.recipients:
+    failures: list[RequestError] = []
+
+    async def push(pod: Obj) -> None:
         try:
             if plan.desired is not None:
                 await sidecars.push_desired(pod, plan.desired)
@@ -34,9 +41,11 @@ async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key:
                 await sidecars.push_order(pod, plan.order)
         except RequestError as error:
             log.warning("%s: %s", key, error)
-            are_told = False
+            failures.append(error)
+
+    await bounded_gather(push, plan.recipients, PUSHES)
     await write_statuses(cluster, plan)
-    return are_told
+    return not failures
 
 
 async def write_statuses(cluster: AsyncKubeClient, plan: PoolPlan) -> None:

@@ -139,6 +139,12 @@ class PoolObserver:
         """
         return PoolObservation(key, tuple(await self._adapters(key)))
 
+    async def deployments(self, key: PoolIdentity) -> PoolObservation:
+        """Return an observation with only the Deployment of the pool, whose namespace is not a tenant. Raises
+        ApiError.
+        """
+        return PoolObservation(key, children=tuple(await self._objects.list(DEPLOYMENT, key.namespace, key.selector())))
+
     async def _adapters(self, key: PoolIdentity) -> list[Obj]:
         # Read page by page, and drop the adapters of other models.
         pages = self._cluster.all_pages(RLADAPTER, key.namespace)

@@ -25,8 +25,9 @@ from rlrun_operator.resources.shared_pool import pool_named
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
 from rlrun_operator.serving.applier import apply_plan, write_statuses
 from rlrun_operator.serving.deployment_state import state_of
+from rlrun_operator.serving.observation import PoolPlan
 from rlrun_operator.serving.observer import Credentials, PoolObserver
-from rlrun_operator.serving.planner import BUSY_SECONDS, plan_pool, plan_refusal
+from rlrun_operator.serving.planner import plan_pool, plan_refusal
 from rlrun_operator.serving.pool_usage import PoolUsage
 from rlrun_operator.serving.shared_planner import plan_shared_pool
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient
@@ -86,6 +87,10 @@ class PoolReconciler:
 
     async def _reconcile_shared(self, key: PoolIdentity) -> float | None:
         if self._tenancy_problem(key.namespace) is not None:
+            # The engines keep running, because the operator may not write there.
+            if self._usage is not None:
+                pool = await self._observer.deployments(key)
+                await self._usage.record(pool, PoolPlan(), self._clock())
             return None
         pool = await self._observer.observe_shared(key)
         plan = plan_shared_pool(pool, self._settings, self._clock())
@@ -104,7 +109,7 @@ class PoolReconciler:
             self._problems[key] = plan.problem
         else:
             self._problems.pop(key, None)
-        return plan.requeue_after if are_told else BUSY_SECONDS
+        return plan.requeue_after if are_told else RETRY_SECONDS
 
 
 class ServingController:
@@ -131,8 +136,8 @@ class ServingController:
         )
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()
-        self._slots: dict[str, tuple[PoolIdentity, str]] = {}
-        """Shared pool and phase by uid of each unfinished run that uses one."""
+        self._slots: dict[str, tuple[PoolIdentity, str, bool]] = {}
+        """Shared pool, phase and `has_slot` by uid of each unfinished run that uses one."""
 
     def on_change(self, obj: Mapping[str, Any]) -> None:
         """Queue the pool to which a changed object belongs."""
@@ -146,7 +151,8 @@ class ServingController:
         old = self._slots.pop(run.uid, None)
         new = None
         if run.pool and not is_deleted and not run.is_finished:
-            new = self._slots[run.uid] = (pool_named(run.namespace, run.model, run.pool), run.phase)
+            pool = pool_named(run.namespace, run.model, run.pool)
+            new = self._slots[run.uid] = (pool, run.phase, run.has_slot)
         for slot in (old, new) if old != new else ():
             if slot is not None:
                 self._known.add(slot[0])

@@ -1,7 +1,8 @@
 """Planner of shared pools. The plan depends only on the observation, the settings and the time.
 
 The order of a pool contains every run that holds a slot of it. The operator creates the Deployment only while the
-RLModel and the settings give the pool's digest. A pool without runs is deleted after `sharing.idleSeconds`.
+RLModel and the settings give the pool's digest. A pool without runs is deleted after `sharing.idleSeconds`, or at once
+if no run can join it.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import math
 from collections.abc import Iterable
 from datetime import datetime
 
-from rlrun.api.model import Sharing
+from rlrun.api.model import Sharing, SharingMode
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import IDLE_ANNOTATION
@@ -26,8 +27,8 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.spec import parse_spec, readable_part
 from rlrun_operator.resources.access.run_tokens import run_token
 from rlrun_operator.resources.platform import run_layout
-from rlrun_operator.resources.serving_pool import differs, with_digests
-from rlrun_operator.resources.shared_pool import order_secret, pool_account, shared_pool, shared_pool_children
+from rlrun_operator.resources.serving_pool import differs
+from rlrun_operator.resources.shared_pool import engine_dependencies, shared_pool, shared_pool_children
 from rlrun_operator.serving.deployment_state import running_pods
 from rlrun_operator.serving.observation import PoolObservation, PoolPlan
 from rlrun_operator.serving.planner import (
@@ -50,10 +51,10 @@ def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: dat
     """Return the plan for a shared pool."""
     order = pool_order(pool, settings, now)
     if not order.runs:
-        return _plan_idle(pool, order, now)
+        return _plan_idle(pool, order, settings, now)
     model, exists = usable_model(pool, settings), has_deployment(pool)
     # An existing Deployment is not changed by what prevents a new one.
-    kept = with_digests([pool_account(pool.key), order_secret(pool.key, pool.token, order)]) if exists else []
+    kept = engine_dependencies(pool.key, settings, pool.token, order) if exists else []
     if isinstance(model, Problem):
         return _write(pool, order, kept, problem=None if exists else model)
     if shared_pool(pool.key.namespace, model, settings) != pool.key:
@@ -104,18 +105,28 @@ def _pooled_run(pool: PoolObservation, run: Obj, settings: OperatorSettings) -> 
     )
 
 
-def _plan_idle(pool: PoolObservation, order: PoolOrder, now: datetime) -> PoolPlan:
+def _plan_idle(pool: PoolObservation, order: PoolOrder, settings: OperatorSettings, now: datetime) -> PoolPlan:
     """Return the plan for a pool without runs: its engines stay for `idleSeconds`, and accept no run."""
     if not pool.children:
         return PoolPlan()
-    model = find_model(pool.key.model, pool.models)
-    sharing = Sharing() if isinstance(model, Problem) else model.sharing
     since = _idle_since(pool, now)
-    left = sharing.idle_seconds - seconds(since, now)
+    left = _idle_seconds(pool, settings) - seconds(since, now)
     if left <= 0:
-        return PoolPlan(deletes=tuple(ObjectRef.of(child) for child in pool.children))
-    objects = with_digests([pool_account(pool.key, since), order_secret(pool.key, pool.token, order)])
-    return _write(pool, order, objects, requeue_after=left)
+        # A pool is found by its Deployment or its ServiceAccount, so the ServiceAccount is deleted last.
+        children = sorted(pool.children, key=lambda child: child["kind"] == SERVICE_ACCOUNT.kind)
+        return PoolPlan(deletes=tuple(map(ObjectRef.of, children)))
+    objects = engine_dependencies(pool.key, settings, pool.token, order, since)
+    return _write(pool, order, objects, requeue_after=min(left, SETTLED_SECONDS))
+
+
+def _idle_seconds(pool: PoolObservation, settings: OperatorSettings) -> int:
+    """Return the seconds for which the pool stays without runs. A pool that no run can join does not stay."""
+    model = find_model(pool.key.model, pool.models)
+    if isinstance(model, Problem):
+        return Sharing().idle_seconds
+    can_join = model.sharing.mode is SharingMode.namespace
+    can_join = can_join and shared_pool(pool.key.namespace, model, settings) == pool.key
+    return model.sharing.idle_seconds if can_join else 0
 
 
 def _idle_since(pool: PoolObservation, now: datetime) -> datetime:
@@ -156,6 +167,6 @@ def _write(
 
 
 def _listens(pod: Pod) -> bool:
-    """Return whether the pod's sidecar runs."""
+    """Return whether the pod's sidecar runs, on a node that reports."""
     running = {status["name"] for status in pod.statuses if "running" in (status.get("state") or {})}
-    return bool(address(pod.obj)) and "sidecar" in running
+    return bool(address(pod.obj)) and "sidecar" in running and not pod.is_node_silent

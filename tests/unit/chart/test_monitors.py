@@ -1,6 +1,7 @@
 """Monitors of Prometheus, and the NetworkPolicies that let it in and nothing else."""
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.network_policies import Pod, is_allowed
 from tests.unit.chart.conftest import Object, Render, Rendered
 from tests.unit.chart.test_render import MINIMAL, pod_templates
 from tests.unit.rlrun_operator.resources.test_network import objects
+from tests.unit.rlrun_operator.resources.test_shared_pool import build as shared_pool_objects
 
 MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
 VALUES: Object = {
@@ -36,6 +38,13 @@ def matches(selector: Object, labels: Object) -> bool:
     expressions = selector.get("matchExpressions", [])
     assert all(e["operator"] == "Exists" for e in expressions)
     return selector.get("matchLabels", {}).items() <= labels.items() and all(e["key"] in labels for e in expressions)
+
+
+def is_dropped(rule: Object, labels: Object) -> bool:
+    assert rule["action"] == "drop"
+    (source,) = rule["sourceLabels"]
+    named = {f"__meta_kubernetes_pod_label_{re.sub(r'[^a-zA-Z0-9_]', '_', key)}": v for key, v in labels.items()}
+    return re.fullmatch(rule["regex"], named.get(source, "")) is not None
 
 
 def numbered(policies: list[Object], template: Object) -> list[Any]:
@@ -72,8 +81,11 @@ def scraped(rendered: Rendered, of_runs: list[Object]) -> dict[str, tuple[Pod, O
             if item["kind"] not in ("ReplicaSet", "Deployment", "Job"):
                 continue
             template = item["spec"]["template"]
-            if matches(monitor["spec"]["selector"], template["metadata"]["labels"]):
+            labels = template["metadata"]["labels"]
+            if matches(monitor["spec"]["selector"], labels):
                 for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+                    if any(is_dropped(rule, labels) for rule in endpoint.get("relabelings", [])):
+                        continue
                     number = port_number(template, endpoint["port"])
                     if number is not None:
                         pod = Pod(item["metadata"]["namespace"], template["metadata"]["labels"])
@@ -99,6 +111,16 @@ def test_prometheus_reaches_all_that_the_monitors_select_and_others_do_not(rende
             if (other.namespace, port) == (pod.namespace, 8000):
                 continue  # pods of the namespace may ask its serving pool
             assert not is_allowed(numbered(policies, template), other, pod, port), (name, other)
+
+
+def test_engines_of_shared_pools_are_not_scraped_because_their_metrics_need_a_token(render: Render) -> None:
+    rendered = render(VALUES, base=None)
+    pools = [(shared_pool_objects()["Deployment"], ["sidecar"])]
+    pools += [(o, ["openai", "sidecar"]) for o in objects() if o["kind"] == "Deployment"]
+    assert len(pools) == 2
+    for deployment, ports in pools:
+        names = scraped(rendered, [deployment])
+        assert [port for name in names if (port := name.partition(":")[2])] == ports
 
 
 def test_without_peers_of_values_runs_admit_no_scrape(render: Render) -> None:

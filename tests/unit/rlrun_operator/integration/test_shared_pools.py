@@ -1,13 +1,19 @@
 """Runs that share the engines of a pool: who joins, what the pool is told, and when it ends."""
 
+import asyncio
 import hashlib
 
 import pytest
 from rlrun.api.usage import UsageRecord
+from rlrun.constants import Reason
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
+from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import PoolOrder
 from rlrun.protocol.storage_access import StorageGrant
+from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.resources.access.run_tokens import run_token
 
 from tests.support.cluster_objects import STORAGE_KEY
@@ -71,8 +77,38 @@ async def test_sidecars_get_each_change_of_the_order(runs: SharedRuns) -> None:
 async def test_the_order_is_sent_again_soon_if_a_sidecar_does_not_answer(runs: SharedRuns) -> None:
     await runs.start("a")
     runs.sidecars.is_silent = True
-    assert await runs.reconcile_pools() == 1.0
+    assert await runs.reconcile_pools() == 5.0
     runs.sidecars.is_silent = False
+    assert await runs.reconcile_pools() == 15.0
+
+
+async def test_sidecars_that_do_not_answer_delay_no_other() -> None:
+    runs = SharedRuns(model=shared_model(sharing={"engines": 11}))
+    await runs.start("a")
+    *_, last = runs.sidecars.orders
+    all_asked, asked = asyncio.Event(), set[str]()
+
+    async def push(pod: Obj, order: PoolOrder) -> PoolOrder:
+        asked.add(pod["metadata"]["name"])
+        if len(asked) == 11:
+            all_asked.set()
+        if pod["metadata"]["name"] != last:
+            # A silent node takes the whole timeout.
+            await asyncio.wait_for(all_asked.wait(), 2)
+            raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
+        return order
+
+    runs.sidecars.push_order = push  # type: ignore[method-assign]
+    assert await runs.reconcile_pools() == 5.0
+    assert last in asked
+
+
+async def test_a_pod_on_a_silent_node_gets_no_order(runs: SharedRuns) -> None:
+    await runs.start("a")
+    (pod,) = runs.pool_pods()
+    conditions = [{"type": "Ready", "status": "Unknown"}, {"type": "ContainersReady", "status": "True"}]
+    runs.cluster.put({**pod, "status": {**pod["status"], "conditions": conditions}})
+    runs.sidecars.is_silent = True
     assert await runs.reconcile_pools() == 15.0
 
 
@@ -346,6 +382,71 @@ async def test_a_pool_without_its_model_is_deleted_as_well(runs: SharedRuns) -> 
     assert runs.pool_objects(pool(runs)) == []
 
 
+@pytest.mark.parametrize("is_model_gone", [False, True])
+async def test_a_pool_that_cannot_be_created_any_more_gets_its_service_and_its_policy_back(
+    runs: SharedRuns, is_model_gone: bool
+) -> None:
+    await runs.start("a")
+    if is_model_gone:
+        del runs.cluster.objects["RLModel", "", "tiny-model"]
+    else:
+        runs.change_model(seqLen=128)
+    for kind in ("Service", "NetworkPolicy"):
+        del runs.cluster.objects[kind, "team", pool(runs)]
+    await runs.settle()
+    assert runs.pool_objects(pool(runs)) == POOL
+
+
+async def test_an_idle_pool_gets_its_policy_back(runs: SharedRuns) -> None:
+    await runs.start("a")
+    await runs.ask("a", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    del runs.cluster.objects["NetworkPolicy", "team", pool(runs)]
+    await runs.settle()
+    assert runs.pool_objects(pool(runs)) == POOL
+
+
+async def test_no_engines_are_created_without_their_service(runs: SharedRuns) -> None:
+    runs.add("a")
+    await runs.look("a", "a")
+    refused = ApiError(403, "Forbidden", "exceeded quota: services", action="")
+    runs.cluster.answers[f"apply Service team/{pool(runs)}"] = [refused]
+    with pytest.raises(ApiError):
+        await runs.reconcile_pools()
+    assert runs.cluster.all("Deployment") == []
+
+
+@pytest.mark.parametrize("change", [{"seqLen": 128}, {"sharing": {"mode": "Dedicated", "idleSeconds": 86_400}}])
+async def test_a_pool_that_no_run_can_join_ends_with_its_last_run(runs: SharedRuns, change: Obj) -> None:
+    await runs.start("a", "b")
+    runs.change_model(**change)
+    await runs.ask("a", stop=True)
+    assert runs.pool_objects(pool(runs)) == POOL
+    await runs.ask("b", stop=True)
+    runs.end_pods()
+    await runs.settle()
+    assert runs.pool_objects(pool(runs)) == []
+
+
+async def test_a_pool_whose_deletion_was_interrupted_is_found_and_deleted(runs: SharedRuns) -> None:
+    runs.change_model(sharing={"mode": "Namespace", "idleSeconds": 0})
+    await runs.start("a")
+    name = pool(runs)
+    runs.change("a", stop=True)
+    await runs.look("a", "a")
+    runs.end_pods()
+    await runs.look("a", "a")
+    runs.cluster.answers[f"delete Secret team/{name}-rlrun-token"] = [ApiError(500, "InternalError", "no", action="")]
+    with pytest.raises(ApiError):
+        await runs.reconcile_pools()
+    runs.cluster.answers.clear()
+    del runs.cluster.objects["RLRun", "team", "a"]
+    assert [key.name for key in runs.pool_keys()] == [name]
+    await runs.reconcile_pools()
+    assert runs.pool_objects(name) == []
+
+
 async def test_a_run_leaves_a_pool_that_cannot_be_created_any_more(runs: SharedRuns) -> None:
     await runs.start("a")
     old = pool(runs)
@@ -424,6 +525,22 @@ async def test_the_gpu_time_of_a_pool_is_recorded_for_the_pool() -> None:
     (record,) = (found for line in lines if (found := UsageRecord.model_validate_json(line)).name == name)
     assert (record.kind, record.model, record.gpus) == ("ServingPool", MODEL, 6)
     assert runs.pool_objects(name) == []
+
+
+async def test_the_gpu_time_of_a_pool_is_recorded_without_the_label_of_its_namespace() -> None:
+    runs = SharedRuns(model=shared_model(inference={"gpus": 2}))
+    await runs.start("a")
+    problem = Problem(reason=Reason.NAMESPACE_NOT_TENANT, message="no tenant")
+    runs.world.tenancy_problem = lambda _: problem
+    runs.clock.advance(7200)
+    writes = runs.cluster.writes
+    secret = f"get Secret team/{pool(runs)}-rlrun-token"
+    runs.cluster.answers[secret] = [ApiError(403, "Forbidden", "no", action="")]
+    await runs.reconcile_pools()
+    lines = [line for content in runs.artifacts.usage.values() for line in content.splitlines()]
+    assert [UsageRecord.model_validate_json(line).name for line in lines] == [pool(runs)] * 2
+    assert runs.cluster.writes == writes
+    runs.cluster.answers.clear()
 
 
 async def test_a_run_whose_old_pods_still_run_takes_no_slot_of_the_new_pool() -> None:

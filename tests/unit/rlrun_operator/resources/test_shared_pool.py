@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from rlrun.api.model import RLModelSpec, Sharing
 from rlrun.constants import RUN_LABEL
 from rlrun.kube.objects import Obj
@@ -164,6 +165,21 @@ def test_the_name_of_a_pool_has_model_and_digest_and_is_never_that_of_a_serving_
     assert pool_named("team", "a/b", pool.name) == pool
     assert pool.name != POOL.name
     assert len(PoolIdentity("team", "x" * 200, "0" * 8).name) <= 63
+
+
+def test_an_idle_pool_keeps_its_gpus_for_a_day_at_most() -> None:
+    assert model(sharing={**SHARED, "idleSeconds": 86_400}).sharing.idle_seconds == 86_400
+    with pytest.raises(ValidationError, match="idleSeconds"):
+        model(sharing={**SHARED, "idleSeconds": 86_401})
+
+
+def test_engines_come_after_what_they_need() -> None:
+    assert list(build())[-1] == "Deployment"
+
+
+def test_the_model_chooses_the_priority_class_of_shared_engines() -> None:
+    pod = build(inference={"priorityClassName": "high"})["Deployment"]["spec"]["template"]["spec"]
+    assert pod["priorityClassName"] == "high"
 
 
 def test_a_new_run_changes_the_secret_only() -> None:

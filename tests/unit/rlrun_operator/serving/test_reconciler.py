@@ -1,6 +1,7 @@
 """Which shared pools the controller reconciles."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from rlrun.kube.kinds import RLRUN
@@ -24,8 +25,8 @@ POOL = PoolIdentity("team", "tiny/model", "0123abcd")
 OTHER = PoolIdentity("team", "tiny/model", "11111111")
 
 
-def run(name: str = "a", phase: str = "Running", pool: PoolIdentity | None = POOL) -> Obj:
-    status: Obj = {"phase": phase} | ({"pool": {"name": pool.name}} if pool else {})
+def run(name: str = "a", phase: str = "Running", pool: PoolIdentity | None = POOL, **status: Any) -> Obj:
+    status |= {"phase": phase} | ({"pool": {"name": pool.name}} if pool else {})
     return run_object(name, uid=f"uid-{name}") | {"status": status}
 
 
@@ -55,7 +56,10 @@ async def test_a_pool_is_reconciled_when_a_run_joins_or_leaves_it_and_not_with_e
     assert taken(pools) == [POOL]
     pools.on_run(cached(run(phase="Pending")))
     assert taken(pools) == []
-    pools.on_run(cached(run(phase="Pending", pool=OTHER)))
+    admitted = {"admittedTime": "2026-01-01T00:00:00Z"}
+    pools.on_run(cached(run(phase="Pending", queue=admitted)))
+    assert taken(pools) == [POOL], "its slot is new"
+    pools.on_run(cached(run(phase="Pending", pool=OTHER, queue=admitted)))
     assert taken(pools) == [POOL, OTHER], "the old one as well"
     pools.on_run(cached(run(phase="Completed", pool=OTHER)))
     assert taken(pools) == [OTHER]

@@ -139,8 +139,10 @@ def test_the_idle_time_is_stored_and_a_wrong_one_begins_again() -> None:
     plan = plan_shared_pool(observed(runs=(), children=children), SETTINGS, START)
     (account,) = (obj for obj in plan.applies if obj["kind"] == "ServiceAccount")
     assert account["metadata"]["annotations"]["rlrun.dev/idle-since"] == "2026-01-01T00:00:00Z"
-    assert plan.requeue_after == 600
+    assert plan.requeue_after == 15
     for wrong in ("2999-01-01T00:00:00Z", "yesterday"):
         account = pool_account(observed().key)
         account["metadata"]["annotations"]["rlrun.dev/idle-since"] = wrong
-        assert plan_shared_pool(observed(runs=(), children=(account,)), SETTINGS, START).requeue_after == 600
+        plan = plan_shared_pool(observed(runs=(), children=(account,)), SETTINGS, START)
+        (written,) = (obj for obj in plan.applies if obj["kind"] == "ServiceAccount")
+        assert written["metadata"]["annotations"]["rlrun.dev/idle-since"] == "2026-01-01T00:00:00Z"
