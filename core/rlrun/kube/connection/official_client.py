@@ -1,7 +1,7 @@
 """Lazy import of the official client, without the 800 classes of its API.
 
 Importing these classes takes most of the time of a short command and 45 MB of memory. The classes of `kubernetes.aio`
-take the same again.
+take as much again.
 """
 
 import importlib
