@@ -18,7 +18,9 @@ KEY_DELETION_PATH = f"{KEY_PATH}/delete"
 ACCOUNT = "rlrun-user"
 """ServiceAccount whose rights the keys of its namespace have."""
 KEYS_AUDIENCE = "rlrun/keys"
-"""Audience of a token of ACCOUNT that proves the permission to create its tokens, for users without their own token."""
+"""Audience of a token of ACCOUNT. A user without a token of their own proves with it that they may create tokens of
+ACCOUNT.
+"""
 KEY_PREFIX = "rlk_"
 """Prefix of every key, by which secret scanners find leaked keys."""
 ID_PATTERN = r"[a-z2-7]{12}"

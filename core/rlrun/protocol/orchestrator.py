@@ -70,7 +70,8 @@ class RunStatus(Schema):
     mismatch_kl: FiniteFloat | None = None
     groups: GroupCounts = Field(default_factory=GroupCounts)
     reward_errors: Count = 0
-    """Number of rollouts since the start of the run whose reward function raised or did not return a finite number."""
+    """Number of rollouts, since the start of the run, in which a reward function raised or returned no finite number.
+    """
     rollout_errors: Count = 0
     waiting_for: Problem | None = None
     """Component that the run waits for (`WaitingForTrainer`, `WaitingForInference`, ...), or None."""

@@ -37,9 +37,9 @@ MAX_HEADERS = 32
 MAX_URL = 4096
 MAX_GRANT = 65536
 MAX_GRANT_LIFETIME = timedelta(hours=2)
-"""Maximum time between now and the end of a grant that ends."""
+"""Maximum remaining lifetime of a grant that has an end."""
 CLOCK_TOLERANCE = timedelta(seconds=60)
-"""Difference between the clocks of operator and rlrun-server up to which the end of a grant is checked correctly."""
+"""Tolerated difference between the clocks of operator and rlrun-server when the end of a grant is checked."""
 MAX_BATCH = 32
 """Maximum number of requests in a batch."""
 MAX_FOLDERS = 1024
@@ -80,11 +80,11 @@ class StorageGrant(Schema):
     listable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)
     """Other folders that may be listed, but not read: those of the owners of environment packages."""
     # Grants without these fields have the same bytes as before the fields existed, so servers of both versions accept
-    # them. An older server refuses every grant with one of them as unknown fields.
+    # such grants. An older server refuses a grant with one of the fields, because it does not know the field.
     holder: Text = Field(default="", exclude_if=lambda value: not value)
     """Name of the pool in the same namespace whose process uses the grant. If empty, a process of the owner does."""
     ends: AwareDatetime | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Time at which the grant ends, in whole seconds of UTC. Required with a holder. None for no end."""
+    """Time at which the grant ends, in whole seconds of UTC. Required with a holder. None means no end."""
 
     @model_validator(mode="after")
     def _held_grant_ends(self) -> "StorageGrant":
