@@ -327,7 +327,7 @@ class Store:
     def upload(
         self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest, *, once: bool = False
     ) -> Manifest:
-        """Upload like `upload_artifact`, with the details in `manifest`. The files that `manifest` lists must be those
+        """Upload like `upload_artifact`, with the details in `manifest`. If `manifest` lists files, they must be those
         of `source`.
         """
         files = _outgoing(source)
@@ -474,9 +474,9 @@ class Store:
     def delete_prefix(self, uri: S3Uri, keep: Iterable[S3Uri] = ()) -> int:
         """Delete every object below the folder `uri`, manifests first. Returns the number of objects.
 
-        Objects below the folders in `keep` are not deleted. If the folder has more than DELETE_PIECE objects, that many
-        are listed and deleted at a time, so that any folder can be deleted with little memory. Manifests are then first
-        among these objects only. Raises ValueError for a whole bucket, which is never intended.
+        Objects below the folders in `keep` are not deleted. At most DELETE_PIECE objects are listed and deleted at a
+        time, so that any folder can be deleted with little memory. In a larger folder, manifests are therefore deleted
+        first only within each such piece. Raises ValueError for a complete bucket, which is never intended.
         """
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")

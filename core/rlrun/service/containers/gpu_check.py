@@ -21,7 +21,7 @@ DEVICE_VARIABLE = "RLRUN_DEVICE"
 """Variable for the RLModel's `env` of a role: with the value `cpu`, processes may run without the requested GPUs."""
 NODE_VARIABLE = "RLRUN_NODE"
 COMPATIBILITY_VARIABLE = "VLLM_ENABLE_CUDA_COMPATIBILITY"
-"""Variable of vLLM for using the CUDA driver library of its image, which older drivers of some GPUs support."""
+"""Variable that makes vLLM use the CUDA driver library of its image, which works with older drivers of some GPUs."""
 TERMINATION_LOG_VARIABLE = "RLRUN_TERMINATION_LOG"
 DEVICE_MISSING = "DeviceMissing"
 CONFIGURATION = 64

@@ -153,8 +153,8 @@ def _first_error(error: ValidationError) -> str:
 
 
 def _check_rows(text: bytes, limit: int) -> None:
-    """Raise SamplesDamaged for more rollouts and groups than the limit, because objects need ten times the memory of
-    the text.
+    """Raise SamplesDamaged for more rollouts and groups than the limit, because parsed objects need ten times the
+    memory of the text.
     """
     # Each row or group has one of these keys, possibly with escaped letters.
     if text.count(b'"rollout"') + text.count(b'"rows"') + text.count(b"\\u") <= limit:
@@ -203,7 +203,7 @@ def parse_record(line: bytes, limits: ReadLimits) -> SampleRecord:
 
 
 def lines_of(text: bytes) -> Iterator[bytes]:
-    """Yield the lines that are not empty, without copying the whole text."""
+    """Yield the lines that are not empty, without copying the complete text."""
     start = 0
     while start < len(text):
         end = text.find(b"\n", start)

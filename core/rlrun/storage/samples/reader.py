@@ -37,7 +37,7 @@ class OpenSamples:
 
     index: SampleIndex
     problem: str | None
-    """Message for the user about damage of the object, or None."""
+    """Message for the user about damage to the object, or None."""
     _uri: S3Uri
     _read: ReadRange
     _scanned: dict[int, ScannedGroup] = field(default_factory=dict)
