@@ -1,4 +1,4 @@
-"""Checks of an environment package that do not import its code: module, function and requirements. Pure."""
+"""Pure checks of an environment package that do not import its code: module, function and requirements."""
 
 import ast
 import io

@@ -1,4 +1,4 @@
-"""Estimate of the GPUs and memory that a model needs, with the calculation. Pure.
+"""Pure estimate of the GPUs and memory that a model needs, with the calculation.
 
 If the architecture is known, all memory uses are summed. Otherwise weights of 2 bytes per parameter may take a fixed
 fraction of the GPUs' memory; a trainer needs the rest for activations, and an engine for the KV cache.
@@ -31,7 +31,7 @@ GPU_COUNTS = (1, 2, 4, 8, 16)
 GB, GIB = 1e9, 2**30
 EPHEMERAL_STORAGE = "ephemeral-storage"
 PART_READS = 1.2
-"""Copies of the weights that the memory holds while each process of a trainer reads its part."""
+"""Number of copies of the weights in node memory while each trainer process reads only its part."""
 PROCESS_GIB = 8
 """Node memory in GiB for a process, excluding the model."""
 

@@ -79,7 +79,9 @@ def _is_literal(binding: Binding) -> bool:
 
 
 def _expand(value: str, known: Mapping[str, str]) -> str:
-    """Return the value with `${NAME}` and `${NAME:-default}` expanded. Raises ValueError without the value."""
+    """Return the value with `${NAME}` and `${NAME:-default}` expanded. Raises ValueError, which never contains the
+    value.
+    """
     # The library's regular expression scans the rest of the value again for each unclosed ${.
     if NESTED.search(value):
         raise ValueError(UNREADABLE)

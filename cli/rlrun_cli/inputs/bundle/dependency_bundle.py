@@ -46,7 +46,7 @@ RESOLVE_SECONDS = 1800.0
 LARGEST = 5
 """Number of wheels listed in an error about their size."""
 OTHER_PYTHON = re.compile(r"Python ?>=")
-"""Text in uv's output about versions that need a newer Python than the one it resolves for."""
+"""Text in uv's output about versions that need a newer Python than the Python for which uv resolves."""
 SKIP = "--no-deps pushes without these wheels"
 
 
