@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# Seconds of finished steps that show how fast this machine is, relative to the expectation.
+# Expected seconds of finished steps above which their actual duration determines the pace of this machine.
 _ENOUGH_SECONDS = 60.0
 
 
