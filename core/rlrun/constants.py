@@ -138,7 +138,7 @@ class Role(StrEnum):
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the processes of a run and of the operator."""
+    """Exit codes of a run's processes and of the operator."""
 
     COMPLETED = 0
     RESTART = 1

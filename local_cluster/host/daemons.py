@@ -1,7 +1,7 @@
 """Background processes that are started detached, found again by a later command, and stopped.
 
-A pid file holds the process id and the start time of the process. Process ids are reused: without the start time, a pid
-file left behind by a power failure could lead to killing an unrelated process.
+A pid file contains the process id and the start time of the process. Process ids are reused: without the start time, a
+pid file left behind by a power failure could lead to killing an unrelated process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Estimate of the remaining time of a command.
 
-The duration of a step is known from earlier commands on this machine, or from a first start on two cores, where steps
-ran in parallel like those of `CommandSteps`.
+The duration of a step is known from earlier commands on this machine, or from a first start on two cores, in which
+steps ran in parallel as in `CommandSteps`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class BuildOptions:
     newest: str
     """Reference of the image with the newest Python."""
     platform: str = ""
-    """Platform of the nodes. If empty, that of this machine."""
+    """Platform of the nodes. If empty, the platform of this machine."""
     index: str = ""
     """Index of Python packages. If empty, PyPI."""
     revision: str = ""

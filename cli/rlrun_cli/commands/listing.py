@@ -44,7 +44,7 @@ FORMATS: Mapping[str, Callable[[Any], Cell]] = {
     "Size": output.size,
     "ETA": lambda value: None if value is None else output.duration(value),
 }
-"""Functions that reformat the API server's values of a column for people, by the column's name."""
+"""Functions that format a column's values for people, by the column's name."""
 
 
 @dataclass(frozen=True)

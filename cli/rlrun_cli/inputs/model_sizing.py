@@ -197,8 +197,10 @@ def _gathered_bytes(model: Architecture, job: Job, gpus: int) -> int:
 
 
 def _other_bytes(model: Architecture, job: Job) -> int:
-    """Return the bytes that each GPU needs: for the adapter, the inputs of all layers, and the larger of the current
-    layer, estimated by these inputs, and the logits, which are computed after the last layer.
+    """Return the bytes that each GPU also needs: for the adapter, for the inputs of all layers, and for the current
+    layer or the logits, whichever is larger.
+
+    The current layer is estimated by the inputs. The logits are computed after the last layer.
     """
     adapter = 0 if job.full_fine_tuning else model.adapter_parameters(job.rank) * TRAINED_BYTES
     inputs = _input_bytes(model, job)

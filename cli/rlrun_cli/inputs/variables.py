@@ -74,7 +74,7 @@ def _line(binding: Binding) -> int:
 
 
 def _is_literal(binding: Binding) -> bool:
-    """Return True if the value is in single quotes and must stay as it is. The library would expand it."""
+    """Return True if the value is in single quotes and must not be changed. python-dotenv would expand it."""
     return binding.original.string.partition("=")[2].lstrip().startswith("'")
 
 

@@ -125,7 +125,7 @@ class _Section:
     optional_path: str = ""
     """Path with optional selection of sections that may be absent: `.spec.?eval`."""
     guards: tuple[str, ...] = ()
-    """Paths of the sections that may be absent, down to this one."""
+    """Paths of the sections that may be absent, from the object to this section, including it."""
 
     def below(self, name: str, field: FieldInfo, model: type[Spec]) -> "_Section":
         """Return the section of a field."""
@@ -265,7 +265,7 @@ def _value_rules(section: _Section, items: int = 0) -> Iterator[Json]:
 
 
 def _with(cel: str, new: str, old: str = "") -> str:
-    """Replace `self` and `oldSelf` in a rule with these paths."""
+    """Return the rule with `self` and `oldSelf` replaced by the paths `new` and `old`."""
     return re.sub(r"\bself\b", new, re.sub(r"\boldSelf\b", old, cel))
 
 

@@ -48,7 +48,7 @@ CLOCK_MARGIN = timedelta(minutes=10)
 0.
 """
 LARGEST_SHARE = 10
-"""Divisor of the number of runs: a sweep stops if more than this fraction of all runs would lose files."""
+"""A sweep stops if more than one in LARGEST_SHARE runs would lose files."""
 
 
 class GarbageReason(StrEnum):
@@ -188,7 +188,7 @@ def _old_items(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta) 
 
 
 def _recorded_uris(snapshot: ClusterSnapshot) -> dict[str, list[S3Uri]]:
-    """Return the URIs of artifacts with objects, by the run in their spec and by the run of their folder."""
+    """Return the URIs of artifacts with objects, by the run UID in the spec and by the run UID in the URI."""
     uris: dict[str, list[S3Uri]] = defaultdict(list)
     for artifact in snapshot.artifacts:
         uri = S3Uri.parse(artifact.uri)

@@ -1,6 +1,6 @@
 """Checker of an installation: named checks that return what they observed, or raise CheckFailed with the next step.
 
-`rlrun doctor` and `helm test` run their checks with it and print the same lines. A pod of `helm test` runs one check of
+`rlrun doctor` and `helm test` use this module and print the same lines. A pod of `helm test` runs one check of
 `CHECKS`: `python -m rlrun.installation.checks readyz URL... | dns NAME... | s3 | run`.
 """
 

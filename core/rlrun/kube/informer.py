@@ -273,8 +273,8 @@ class Informer(Generic[T]):
         return version
 
     def _remove_unlisted(self, listed: Collection[str], before: Mapping[str, T], version: int) -> None:
-        """Remove the objects that are not in `listed`, a complete list of this version. `before` is the store when the
-        list started.
+        """Remove the objects that are not in `listed`, a complete list of this version. `before` is the content of the
+        store at the start of the list.
         """
         for uid, cached in list(self._by_uid.items()):
             # Objects written since the API server created the list are not in it.
@@ -296,8 +296,8 @@ class Informer(Generic[T]):
                 await self.list()
 
     def _compare(self, obj: Obj, before: Mapping[str, T], *, is_notified: bool) -> None:
-        """Store a listed object if its version differs from the stored one. `before` is the store when the list
-        started.
+        """Store a listed object if its version differs from the stored one. `before` is the content of the store at the
+        start of the list.
 
         An older version is stored too, unless the store has changed since, because the API server may have been
         restored from a backup.

@@ -19,7 +19,7 @@ POOL_API_KEY_VARIABLE = "RLRUN_POOL_API_KEY"
 POOL_API_KEY_SECRET_VARIABLE = "RLRUN_POOL_API_KEY_SECRET"
 """Variable with the name of the Secret that contains the pool's API key, for error messages."""
 USER_PATHS_VARIABLE = "RLRUN_USER_PATHS"
-"""Variable with the paths of an engine that users may call with their key, separated by commas."""
+"""Variable with an engine's paths, separated by commas, that users may call with their API key."""
 USER_API_KEY = "OPENAI_API_KEY"
 """Entry of a serving pool's Secret that contains the API key. OpenAI clients read a variable with the same name."""
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})

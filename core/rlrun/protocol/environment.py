@@ -94,7 +94,7 @@ class EnvironmentConfig(Schema):
     workers: int = Field(default=1, ge=1, le=64)
     """Number of processes that run rollouts."""
     packages_url: Url | None = None
-    """Base URL of the packages: `/environments/{owner}/{name}` below it serves the wheels."""
+    """Base URL of the packages, which serves the wheels at `/environments/{owner}/{name}`."""
 
     @classmethod
     def from_variables(cls, environ: Mapping[str, str]) -> "EnvironmentConfig":

@@ -45,11 +45,10 @@ class GroupCounts(Schema):
 
 
 class RunStatus(Schema):
-    """Status of a run, from which the operator fills the RLRun's status. Its values have the same bounds as in the
-    RLRun's status. Its size limits are low, because the operator parses the statuses of all runs on its event loop and
-    keeps the newest of each.
+    """Status of a run, from which the operator fills the RLRun's status. Values have the same bounds in both. The size
+    limits are low, because the operator parses the statuses of all runs on its event loop and keeps the newest of each.
 
-    The orchestrator also writes it as its termination message, so that the final status survives the process.
+    The orchestrator also writes the status as its termination message, so that the final status survives the process.
     """
 
     wire_limits = InputLimits(size=128 * 1024, values=2000)

@@ -3,8 +3,8 @@
 A process describes an S3 request to rlrun-server and receives the headers that sign it (AWS Signature Version 4); the
 request itself, with its data, goes directly to S3. This is the remote signing of Apache Iceberg's REST catalog. The
 projected ServiceAccount token identifies the pod (its audience names run and role), and the grant, which the operator
-has signed, defines what this role of the run may use. A process of a shared pool works for several runs: it holds one
-grant per run, all of which require the pool's token.
+has signed, defines what this role of the run may use. A process of a shared pool works for several runs: it has one
+grant per run, and each of these grants requires the pool's token.
 """
 
 from datetime import timedelta
@@ -82,7 +82,7 @@ class StorageGrant(Schema):
     # Grants without these fields have the same bytes as before the fields existed, so servers of both versions accept
     # such grants. An older server refuses a grant with one of the fields, because it does not know the field.
     holder: Text = Field(default="", exclude_if=lambda value: not value)
-    """Name of the pool in the same namespace whose process uses the grant. If empty, a process of the owner does."""
+    """Name of the pool in the same namespace whose process uses the grant. If empty, the owner's process uses it."""
     ends: AwareDatetime | None = Field(default=None, exclude_if=lambda value: value is None)
     """Time at which the grant ends, in whole seconds of UTC. Required with a holder. None means no end."""
 

@@ -299,7 +299,7 @@ class BatchReader:
 
 
 def read_sample(header: SampleHeader, data: bytes | memoryview, source: str = SOURCE) -> Sample:
-    """Return a sample with columns of `header.size` bytes. Long ones are views of `data`. Raises InputInvalid."""
+    """Return a sample from columns of `header.size` bytes. Number columns are views of `data`. Raises InputInvalid."""
     length, view = header.length, memoryview(data)
     starts = range(0, 4 * length * (3 if header.is_taught else 2), 4 * length)
     numbers = [view[start : start + 4 * length] for start in starts]

@@ -34,7 +34,7 @@ DRAIN_SECONDS = 5.0
 
 
 def json_response(body: Schema, status: int = 200) -> web.Response:
-    """Return a response with the schema as JSON."""
+    """Return a response with `body` as JSON."""
     return web.json_response(body.to_json_dict(), status=status)
 
 

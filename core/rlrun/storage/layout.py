@@ -104,7 +104,7 @@ class RunLayout:
         return self.adapters / f"step-{step:06d}"
 
     def metrics(self, part: str) -> S3Uri:
-        """Return the URI of one file of metric lines."""
+        """Return the URI of one file with metric lines."""
         return self.root / f"metrics/{part}.jsonl"
 
     def rollouts(self, step: int, use: str = "") -> S3Uri:
@@ -114,7 +114,7 @@ class RunLayout:
         return self.root / f"rollouts/{rollouts_name(step, use)}"
 
     def rollout_summaries(self, part: str) -> S3Uri:
-        """Return the URI of one file of summaries of stored rollouts."""
+        """Return the URI of one file with summaries of stored rollouts."""
         return self.root / f"rollouts/steps/{part}.jsonl"
 
     @property

@@ -80,8 +80,8 @@ MAX_OBJECT_BYTES = 256 * 1024**2
 """Default maximum size of an object that is read at once."""
 RANGE_NOT_SATISFIABLE = 416
 DELETE_BATCH = 250
-"""Number of keys in one DeleteObjects request. S3 allows 1000, but a disk-based server responds only after deleting
-all.
+"""Number of keys in one DeleteObjects request. S3 allows 1000, but a disk-based server responds only after it has
+deleted all objects.
 """
 DELETE_PIECE = 50_000
 """Number of objects of a folder that are listed before they are deleted."""

@@ -41,7 +41,7 @@ def import_lazily() -> None:
 
 
 def _install(spec: ModuleSpec, places: dict[str, str]) -> None:
-    """Add the package to the modules without running its `__init__`."""
+    """Add the package to `sys.modules` without running its `__init__`."""
     module: Any = importlib.util.module_from_spec(spec)
 
     def load(name: str) -> Any:

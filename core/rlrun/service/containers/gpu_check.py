@@ -193,8 +193,8 @@ def mounted_folders(mounts: str) -> list[str]:
 
 
 def _find_library(load: Callable[[str], Any]) -> tuple[Any, str]:
-    """Return the driver's library, or None if it is missing, and the folder of the library, which is empty if the
-    loader finds the library.
+    """Return (driver's library, or None if it is missing; folder of the library). The folder is empty if the loader
+    finds the library.
     """
     try:
         mounts = MOUNTS.read_text(encoding="utf-8", errors="replace")
