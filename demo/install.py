@@ -43,7 +43,7 @@ class S3Access:
     access_key_id: str
     secret_access_key: str
     cluster_endpoint: str
-    """URL for pods."""
+    """URL of S3 for pods."""
     secret_name: str
     """Name of the Secret in the system namespace with the same credentials, used by Jobs."""
 

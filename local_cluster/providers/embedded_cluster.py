@@ -58,7 +58,7 @@ class EmbeddedCluster:
         return self.paths.kubeconfig
 
     def prepare(self) -> None:
-        """Install packages and build binaries, most of the first `up`. Only images need a network later."""
+        """Install packages and build binaries. Afterwards, only image builds need a network."""
         with ThreadPoolExecutor(max_workers=3) as pool:
             jobs: list[Future[None] | Future[Path]] = [
                 pool.submit(ensure_system_packages, self.paths.cache),

@@ -54,7 +54,7 @@ class Finding:
         return bool(self.hint)
 
     def lines(self) -> list[str]:
-        """Return `ok NAME: TEXT`, or the problem and the next step, as lines."""
+        """Return the line `ok NAME: TEXT`, or two lines with the problem and the next step."""
         word = "wrong" if self.is_problem else "ok"
         return [f"{word:<7}{self.name}: {self.text}", *([f"       do: {self.hint}"] if self.is_problem else [])]
 

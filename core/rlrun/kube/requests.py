@@ -345,7 +345,7 @@ def label_selector(labels: Labels) -> str:
 
 
 def parse_object(request: KubeRequest, body: str | bytes) -> Obj:
-    """Parse the object in the response. Raises ApiError if the response is not from the API server but from a proxy."""
+    """Parse the object in the response. Raises ApiError if it is not a JSON object, for example an error page."""
     try:
         document = read_stored(body)
     except ValueError:

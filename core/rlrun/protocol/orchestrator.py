@@ -73,7 +73,7 @@ class RunStatus(Schema):
     """
     rollout_errors: Count = 0
     waiting_for: Problem | None = None
-    """Component that the run waits for (`WaitingForTrainer`, `WaitingForInference`, ...), or None."""
+    """Problem that names the component the run waits for (`WaitingForTrainer`, ...), or None."""
     environments: list[EnvironmentPackage] = Field(default_factory=list, max_length=32)
     """Packages of the environments: those recorded earlier, and all others once every environment is ready. May be
     missing from the termination message.

@@ -74,7 +74,7 @@ class StorageGrant(Schema):
     """Uid of the run, or name of the serving pool."""
     role: StorageRole
     folder: Text = ""
-    """Folder of the run, of which the role determines the accessible parts. Empty for a serving pool."""
+    """Folder of the run. The role determines which parts are accessible. Empty for a serving pool."""
     readable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)
     """Other folders that may be read: a base model, the checkpoint of a warm start, environment packages."""
     listable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)

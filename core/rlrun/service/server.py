@@ -131,7 +131,7 @@ def stop_event() -> asyncio.Event:
 
 
 async def read_batch(request: web.Request) -> TrainBatch:
-    """Read the body of a request as a batch in columns, in pieces. Raises ProblemError (TrainBatchInvalid)."""
+    """Read the request body piece by piece and return it as a batch. Raises ProblemError (TrainBatchInvalid)."""
     reader = BatchReader(request.content_length)
     try:
         async with asyncio.timeout(BODY_SECONDS):

@@ -638,7 +638,7 @@ def refuse_other_answers(http_response: Any, model: Any, **_: object) -> None:
 
 
 def forget_refused_signatures(signer: RequestSigner) -> Callable[..., None]:
-    """Return the hook that botocore calls after each response, which drops signatures after a refusal."""
+    """Return a botocore hook that drops the signer's cached signatures after S3 has refused a request."""
 
     def after(response_dict: Mapping[str, Any] | None, **_: object) -> None:
         if response_dict is not None and response_dict["status_code"] in REFUSED_STATUSES:
