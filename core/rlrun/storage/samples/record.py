@@ -101,7 +101,7 @@ class SampleRecord(Schema):
 
     v: int = VERSION
     step: int = Field(ge=0)
-    """Step that trained on the rollout, dropped its group, or produced the evaluated policy."""
+    """Step that trained on the rollout, in which its group was dropped, or whose policy was evaluated."""
     split: SampleSplit
     group: Identifier
     ordinal: int = 0
