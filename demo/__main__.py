@@ -156,7 +156,7 @@ def figures(kubectl: Kubectl, s3: S3Access, run: dict[str, Any], namespace: str 
 
 
 def seconds_per_step(lines: list[Line]) -> float:
-    """Return the median wall time between the ends of two steps."""
+    """Return the median wall time between the ends of consecutive steps."""
     times = [datetime.fromisoformat(line["time"]).timestamp() for line in lines]
     gaps = sorted(b - a for a, b in pairwise(times))
     return round(gaps[len(gaps) // 2], 2)

@@ -43,7 +43,7 @@ class S3Access:
     access_key_id: str
     secret_access_key: str
     cluster_endpoint: str
-    """URL for pods."""
+    """URL of S3 for pods."""
     secret_name: str
     """Name of the Secret in the system namespace with the same credentials, used by Jobs."""
 
@@ -77,7 +77,9 @@ def s3_access(kubectl: Kubectl, endpoint: str, cluster_endpoint: str, secret_nam
 
 
 def chart_values(s3: S3Access) -> list[str]:
-    """Return helm's options for the local cluster. User commands on this machine reach S3 like the demo does."""
+    """Return helm's options for the local cluster. They publish the S3 endpoint that this machine can reach, for user
+    commands.
+    """
     return ["-f", str(CHART / "values-local.yaml"), "--set", f"s3.publicEndpoint={s3.endpoint}"]
 
 
@@ -169,7 +171,7 @@ def rlrun(kubectl: Kubectl, *words: str) -> str:
 
 
 def push_environment(kubectl: Kubectl, folder: Path, say: Say = print) -> None:
-    """Push an environment with `rlrun env push`, as a user of the namespace named like its owner.
+    """Push an environment with `rlrun env push`, as a user of the namespace that has the owner's name.
 
     An edited example replaces its version, because the local cluster may have the version from before the edit.
     """

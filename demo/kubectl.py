@@ -25,7 +25,7 @@ class CommandFailed(RuntimeError):
 
 
 class WaitedTooLong(RuntimeError):
-    """Condition that was not met before its deadline."""
+    """Raised if a condition was not met before its deadline."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Kubectl:
 
     @cached_property
     def _transport(self) -> SyncApiTransport:
-        # Waiting means polling, and each process of kubectl takes 0.1 s of CPU time.
+        # Polling with kubectl would start one process per request, each of which takes 0.1 s of CPU time.
         from kubernetes import config
 
         return SyncApiTransport(config.new_client_from_config(str(self.kubeconfig)))
@@ -113,6 +113,6 @@ def wait_for(what: str, poll: Callable[[], T | None], seconds: float, every: flo
 
 
 def condition(obj: Object, kind: str) -> Object | None:
-    """Return the condition of that type from the status of an object."""
+    """Return the condition of that type from the status of an object, or None."""
     conditions: Iterable[Object] = obj.get("status", {}).get("conditions", [])
     return next((c for c in conditions if c["type"] == kind), None)

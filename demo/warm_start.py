@@ -1,7 +1,7 @@
 """Second run of the demo, which starts from the checkpoint of the first and samples only with the newest policy.
 
-Its adapter is trained from its first step on, and every token is sampled by the policy that the trainer holds. Any
-remaining difference between the log-probabilities of engine and trainer is due to their implementations.
+Its adapter is already trained at the first step, and the trainer's current policy samples every token. Any remaining
+difference between the log-probabilities of engine and trainer is due to their implementations.
 """
 
 import copy
@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 
 def warm_run(run: Object, name: str, checkpoint: str) -> Object:
-    """Return an RLRun like `run` that starts from the RLCheckpoint and waits for the policy of every step."""
+    """Return an RLRun like `run` that starts from the RLCheckpoint `checkpoint` and waits for each step's policy."""
     warm = copy.deepcopy(run)
     warm["metadata"]["name"] = name
     warm["spec"] |= {"checkpointId": checkpoint, "maxSteps": STEPS, "maxAsyncLevel": 0, "artifactPolicy": "Delete"}

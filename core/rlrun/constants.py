@@ -43,25 +43,25 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 """Label of every object that the operator creates for runs and serving pools, with the value FIELD_MANAGER."""
 
 GENERATION_ANNOTATION = "rlrun.dev/generation"
-"""Value of metadata.generation of the RLRun that a child was built for."""
+"""Annotation of a child: the RLRun's `metadata.generation` that the child was built for."""
 CONFIG_ANNOTATION = "rlrun.dev/config"
-"""Digest of the changed configuration, set on the pod that reads it."""
+"""Annotation of a pod: digest of the changed configuration that the pod reads."""
 MODEL_ANNOTATION = "rlrun.dev/model"
 """Id of the base model of a serving pool or shared pool, which can be too long for a label."""
 IDLE_ANNOTATION = "rlrun.dev/idle-since"
-"""Annotation on the ServiceAccount of a shared pool: time since which the pool has no run."""
+"""Annotation on the ServiceAccount of a shared pool: time since which the pool has had no run."""
 REFERENCES_ANNOTATION = "rlrun.dev/references"
 """Annotation on the ConfigMap of an attempt: signature of its base model and checkpoint."""
 HASH_ANNOTATION = "rlrun.dev/desired"
 """Annotation with the digest of the object as built by the operator, without fields that others add."""
 TOKEN_ANNOTATION = "rlrun.dev/token"
-"""Annotation with the digest of the token of a serving pool's pods."""
+"""Annotation of a serving pool's pods: digest of the pods' token."""
 WEIGHTS_LABEL = "rlrun.dev/weights"
 """Label with the name of a weights cache, on its claim and on the objects that fill it."""
 EGRESS_ANNOTATION = "rlrun.dev/egress"
 """Annotation of a namespace: hosts, separated by commas, that its runs may list in env[].egress."""
 REQUEST_ANNOTATION = "rlrun.dev/request-digest"
-"""Digest of the request with an Idempotency-Key that created an RLRun through the REST API."""
+"""Annotation of an RLRun created over REST with an Idempotency-Key: digest of the request."""
 USER_ANNOTATION = "rlrun.dev/user"
 """Annotation of a run with the user who created it. The admission policy prevents forged values."""
 EARLIER_STEPS_ANNOTATION = "rlrun.dev/earlier-steps"
@@ -108,8 +108,8 @@ SERVER_METRICS_PORT = 8081
 LOG_HOLD_CONTAINER = "log-hold"
 """Native sidecar that keeps a terminating pod of a run until the logs of its containers are in S3."""
 LOG_HOLD_SECONDS = 20
-"""Maximum duration of the log hold in seconds. It is part of the pod's grace period, and longer than a change of
-leader.
+"""Maximum duration of the log hold in seconds. It is part of the pod's grace period, and longer than the operator's
+change of leader takes.
 """
 
 # --- Certificate authorities of the platform in pods ----------------------------------------------------------------
@@ -138,7 +138,7 @@ class Role(StrEnum):
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the processes of a run and of the operator."""
+    """Exit codes of a run's processes and of the operator."""
 
     COMPLETED = 0
     RESTART = 1
@@ -187,9 +187,9 @@ class ConditionType(StrEnum):
     COMPLETED = "Completed"
     FAILED = "Failed"
     DELETED = "Deleted"
+    """Condition of RLCheckpoint and RLAdapter about the deletion of their files."""
     VERIFIED = "Verified"
     """Condition of RLCheckpoint and RLAdapter: S3 still contains the artifact that became Ready."""
-    """Condition of RLCheckpoint and RLAdapter about the deletion of their files."""
 
 
 START_CONDITIONS = (

@@ -152,9 +152,9 @@ class ControlPlaneDaemons:
         return self.api_server("--enable-admission-plugins=NodeRestriction", *audit.api_server_flags(self.state))
 
     def controller_manager(self, controllers: Sequence[str] = ("*",), extra: Sequence[str] = ()) -> Daemon:
-        """Return the controller manager. Without a list it runs all controllers that are enabled by default.
+        """Return the controller manager.
 
-        `extra` are additional flags.
+        `controllers` defaults to all controllers that Kubernetes enables by default. `extra` are additional flags.
         """
         authority = self.authority
         ca = authority.pair

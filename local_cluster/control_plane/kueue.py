@@ -59,7 +59,7 @@ class Kueue:
         file = self._state / "config.yaml"
         configuration = yaml.safe_dump(self._configuration(certificates))
         write(file, configuration)
-        # Its certificate folder is fixed and below /etc, so the process gets its own /etc.
+        # Kueue's folder of metrics certificates is fixed and below /etc, so the process gets its own /etc.
         own_etc = (
             f"mount -t tmpfs none /etc && mkdir -p {_METRICS_CERTIFICATES} && cp {certificates}/tls.* "
             f"{_METRICS_CERTIFICATES}/ && exec {program('kueue', self._paths)} --config={file} --zap-log-level=2"

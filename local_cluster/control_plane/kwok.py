@@ -1,6 +1,6 @@
 """KWOK for a control plane: nodes that report pods as running without running them.
 
-The stages of nodes and pods come from the sources of the Go module from which it is built. Pods of Jobs do not
+The stages of nodes and pods come from the sources of the Go module from which KWOK is built. Pods of Jobs do not
 complete.
 """
 

@@ -1,7 +1,7 @@
 """Background processes that are started detached, found again by a later command, and stopped.
 
-A pid file holds the process id and the start time of the process. Process ids are reused: without the start time, a pid
-file left behind by a power failure could lead to killing an unrelated process.
+A pid file contains the process id and the start time of the process. Process ids are reused: without the start time, a
+pid file left behind by a power failure could lead to killing an unrelated process.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Daemon:
     """Background process.
 
     Attributes:
-        name: Name of its pid file and log.
+        name: Name of the daemon's pid file and log.
         argv: Program and arguments.
-        ready: Returns True when the daemon serves.
+        ready: Returns True when the daemon is ready to serve.
         hint: Next step for the user when it does not start.
         configuration: Text of its configuration file. A running daemon with a different configuration is replaced.
     """
@@ -74,10 +74,10 @@ class Supervisor:
         """Start a daemon and wait until it is ready. Does nothing if it is already running and ready.
 
         Returns:
-            True if it had to be started.
+            True if the daemon had to be started.
 
         Raises:
-            LocalClusterError: It exited or was not ready in time. The message has the end of its log.
+            LocalClusterError: The daemon exited or was not ready in time. The message has the end of its log.
         """
         if self.pid(daemon.name) is not None:
             same = self._record(daemon.name).get("fingerprint") == daemon.fingerprint
@@ -173,7 +173,7 @@ def _ready_within(daemon: Daemon, seconds: float, ended: Callable[[], int | None
 
 
 def send_signal(pid: int, number: int, is_meant: Callable[[], bool]) -> bool:
-    """Send a signal to a process if `is_meant` still holds. Returns True if it was sent.
+    """Send a signal to a process if `is_meant` returns True. Returns True if the signal was sent.
 
     Process ids are reused. The process is pinned by a pidfd first and checked afterwards, so that the signal can never
     reach a process that took over the id in between.

@@ -1,7 +1,7 @@
 """Estimate of the remaining time of a command.
 
-The duration of a step is known from earlier commands on this machine, or from a first start on two cores, where steps
-ran in parallel like those of `CommandSteps`.
+The duration of a step is known from earlier commands on this machine, or from a first start on two cores, in which
+steps ran in parallel as in `CommandSteps`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# Seconds of finished steps that show how fast this machine is, relative to the expectation.
+# Expected seconds of finished steps above which their actual duration determines the pace of this machine.
 _ENOUGH_SECONDS = 60.0
 
 

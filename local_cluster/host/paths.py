@@ -45,12 +45,12 @@ class Paths:
 
     @property
     def run(self) -> Path:
-        """Pid files of the daemons."""
+        """Folder of the pid files of the daemons."""
         return self.state / "run"
 
     @property
     def config(self) -> Path:
-        """Rendered configuration files of the daemons."""
+        """Folder of the rendered configuration files of the daemons."""
         return self.state / "config"
 
     @property

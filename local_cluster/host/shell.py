@@ -31,7 +31,7 @@ def run(
         env: Variables in addition to the inherited ones.
         check: Raise an error if the exit status is not 0.
         timeout: Seconds until the program is killed and counts as failed. None disables it.
-        next_step: Instruction for the user when it fails.
+        next_step: Instruction for the user when the program fails.
 
     Returns:
         The finished process with its output as text.

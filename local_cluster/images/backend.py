@@ -54,7 +54,7 @@ class ImageBackend(Protocol):
         cwd: str,
         as_caller: bool,
     ) -> int:
-        """Run a command in a temporary container of the tag `local`, in the network of this machine.
+        """Run a command in a temporary container of the image tagged `local`, in the network of this machine.
 
         Args:
             image: A built image.

@@ -17,7 +17,7 @@ NEWEST_REFERENCE = f"{_REGISTRY}/python:3.13-slim-bookworm"
 BASE_ARGUMENT, NEWEST_ARGUMENT = "BASE_IMAGE", "NEWEST_PYTHON_IMAGE"
 """ARGs of Dockerfiles for the images that they build on: the platform's Python and the newest one."""
 LOCAL_BASES: Mapping[str, str] = {BASE_ARGUMENT: BASE_REFERENCE, NEWEST_ARGUMENT: NEWEST_REFERENCE}
-"""Images in place of those that the Dockerfiles name."""
+"""Local images that replace the base images named in the Dockerfiles."""
 _NOT_CONTENT = ("__pycache__", ".pyc")
 
 
@@ -99,7 +99,7 @@ def base_arguments(image: ImageSpec, root: Path, bases: Mapping[str, str]) -> di
 
 
 def copied_paths(dockerfile: str, build_args: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the sources in the build context of the COPY lines of a Dockerfile, with ARGs filled in."""
+    """Return the paths that a Dockerfile's COPY lines copy from the build context, with ARGs filled in."""
     sources: list[str] = []
     for line in dockerfile.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)

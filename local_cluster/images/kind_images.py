@@ -40,14 +40,14 @@ class KindImages:
         """Check that a Docker engine responds.
 
         Raises:
-            LocalClusterError: It does not.
+            LocalClusterError: No Docker engine responds.
         """
         problem = docker_problem()
         if problem is not None:
             raise LocalClusterError(f"The images of the kind cluster are built with Docker, but {problem}")
 
     def base_key(self, image: ImageSpec) -> str:
-        """Return a constant: the Dockerfile, which is in the key, names the base images, and Docker pulls them."""
+        """Return a constant, because the key already covers the Dockerfile, which names the base images."""
         return "registry"
 
     def ensure_base(self) -> None:

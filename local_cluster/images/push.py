@@ -71,7 +71,7 @@ class BuildOptions:
     newest: str
     """Reference of the image with the newest Python."""
     platform: str = ""
-    """Platform of the nodes. If empty, that of this machine."""
+    """Platform of the nodes. If empty, the platform of this machine."""
     index: str = ""
     """Index of Python packages. If empty, PyPI."""
     revision: str = ""
@@ -101,7 +101,7 @@ class BuildOptions:
         return words + [part for name, value in self.labels(image).items() for part in ("--label", f"{name}={value}")]
 
     def labels(self, image: ImageSpec) -> dict[str, str]:
-        """Return the labels of an image, with names of the OCI."""
+        """Return the OCI labels of an image, without empty ones."""
         base, _, digest = self.base.partition("@")
         found = {
             "title": image.name,

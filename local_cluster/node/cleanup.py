@@ -128,7 +128,7 @@ def remove_files(files: list[Path]) -> int:
 
 
 def remove_tree(directory: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> None:
-    """Remove a directory of the cluster. Raises an error if something is mounted in it, which may be other data."""
+    """Remove a directory of the cluster. Raises LocalClusterError if it has mounts, which may contain other data."""
     if not directory.exists():
         return
     still = host_leftovers.parse_mounts(mountinfo.read_text(), [directory])

@@ -104,7 +104,7 @@ def is_daemon(command: str, paths: Paths) -> bool:
 
 
 def another_cluster_runs(paths: Paths, proc: Path = _PROC) -> bool:
-    """Return True if a kube-proxy of another cluster runs in this network namespace, which may own rules and links."""
+    """Return True if a kube-proxy of another cluster runs in this network namespace. It may own rules and links."""
     own_network = os.readlink(proc / "self" / "ns" / "net")
     for pid in _process_ids(proc):
         try:

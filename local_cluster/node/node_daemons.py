@@ -84,7 +84,7 @@ class NodeDaemons:
         return Daemon("kube-proxy", argv, answers("http://127.0.0.1:10256/healthz"), hint, config.read_text())
 
     def kube_router(self) -> Daemon:
-        """Return the daemon that enforces NetworkPolicies with iptables rules. It routes nothing."""
+        """Return the daemon that enforces NetworkPolicies with iptables rules. Its routing is disabled."""
         kubeconfig = self.control_plane.write_kubeconfig("kube-router", "rlrun-local-kube-router", ADMINISTRATORS)
         argv = (
             str(program("kube-router", self.paths)),

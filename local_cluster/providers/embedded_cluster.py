@@ -58,7 +58,7 @@ class EmbeddedCluster:
         return self.paths.kubeconfig
 
     def prepare(self) -> None:
-        """Install packages and build binaries: all steps of `up` that need a network, and most of its first run."""
+        """Install packages and build binaries. Afterwards, only image builds need a network."""
         with ThreadPoolExecutor(max_workers=3) as pool:
             jobs: list[Future[None] | Future[Path]] = [
                 pool.submit(ensure_system_packages, self.paths.cache),

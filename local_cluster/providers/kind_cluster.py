@@ -79,14 +79,14 @@ class KindCluster:
             ensure_images()
 
     def enforce_policies(self) -> None:
-        """Do nothing, because kind's own network plugin enforces NetworkPolicies since kind 0.24."""
+        """Do nothing, because kind's own network plugin has enforced NetworkPolicies since kind 0.24."""
 
     def offer_gvisor(self) -> None:
         """Raise LocalClusterError, because kind's node image has no gVisor."""
         raise LocalClusterError(f"kind's node has no gVisor. {_HINT}")
 
     def down(self, purge: bool = False) -> None:
-        """Delete the cluster. Its container holds the images, so `purge` removes nothing more."""
+        """Delete the cluster. Its container also contains the images, so `purge` removes nothing more."""
         with file_lock(self.paths.kind.with_suffix(".lock")):
             self._delete()
 

@@ -28,7 +28,7 @@ _MINOR = versions.KUBERNETES.split(".")[1]
 
 @dataclass(frozen=True)
 class Build:
-    """One `go build` of a module, which compiles what its programs share only once.
+    """One `go build` of a module. Code that its programs share is compiled only once.
 
     Attributes:
         name: Folder of the module below `go/`.

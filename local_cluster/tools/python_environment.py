@@ -1,4 +1,4 @@
-"""Project's Python environment, shared by all checkouts with the same lock file.
+"""Python environment of the project, shared by all checkouts with the same lock file.
 
 `python3 -m local_cluster.tools.python_environment FOLDER LOCK`, called by the Makefile. Needs only Python.
 
@@ -20,7 +20,7 @@ from local_cluster.host.progress import progress
 from local_cluster.host.shell import run
 
 MARK = ".complete"
-"""Marker file in a finished environment, which is the Makefile's target."""
+"""Marker file in a finished environment. The file is the Makefile's target."""
 
 Install = Callable[[Path, Path], None]
 
@@ -37,7 +37,7 @@ def install(folder: Path, lock: Path) -> None:
 
 
 def ensure_environment(folder: Path, lock: Path, install: Install = install) -> None:
-    """Create the environment unless it is complete. Waits for another command's creation. Raises LocalClusterError."""
+    """Create the environment unless it is complete. Waits for a creation in progress. Raises LocalClusterError."""
     mark = folder / MARK
     with file_lock(folder.with_name(folder.name + ".lock")):
         if mark.exists():

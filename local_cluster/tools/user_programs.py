@@ -43,7 +43,7 @@ def find_user_program(program: UserProgram) -> Path:
     """Return the path of a program on PATH.
 
     Raises:
-        LocalClusterError: It is missing, or too old.
+        LocalClusterError: The program is missing or too old.
     """
     wanted = ".".join(map(str, program.minimum))
     advice = f"Install {program.name} {wanted} or newer: {program.guide}"

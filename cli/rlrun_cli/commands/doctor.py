@@ -114,7 +114,7 @@ def _show_versions(versions: dict[str, str], fmt: output.Format | None) -> None:
 
 
 def platform_versions(api: RemoteCluster) -> dict[str, str]:
-    """Return the versions in the cluster. Raises CliError if the API server does not answer."""
+    """Return the versions in the cluster. Raises CliError if the API server does not respond."""
     try:
         api.served_kinds()
         served = f"{GROUP}/{VERSION}"

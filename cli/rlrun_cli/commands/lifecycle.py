@@ -145,7 +145,7 @@ def restart_run(
 
 
 def _left_suspended(problem: CliError, hint: str) -> CliError:
-    """Add a hint on how to resume the run, which stays suspended otherwise."""
+    """Return the error with a hint on how to resume the run, which otherwise stays suspended."""
     if problem.hint == hint:
         return problem
     steps = f"{problem.hint}; {hint}" if problem.hint else hint
@@ -166,7 +166,7 @@ def _after_resume(ctx: typer.Context, api: RemoteCluster, name: str, *, wait: bo
 
 
 def refuse_finished(item: Obj, what: str, namespace: str) -> None:
-    """Raise RunEndedError if the run has ended. `what` completes the words "cannot be" in the message."""
+    """Raise RunEndedError if the run has ended or is being stopped. `what` follows "cannot be" in the message."""
     name, summary = item["metadata"]["name"], summarize(item)
     if summary.finished or item["spec"].get("stop"):
         state = summary.phase if summary.finished else "being stopped"

@@ -44,7 +44,7 @@ FORMATS: Mapping[str, Callable[[Any], Cell]] = {
     "Size": output.size,
     "ETA": lambda value: None if value is None else output.duration(value),
 }
-"""Functions that reformat the API server's values of a column for people, by the column's name."""
+"""Functions that format a column's values for people, by the column's name."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Choice:
     fmt: TableFormat | None = None
 
     def select(self, api: RemoteCluster, kind: ResourceKind, fields: str) -> Printed:
-        """Return the selected objects: whole objects if they are printed or sorted by a field, otherwise only their
-        table rows.
+        """Return the query for the selected objects. Its rows contain complete objects if these are printed or sorted
+        by a field, and otherwise only the metadata.
         """
         place = None if self.all_namespaces else api.namespace
         return Printed(kind, place, self.selector, fields, bool(self.sort_by) or not output.is_table(self.fmt))

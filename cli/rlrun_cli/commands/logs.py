@@ -53,8 +53,8 @@ POLL_SECONDS = 2.0
 
 
 def read(api: RemoteCluster, run: str, chosen: LogSelection) -> Iterator[str] | None:
-    """Return the log lines written so far, or None if the run will have no more pods. Raises CliError if it has no pods
-    yet.
+    """Return the log lines written so far, or None if the run will have no more pods. Raises CliError if the run has no
+    pods yet.
     """
     starts = starts_of(api, run, chosen)
     if starts:

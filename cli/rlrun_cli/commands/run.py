@@ -1,7 +1,7 @@
 """Command `run`: creates an RLRun from a file.
 
-The file is validated completely before anything is sent. Variables are stored in a Secret, which is created before the
-run, so that the run never finds it missing, and is owned by the run afterwards.
+The file is validated completely before anything is sent. Variables are stored in a Secret. The Secret is created before
+the run, so that the run never finds it missing, and then gets the run as its owner.
 """
 
 import os

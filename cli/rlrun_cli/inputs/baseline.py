@@ -1,4 +1,4 @@
-"""Assessment of a baseline: rewards and durations of rollouts with a run's initial model. Pure."""
+"""Pure assessment of a baseline: rewards and durations of rollouts with a run's initial model."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -119,7 +119,7 @@ def _examples(environment: Any, count: int, is_verifiers: bool) -> list[dict[str
 
 
 def _endpoint(request: BaselineRequest) -> dict[str, Any]:
-    """Return the arguments of verifiers' functions that name the endpoint and the model."""
+    """Return the endpoint, the model and the sampling parameters as arguments for verifiers' functions."""
     from verifiers.types import ClientConfig
 
     client = ClientConfig(

@@ -1,4 +1,4 @@
-"""Checks of an environment package that do not import its code: module, function and requirements. Pure."""
+"""Pure checks of an environment package that do not import its code: module, function and requirements."""
 
 import ast
 import io
@@ -93,7 +93,7 @@ def check_source(source: bytes, path: str, python: ImagePython = PYTHONS[0]) -> 
 
 
 def _is_bound(tree: ast.Module) -> bool:
-    """Return True if the module imports or assigns the name."""
+    """Return True if the module imports or assigns `load_environment`."""
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) in (FUNCTION, "*") for a in node.names):
             return True

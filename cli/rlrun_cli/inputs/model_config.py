@@ -14,12 +14,12 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 
 CONFIG = "config.json"
 MAX_BYTES = 16 * 1024**2
-"""Maximum size in bytes of a JSON file of a model that is read."""
+"""Maximum number of bytes read from a model's JSON file."""
 HUB_SECONDS = 15
 HUB = "https://huggingface.co"
 READ_WHOLE = frozenset({"minimax_m3_vl", "qwen3_vl_moe"})
-"""Types of models of which each process of a trainer reads all weights instead of its part. Those that are not
-supported here are left out. The trainer's tests of reading by parts name all of them.
+"""Model types for which each trainer process reads all weights instead of only its part. Types that `architecture` does
+not support are left out. The trainer's tests of reading by parts list all types.
 """
 
 

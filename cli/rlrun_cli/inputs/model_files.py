@@ -1,4 +1,4 @@
-"""Files that the trainer and the engine need from a model's folder. Only file names are read."""
+"""Files that the trainer and the engine need from a model's folder. Only tokenizer_config.json is opened."""
 
 import json
 from pathlib import Path

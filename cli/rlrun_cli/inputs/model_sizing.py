@@ -1,4 +1,4 @@
-"""Estimate of the GPUs and memory that a model needs, with the calculation. Pure.
+"""Pure estimate of the GPUs and memory that a model needs, with the calculation.
 
 If the architecture is known, all memory uses are summed. Otherwise weights of 2 bytes per parameter may take a fixed
 fraction of the GPUs' memory; a trainer needs the rest for activations, and an engine for the KV cache.
@@ -31,7 +31,7 @@ GPU_COUNTS = (1, 2, 4, 8, 16)
 GB, GIB = 1e9, 2**30
 EPHEMERAL_STORAGE = "ephemeral-storage"
 PART_READS = 1.2
-"""Copies of the weights that the memory holds while each process of a trainer reads its part."""
+"""Number of copies of the weights in node memory while each trainer process reads only its part."""
 PROCESS_GIB = 8
 """Node memory in GiB for a process, excluding the model."""
 
@@ -197,8 +197,10 @@ def _gathered_bytes(model: Architecture, job: Job, gpus: int) -> int:
 
 
 def _other_bytes(model: Architecture, job: Job) -> int:
-    """Return the bytes that each GPU needs: for the adapter, the inputs of all layers, and the larger of the current
-    layer, estimated by these inputs, and the logits, which are computed after the last layer.
+    """Return the bytes that each GPU also needs: for the adapter, for the inputs of all layers, and for the current
+    layer or the logits, whichever is larger.
+
+    The current layer is estimated by the inputs. The logits are computed after the last layer.
     """
     adapter = 0 if job.full_fine_tuning else model.adapter_parameters(job.rank) * TRAINED_BYTES
     inputs = _input_bytes(model, job)

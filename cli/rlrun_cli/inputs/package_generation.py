@@ -1,4 +1,4 @@
-"""Python and version of verifiers that runs use for a package's wheels. Pure."""
+"""Pure choice of the Python and the version of verifiers that runs use for a package's wheels."""
 
 import io
 import platform

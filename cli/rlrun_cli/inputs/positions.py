@@ -1,7 +1,7 @@
-"""Line numbers of fields in TOML and YAML files, for messages. Pure.
+"""Pure functions that find the line numbers of fields in TOML and YAML files, for messages.
 
-The parsers of both formats keep no positions. TOML lines are found by headers and keys; a key in an inline table has
-the line of the table.
+Loaded documents contain no positions. TOML lines are found by headers and keys; a key in an inline table has the line
+of the table.
 """
 
 import re

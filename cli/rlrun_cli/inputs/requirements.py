@@ -1,4 +1,4 @@
-"""Requirements of pushed wheels, compared with the environment image as pip would compare them. Pure.
+"""Pure comparison of the requirements of pushed wheels with the environment image, as pip would compare them.
 
 Pods install pushed wheels with `--no-deps` and without an index, so pip reports no conflicting versions there.
 `dependency_bundle` finds wheels of missing packages.

@@ -74,12 +74,14 @@ def _line(binding: Binding) -> int:
 
 
 def _is_literal(binding: Binding) -> bool:
-    """Return True if the value is in single quotes and must stay as it is. The library would expand it."""
+    """Return True if the value is in single quotes and must not be changed. python-dotenv would expand it."""
     return binding.original.string.partition("=")[2].lstrip().startswith("'")
 
 
 def _expand(value: str, known: Mapping[str, str]) -> str:
-    """Return the value with `${NAME}` and `${NAME:-default}` expanded. Raises ValueError without the value."""
+    """Return the value with `${NAME}` and `${NAME:-default}` expanded. Raises ValueError, which never contains the
+    value.
+    """
     # The library's regular expression scans the rest of the value again for each unclosed ${.
     if NESTED.search(value):
         raise ValueError(UNREADABLE)

@@ -221,7 +221,7 @@ class RemoteCluster:
         return self.transport.find(requests.get(kind, namespace or self.namespace, name))
 
     def create(self, obj: Obj) -> Obj:
-        """Create an object and return it as stored by the API server. Raises ConflictError if the name exists."""
+        """Create an object and return it as stored by the API server. Raises ConflictError if the name is in use."""
         with _cli_errors():
             return self.transport.send(requests.create(obj, CLI_FIELD_MANAGER, self.namespace))
 

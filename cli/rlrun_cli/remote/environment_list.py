@@ -26,7 +26,7 @@ class PackageSummary(BaseModel):
 
 
 class PackagePage(BaseModel):
-    """Page of the list of packages."""
+    """Page of the package list."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 

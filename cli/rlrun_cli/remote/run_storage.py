@@ -122,7 +122,7 @@ with_run_files = with_options("files", _open_run_files)
 `name`.
 """
 with_sweep = with_options("sweep", _open_sweep)
-"""Decorator that adds options that select bucket and cluster. The command receives their comparison as `sweep`.
+"""Decorator that adds options that select bucket and cluster. The command receives a `Sweep` of both as `sweep`.
 
 Errors of the bucket and of the cluster become a CliError.
 """

@@ -301,7 +301,7 @@ def _rejection(error: ApiError) -> Exception:
 
 
 def _refusal(error: ApiError) -> CliError:
-    """Return the error for a response whose message says what to do."""
+    """Return the error for a response whose message already contains the next step."""
     return CliError(f"rlrun-server refused the request ({error.status}): {error.message}")
 
 

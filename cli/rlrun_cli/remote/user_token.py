@@ -15,7 +15,7 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 
 TOKEN_SECONDS = 600
 RENEW_SECONDS = 120.0
-"""Seconds before its expiry at which a token is renewed."""
+"""Seconds before expiry at which a token is renewed."""
 
 
 class AccountMissingError(CliError):

@@ -1,7 +1,7 @@
 """Command groups that import a command's module only when the command is called.
 
-A group's help page needs only the names and summaries of its commands, which are in its table. Help pages are plain
-text like kubectl's, because importing rich would take longer than everything else.
+A group's help page needs only the names and summaries in the group's table. Help pages are plain text like kubectl's,
+because importing rich would take longer than the rest of the command.
 """
 
 from collections.abc import Callable, Mapping, Sequence

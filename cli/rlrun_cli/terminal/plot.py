@@ -1,4 +1,4 @@
-"""Line charts for the terminal, in braille characters of 2 x 4 dots. Pure."""
+"""Pure functions that draw line charts for the terminal, in braille characters of 2 x 4 dots."""
 
 import itertools
 import math

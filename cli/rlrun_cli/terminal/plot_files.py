@@ -8,7 +8,7 @@ from pathlib import Path
 from rlrun_cli.terminal.errors import INVALID, CliError
 
 FILE_OPTION = "--plot-file"
-"""Hidden option that holds the file given after --plot."""
+"""Hidden option that receives the file given after --plot."""
 FORMATS = ("png", "svg")
 IMAGES = frozenset({".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"})
 """File extensions that mark the word after --plot as a file. A run's name may also contain dots."""

@@ -1,9 +1,9 @@
 """Generator of a ValidatingAdmissionPolicy with the rules of a kind, for kinds whose status is written often.
 
 The API server evaluates the rules of a CustomResourceDefinition in every write, but those of this policy only in writes
-that change the spec. All violations are reported in one message, which `rlrun.kube.errors` splits. A rule is checked
-when an object is created and when a field that it reads changes, so a run that was accepted before a rule existed can
-still be stopped.
+that change the spec or the user annotation. All violations are reported in one message, which `rlrun.kube.errors`
+splits. A rule is checked when an object is created and when a field that it reads changes, so a run that was accepted
+before a rule existed can still be stopped.
 """
 
 import json
@@ -21,8 +21,8 @@ from rlrun.constants import GROUP, USER_ANNOTATION, VERSION
 from rlrun.kube.errors import VIOLATION_SEPARATOR
 
 MAX_SPEC_BYTES = 256 * 1024
-"""Maximum size of a spec, because arguments of environments are free-form, and operator and rlrun-server read every
-run.
+"""Maximum size of a spec in bytes. The limit is needed because environment arguments are free-form, and the operator
+and rlrun-server read every run.
 """
 
 OPERATIONS = ("CREATE", "UPDATE")
@@ -102,8 +102,8 @@ _OLD_USER = _USER.replace("object", "oldObject", 1)
 
 
 def _user_rule() -> Json:
-    """Return the rule about the user in a run's annotation: its creator, a user whom the client may impersonate, or
-    none.
+    """Return the rule for a run's user annotation. An unchanged annotation is accepted; otherwise the annotation must
+    be absent or name the client, or a user whom the client may impersonate.
     """
     may_impersonate = f"authorizer.group('').resource('users').name({_USER}).check('impersonate').allowed()"
     return {
@@ -125,7 +125,7 @@ class _Section:
     optional_path: str = ""
     """Path with optional selection of sections that may be absent: `.spec.?eval`."""
     guards: tuple[str, ...] = ()
-    """Paths of the sections that may be absent, down to this one."""
+    """Paths of the sections that may be absent, from the object to this section, including it."""
 
     def below(self, name: str, field: FieldInfo, model: type[Spec]) -> "_Section":
         """Return the section of a field."""
@@ -135,7 +135,7 @@ class _Section:
 
     @property
     def variable(self) -> str:
-        """Name of the variable with its violations: `specEval`."""
+        """Name of the CEL variable with the section's violations, such as `specEval`."""
         first, *others = self.path.strip(".").split(".")
         return (first or "object") + "".join(name[0].upper() + name[1:] for name in others)
 
@@ -150,7 +150,7 @@ class _Section:
         return json.dumps(f"{self.path}.{field}: {message}".lstrip("."))
 
     def if_present(self, violations: list[str]) -> str:
-        """Return the CEL expression of the violations, which is an empty list if the section is absent."""
+        """Return a CEL expression that concatenates the violations, or is an empty list if the section is absent."""
         found = " +\n".join(violations)
         return f"{' && '.join(f'has(object{path})' for path in self.guards)} ?\n{found} :\n[]" if self.guards else found
 
@@ -171,7 +171,7 @@ def _violations(section: _Section) -> Iterator[tuple[str, str]]:
 
 
 def _broken_rules(section: _Section) -> list[str]:
-    """Return the violations of rules and transitions, as at most one CEL list."""
+    """Return one CEL list of the violated rules and transitions, or nothing if the section has neither."""
     new, old = f"object{section.path}", f"oldObject{section.path}"
     if section.guards and (section.model.spec_transitions or section.model.mutable is not None):
         raise TypeError(f"rules about changes of a section that may be absent are not supported: {section.path}")
@@ -265,7 +265,7 @@ def _value_rules(section: _Section, items: int = 0) -> Iterator[Json]:
 
 
 def _with(cel: str, new: str, old: str = "") -> str:
-    """Replace `self` and `oldSelf` in a rule with these paths."""
+    """Return the rule with `self` and `oldSelf` replaced by the paths `new` and `old`."""
     return re.sub(r"\bself\b", new, re.sub(r"\boldSelf\b", old, cel))
 
 

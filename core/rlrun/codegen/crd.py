@@ -1,6 +1,7 @@
 """The four CustomResourceDefinitions and the admission policy of RLRun, generated from the schema.
 
-The files have the form in which the API server stores the objects, so that comparing tools find no difference.
+The files have the form in which the API server stores the objects, so that tools find no difference between file and
+object.
 
     python -m rlrun.codegen.crd             write charts/rlrun/files/crds/*.yaml
     python -m rlrun.codegen.crd --check     fail if they differ from the schema
@@ -201,7 +202,7 @@ def complete_schema(kind: CrdKind) -> dict[str, Any]:
 def stored_schema(kind: CrdKind) -> dict[str, Any]:
     """Return the schema for the API server. Items of lists have no defaults.
 
-    Tools that compare an object with its file, such as Argo CD, replace lists as a whole, and would find a default
+    Tools that compare an object with its file, such as Argo CD, replace complete lists. They would report a default
     inside a list as a difference after every synchronization.
     """
     if not kind.is_written_often:
@@ -284,7 +285,7 @@ def crd(kind: CrdKind) -> dict[str, Any]:
 
 
 def render() -> dict[str, str]:
-    """Return the YAML of every CustomResourceDefinition and of the objects of admission policies by file name."""
+    """Return the YAML of every CustomResourceDefinition, admission policy and policy binding by file name."""
     files = {f"{kind.crd_name}.yaml": crd(kind) for kind in KINDS}
     for kind in KINDS:
         if kind.is_written_often:

@@ -48,7 +48,7 @@ CLOCK_MARGIN = timedelta(minutes=10)
 0.
 """
 LARGEST_SHARE = 10
-"""Divisor of the number of runs: a sweep stops if more than this fraction of all runs would lose files."""
+"""A sweep stops if more than one in LARGEST_SHARE runs would lose files."""
 
 
 class GarbageReason(StrEnum):
@@ -103,7 +103,7 @@ class GarbageItem:
     """URI (s3://) of a folder, tombstone or upload, or name of an object."""
     reason: GarbageReason
     newest: datetime
-    """Time of the latest write to a part of the item, or of the tombstone."""
+    """Time of the latest write to the item or its tombstone."""
     size: int | None = None
     """Size in bytes, or None if it is unknown."""
     upload: Upload | None = None
@@ -150,8 +150,9 @@ class Tombstones:
         return next(self._of_artifact(run, path), None)
 
     def of_files(self, folder: StoredFolder) -> Tombstone | None:
-        """Return a tombstone for the artifact in this folder, unless it records the deletion of earlier files: of the
-        same step, or of the run before a restore brought it back.
+        """Return a tombstone of the artifact in this folder that is not older than the artifact's files, or None.
+
+        An older tombstone records the deletion of earlier files, of the same step or of the run before its restore.
         """
         return next((t for t in self._of_artifact(folder.run, folder.path) if t.written >= folder.newest), None)
 
@@ -187,7 +188,7 @@ def _old_items(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta) 
 
 
 def _recorded_uris(snapshot: ClusterSnapshot) -> dict[str, list[S3Uri]]:
-    """Return the URIs of artifacts with objects, by the run in their spec and by the run of their folder."""
+    """Return the URIs of artifacts with objects, by the run UID in the spec and by the run UID in the URI."""
     uris: dict[str, list[S3Uri]] = defaultdict(list)
     for artifact in snapshot.artifacts:
         uri = S3Uri.parse(artifact.uri)
@@ -260,8 +261,8 @@ def _items_of_run(
 
 
 def _step(snapshot: ClusterSnapshot, tombstones: Tombstones, folder: StoredFolder) -> GarbageItem | None:
-    """Return the item for the folder of an artifact that has no object and whose run is finished or deleted, or
-    None.
+    """Return the item for the folder of an artifact without an object, whose run is finished or deleted. Returns None
+    for a complete artifact of a finished run.
     """
     run, uri = folder.run, _root(snapshot, folder.run) / folder.path
     tombstone = tombstones.runs.get(run)

@@ -177,7 +177,8 @@ def locate_tombstone(root: S3Uri, item: StoredObject) -> Tombstone | None:
 
 
 def parse_checkpoint_name(name: str) -> tuple[str, str] | None:
-    """Return the first characters of the run's UID, and the checkpoint's `StoredFolder.path`, or None for other names.
+    """Return the first 8 characters of the run's UID and the checkpoint's `StoredFolder.path`, or None if the name is
+    not the name of a checkpoint.
 
     Names of checkpoints are `{run}-step-000040-{first 8 characters of the UID}`.
     """

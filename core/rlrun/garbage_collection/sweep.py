@@ -60,7 +60,7 @@ class Sweep:
     namespaces: frozenset[str] = field(default=frozenset())
     """Namespaces in which objects and files may be deleted. If empty, all namespaces."""
     limit: int | None = None
-    """Maximum number of folders, of unfinished uploads, and of tombstones. None disables the limit."""
+    """Maximum number of each kind of item: folders, unfinished uploads, tombstones. None disables the limit."""
 
     def take_snapshot(self) -> ClusterSnapshot:
         """Take a snapshot of S3 and the cluster. Raises TooManyItems above the limit.

@@ -15,7 +15,7 @@ from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.storage.layout import DELETED_FOLDER, RUN_UID, S3Uri
 
 MAX_TOMBSTONE_BYTES = 1024**2
-"""Maximum size of a tombstone that is read, about 20,000 retained artifacts."""
+"""Maximum size in bytes of a tombstone that is read, enough for about 20,000 retained artifacts."""
 RUN = "run"
 """File name of the tombstone of a run."""
 

@@ -1,6 +1,6 @@
 """Checker of an installation: named checks that return what they observed, or raise CheckFailed with the next step.
 
-`rlrun doctor` and `helm test` run their checks with it and print the same lines. A pod of `helm test` runs one check of
+`rlrun doctor` and `helm test` use this module and print the same lines. A pod of `helm test` runs one check of
 `CHECKS`: `python -m rlrun.installation.checks readyz URL... | dns NAME... | s3 | run`.
 """
 
@@ -54,7 +54,7 @@ class Finding:
         return bool(self.hint)
 
     def lines(self) -> list[str]:
-        """Return `ok NAME: TEXT`, or the problem and the next step, as lines."""
+        """Return the line `ok NAME: TEXT`, or two lines with the problem and the next step."""
         word = "wrong" if self.is_problem else "ok"
         return [f"{word:<7}{self.name}: {self.text}", *([f"       do: {self.hint}"] if self.is_problem else [])]
 

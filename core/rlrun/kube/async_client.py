@@ -19,7 +19,7 @@ from rlrun.kube.requests import KubeRequest, label_selector
 LOG_LINES = 200_000
 """Number of lines requested from the end of a log, because the API server can limit bytes only from the beginning."""
 RUN_PAGE_LIMIT = 4 << 20
-"""Maximum size in bytes of a page with objects of one run. Eight such lists are read concurrently, and parsed JSON
+"""Maximum size in bytes of a page with objects of one run. Eight such pages are read concurrently, and parsed JSON
 takes four times the memory of its text.
 """
 PAGE_LIMIT = 8 << 20

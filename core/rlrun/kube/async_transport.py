@@ -1,8 +1,7 @@
 """Transport of the asynchronous client: credentials come from `kubernetes.aio`, requests are sent with aiohttp.
 
-The official client is too slow: its typed APIs parse every response into thousands of attributes, and its ApiClient
-copies each body and, in other threads, searches for proxies and ~/.netrc, which takes half of the CPU time of a small
-request.
+The official client is too slow. Its typed APIs parse every response into thousands of attributes. Its ApiClient copies
+each body and, in other threads, searches for proxies and ~/.netrc, which takes half of the CPU time of a small request.
 """
 
 import json
@@ -61,8 +60,8 @@ class AsyncApiTransport(AsyncTransport):
         on_request: Callable[[KubeRequest], None] | None = None,
         clock: ClusterClock | None = None,
     ) -> None:
-        """`connections` is the maximum number of connections, 0 for no limit; further requests wait. `on_request` is
-        called before each request, which is not sent if it raises. `clock` is updated by responses.
+        """`connections` is the maximum number of connections, beyond which requests wait; 0 means no limit.
+        `on_request` is called before each request; if it raises, the request is not sent. Responses update `clock`.
         """
         self._configuration = configuration
         self._on_request = on_request or (lambda _: None)

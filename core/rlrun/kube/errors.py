@@ -98,8 +98,8 @@ def find_log_error(text: bytes, action: str = "") -> ApiError | None:
 
 
 def _violations(message: str) -> list[dict[str, str]]:
-    """Return the violations in the message of an admission policy of the project, as causes with fields, like schema
-    errors.
+    """Return the violations in a message of one of the project's admission policies, in the form of the causes of a
+    schema error. Empty for other messages.
     """
     denied = _DENIED.search(message)
     if denied is None:

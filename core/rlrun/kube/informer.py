@@ -48,7 +48,7 @@ OBJECTS_PER_TURN = 20
 MAX_REMOVED = 10_000
 """Maximum number of removed objects whose uids are remembered."""
 NEVER = 1 << 64
-"""Version above that of any object."""
+"""Version higher than any object's version."""
 MAX_LOGGED = 20
 """Maximum number of unreadable objects that are logged after a list."""
 MAX_OBJECT_BYTES = 256 << 10
@@ -273,8 +273,8 @@ class Informer(Generic[T]):
         return version
 
     def _remove_unlisted(self, listed: Collection[str], before: Mapping[str, T], version: int) -> None:
-        """Remove the objects that are not in `listed`, a complete list of this version. `before` is the store when the
-        list started.
+        """Remove the objects that are not in `listed`, a complete list of this version. `before` is the content of the
+        store at the start of the list.
         """
         for uid, cached in list(self._by_uid.items()):
             # Objects written since the API server created the list are not in it.
@@ -296,8 +296,8 @@ class Informer(Generic[T]):
                 await self.list()
 
     def _compare(self, obj: Obj, before: Mapping[str, T], *, is_notified: bool) -> None:
-        """Store a listed object if its version differs from the stored one. `before` is the store when the list
-        started.
+        """Store a listed object if its version differs from the stored one. `before` is the content of the store at the
+        start of the list.
 
         An older version is stored too, unless the store has changed since, because the API server may have been
         restored from a backup.
@@ -390,7 +390,7 @@ class Informer(Generic[T]):
             self._notify(ObjectChange(cached, is_own=True))
 
     def remove_deleted(self, uid: str) -> None:
-        """Remove an object that this process has deleted. An object of the same name may exist by now."""
+        """Remove an object that this process has deleted. A newer object with the same name is kept."""
         self._remove(uid, NEVER, is_own=True)
 
     def _is_waiting(self, cached: T) -> bool:
@@ -416,7 +416,7 @@ class Informer(Generic[T]):
             self._notify(ObjectChange(cached))
 
     def _store(self, new: T, *, is_listed: bool = False) -> bool:
-        """Store a version. Returns whether the store has changed. `is_listed` also stores an older version."""
+        """Store an object. Returns whether the store has changed. An older version is stored only if `is_listed`."""
         old = self._by_name.get((new.namespace, new.name))
         if self._is_removed(new):
             return False
@@ -457,7 +457,7 @@ class Informer(Generic[T]):
     def _remove(
         self, uid: str, version: int, *, is_notified: bool = True, is_own: bool = False, is_missing: bool = False
     ) -> None:
-        """Remove an object that was deleted as of a version."""
+        """Remove an object that was deleted at or before `version`."""
         old = self._by_uid.get(uid)
         self._forget(uid, version if old is None else max(version, old.version))
         if old is None:
@@ -483,7 +483,7 @@ class Informer(Generic[T]):
             listener(change)
 
     def _convert_or_none(self, obj: Obj) -> T | None:
-        """Convert an object to its stored form. Returns None if it is unreadable; such an object is not listed."""
+        """Convert an object to its stored form. Returns None for an unreadable object, which is logged and ignored."""
         try:
             return self._convert(obj)
         except Exception as error:

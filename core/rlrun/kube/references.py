@@ -1,6 +1,6 @@
 """References to other objects: a run's model, the checkpoint that it starts from, and the pool that serves a model.
 
-Operator and rlrun-server compute the names of pools themselves, so that no object can point to another address.
+Operator and rlrun-server compute the names of pools themselves, so that no object can redirect requests.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from rlrun.protocol.problem import Problem
 NAME_LETTERS = 36
 """Maximum number of characters of a model's id in the name of its pool."""
 SHARED_POOL_PREFIX = "rlpool-"
-"""Prefix of the names of shared pools, which no serving pool has."""
+"""Prefix of the names of shared pools. Names of serving pools never have it."""
 
 
 def find_model(model_id: str, models: Sequence[Obj]) -> RLModelSpec | Problem:
@@ -57,8 +57,8 @@ def checkpoint_id(namespace: str, name: str) -> str:
 def split_checkpoint_id(reference: str, namespace: str) -> tuple[str, str]:
     """Split a `spec.checkpointId` into the namespace and the name of the RLCheckpoint.
 
-    The id has the form `<namespace>/<name>`, `cp_<namespace>.<name>`, `cp_<name>` or `<name>`. The last two are in the
-    argument `namespace`. Namespaces contain no dots, so the first dot ends the namespace.
+    The id has the form `<namespace>/<name>`, `cp_<namespace>.<name>`, `cp_<name>` or `<name>`. Without a namespace in
+    the id, the argument `namespace` is returned. Namespaces contain no dots, so the first dot ends the namespace.
     """
     separator = "/"
     if reference.startswith(CHECKPOINT_ID_PREFIX):
@@ -68,8 +68,8 @@ def split_checkpoint_id(reference: str, namespace: str) -> tuple[str, str]:
 
 
 def pool_name(model: str) -> str:
-    """Return the name of a pool, `rlserve-<model>-<digest>`. The digest distinguishes ids that differ only in case or
-    punctuation.
+    """Return the name of a model's serving pool, `rlserve-<model>-<digest>`. The digest distinguishes model ids that
+    differ only in case or punctuation.
     """
     digest = hashlib.sha256(model.encode()).hexdigest()[:6]
     return f"rlserve-{model_object_name(model)[:NAME_LETTERS].strip('-')}-{digest}"
@@ -81,5 +81,5 @@ def shared_pool_name(model: str, digest: str) -> str:
 
 
 def pool_url(namespace: str, model: str) -> str:
-    """Return the base URL of the OpenAI API of the namespace's pool for a base model."""
+    """Return the OpenAI base URL of the namespace's serving pool for a base model."""
     return f"http://{pool_name(model)}.{namespace}.svc:{INFERENCE_PORT}/v1"

@@ -18,7 +18,7 @@ REFUSED_DELETION = "The API server refused the deletion of "
 class ObjectRefused(ApiError):
     """Raised if an object cannot be written or deleted until a user or the platform team changes something.
 
-    `problem` says what to change, and `subject` is the name of the object in that message.
+    `problem` describes what to change. `subject` is the name of the object in the problem's message.
     """
 
     def __init__(self, obj: Obj, status: int, problem: Problem, action: str = "") -> None:

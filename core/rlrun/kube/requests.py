@@ -65,9 +65,9 @@ class KubeRequest:
     sends them.
     """
     seconds: float | None = None
-    """Time limit of the whole response in seconds, if it differs from the client's."""
+    """Time limit of the complete response in seconds, if it differs from the client's limit."""
     limit_bytes: int | None = None
-    """Maximum size of the response, if it differs from the client's."""
+    """Maximum size of the response in bytes, if it differs from the client's limit."""
 
     def __str__(self) -> str:
         """Return a phrase that follows "cannot": "get RLRun team/first"."""
@@ -168,7 +168,7 @@ class Printed:
     fields: str = ""
     """Field selector."""
     has_objects: bool = False
-    """True for rows with whole objects. Otherwise they have the metadata only."""
+    """True if rows contain complete objects. If false, they contain only the metadata."""
 
     def first_page(self) -> KubeRequest:
         """Return the request for the first page of the list as a Table."""
@@ -345,7 +345,7 @@ def label_selector(labels: Labels) -> str:
 
 
 def parse_object(request: KubeRequest, body: str | bytes) -> Obj:
-    """Parse the object in the response. Raises ApiError if the response is not from the API server but from a proxy."""
+    """Parse the object in the response. Raises ApiError if it is not a JSON object, for example an error page."""
     try:
         document = read_stored(body)
     except ValueError:
@@ -384,7 +384,7 @@ class Table:
     first event of a watch.
     """
     rows: list[Obj]
-    """Rows with `cells`, in the order of the columns, and `object`: the metadata, or the whole object."""
+    """Rows with `cells`, in the order of the columns, and `object`: the metadata, or the complete object."""
     version: str
     """Version of the collection, or of the object of an event, from which a watch continues."""
 

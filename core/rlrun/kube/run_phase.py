@@ -7,7 +7,7 @@ from rlrun.constants import START_CONDITIONS
 
 
 def first_unmet_start_condition(conditions: Iterable[Any]) -> Mapping[str, Any] | None:
-    """Return the first of the conditions for a run's start (START_CONDITIONS) whose status is not True."""
+    """Return the first condition, in the order of START_CONDITIONS, whose status is not True, or None."""
     by_type = {c.get("type"): c for c in conditions if isinstance(c, Mapping)}
     ordered = (by_type[kind] for kind in START_CONDITIONS if kind in by_type)
     return next((c for c in ordered if c.get("status") != "True"), None)

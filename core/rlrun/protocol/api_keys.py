@@ -16,9 +16,11 @@ KEY_PATH = f"{KEYS_PATH}/{{id}}"
 KEY_DELETION_PATH = f"{KEY_PATH}/delete"
 """POST → ApiKeyInfo, because users can send only GET and POST through the API server's proxy."""
 ACCOUNT = "rlrun-user"
-"""ServiceAccount whose rights the keys of its namespace have."""
+"""Name of the ServiceAccount in each namespace that gives the namespace's API keys their rights."""
 KEYS_AUDIENCE = "rlrun/keys"
-"""Audience of a token of ACCOUNT that proves the permission to create its tokens, for users without their own token."""
+"""Audience of a token of ACCOUNT. A user without a token of their own sends it to prove that they may create such
+tokens.
+"""
 KEY_PREFIX = "rlk_"
 """Prefix of every key, by which secret scanners find leaked keys."""
 ID_PATTERN = r"[a-z2-7]{12}"

@@ -27,8 +27,8 @@ class GrantError(ValueError):
 
 
 class Destination(NamedTuple):
-    """Host and port of a connection. The host in a list of allowed hosts may begin with `*.`, which matches one or more
-    labels.
+    """Host and port of a connection. In a list of allowed hosts, the host may begin with `*.`, which matches one or
+    more labels.
     """
 
     host: Text

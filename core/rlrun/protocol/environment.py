@@ -94,7 +94,7 @@ class EnvironmentConfig(Schema):
     workers: int = Field(default=1, ge=1, le=64)
     """Number of processes that run rollouts."""
     packages_url: Url | None = None
-    """Base URL of the packages: `/environments/{owner}/{name}` below it serves the wheels."""
+    """Base URL of the packages, which serves the wheels at `/environments/{owner}/{name}`."""
 
     @classmethod
     def from_variables(cls, environ: Mapping[str, str]) -> "EnvironmentConfig":
@@ -108,7 +108,7 @@ class EnvironmentConfig(Schema):
             raise ValueError(f"{error}. Correct the environment's args, taskset and harness.") from None
 
     def to_variable(self) -> str:
-        """Return the value of `RLRUN_ENVIRONMENT`. Equal configurations have equal text, so that no pod restarts."""
+        """Return the value of `RLRUN_ENVIRONMENT`. Keys are sorted, so that an equal configuration restarts no pod."""
         return json.dumps(self.to_json_dict(), sort_keys=True)
 
     @property
@@ -187,11 +187,11 @@ class GroupRequest(Schema):
     sampling: dict[str, Any] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     """Sampling arguments of the OpenAI API (temperature, max_tokens, ...)."""
     deadline_seconds: float = Field(gt=0)
-    """Seconds for the group, including scoring and the time in which rollouts wait for others."""
+    """Time limit of the group in seconds, including scoring and the time in which rollouts wait for others."""
     rollout_seconds: float | None = Field(default=None, gt=0)
-    """Seconds for each rollout. Defaults to the share `ROLLOUT_SHARE` of the deadline."""
+    """Time limit of each rollout in seconds. Defaults to the share `ROLLOUT_SHARE` of the deadline."""
     score: bool = True
-    """Runs the reward functions. If false, all rewards are 0."""
+    """True to run the reward functions. If false, all rewards are 0."""
 
 
 class DemonstrationRequest(Schema):

@@ -45,11 +45,10 @@ class GroupCounts(Schema):
 
 
 class RunStatus(Schema):
-    """Status of a run, from which the operator fills the RLRun's status. Its values have the same bounds as in the
-    RLRun's status. Its size limits are low, because the operator parses the statuses of all runs on its event loop and
-    keeps the newest of each.
+    """Status of a run, from which the operator fills the RLRun's status. Values have the same bounds in both. The size
+    limits are low, because the operator parses the statuses of all runs on its event loop and keeps the newest of each.
 
-    The orchestrator also writes it as its termination message, so that the final status survives the process.
+    The orchestrator also writes the status as its termination message, so that the final status survives the process.
     """
 
     wire_limits = InputLimits(size=128 * 1024, values=2000)
@@ -70,10 +69,11 @@ class RunStatus(Schema):
     mismatch_kl: FiniteFloat | None = None
     groups: GroupCounts = Field(default_factory=GroupCounts)
     reward_errors: Count = 0
-    """Number of rollouts since the start of the run whose reward function raised or did not return a finite number."""
+    """Number of rollouts, since the start of the run, in which a reward function raised or returned no finite number.
+    """
     rollout_errors: Count = 0
     waiting_for: Problem | None = None
-    """Component that the run waits for (`WaitingForTrainer`, `WaitingForInference`, ...), or None."""
+    """Problem that names the component the run waits for (`WaitingForTrainer`, ...), or None."""
     environments: list[EnvironmentPackage] = Field(default_factory=list, max_length=32)
     """Packages of the environments: those recorded earlier, and all others once every environment is ready. May be
     missing from the termination message.

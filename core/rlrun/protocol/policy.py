@@ -1,4 +1,4 @@
-"""Policies: kinds, references and names. A name has the version and the first characters of the digest."""
+"""Policies: kinds, references and names. A name contains the version and the first characters of the digest."""
 
 import re
 from enum import StrEnum

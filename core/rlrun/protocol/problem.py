@@ -1,8 +1,8 @@
 """Description of a failure, the error body of all servers of the project.
 
-A server that cannot fulfill a request responds with a `Problem` and an HTTP error status. Its reason becomes the reason
-of a condition, its message is shown to the user. Each other module of this package has the routes and messages of one
-server.
+A server that cannot fulfill a request responds with a `Problem` and an HTTP error status. The problem's reason becomes
+the reason of a condition, and its message is shown to the user. Each other module of this package has the routes and
+messages of one server.
 """
 
 from typing import Annotated, Any

@@ -32,7 +32,7 @@ class EnvironmentUse(StrEnum):
 
 
 class AttemptIdentity(Schema):
-    """Identity of one attempt at a run."""
+    """Identity of one attempt of a run."""
 
     namespace: Text
     name: Text
@@ -82,7 +82,7 @@ class ArtifactRef(NamedTuple):
 
 
 class ResolvedRun(Schema):
-    """Configuration of one attempt at a run, with all defaults."""
+    """Configuration of one attempt of a run, with all defaults."""
 
     wire_limits = InputLimits(values=400_000)
 
@@ -120,7 +120,7 @@ class ResolvedRun(Schema):
     def parse(cls, data: str | bytes) -> "ResolvedRun":
         """Parse the JSON of an attempt that was accepted when it started.
 
-        Rules of this version are not checked, except rules that isolate pods. Raises InputInvalid if the JSON does not
+        The schema's rules are not checked, except those that isolate pods. Raises InputInvalid if the JSON does not
         match this version's schema.
         """
         return parse(cls, data, "The configuration of the run", context=ADMITTED)

@@ -20,7 +20,7 @@ from rlrun.protocol.storage_access import MAX_FOLDERS, MAX_GRANT
 
 ORDER_KEY = "order.json"
 MAX_SERVED = MAX_FOLDERS
-"""Maximum number of adapters of a pool, whose grant lists the folder of each."""
+"""Maximum number of adapters of a pool. The pool's grant lists one folder per adapter."""
 ORDER_DIR = "/etc/rlrun/serving"
 
 

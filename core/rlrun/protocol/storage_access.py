@@ -3,8 +3,8 @@
 A process describes an S3 request to rlrun-server and receives the headers that sign it (AWS Signature Version 4); the
 request itself, with its data, goes directly to S3. This is the remote signing of Apache Iceberg's REST catalog. The
 projected ServiceAccount token identifies the pod (its audience names run and role), and the grant, which the operator
-has signed, defines what this role of the run may use. A process of a shared pool works for several runs: it holds one
-grant per run, all of which require the pool's token.
+has signed, defines what this role of the run may use. A process of a shared pool works for several runs: it has one
+grant per run, and each of these grants requires the pool's token.
 """
 
 from datetime import timedelta
@@ -37,9 +37,9 @@ MAX_HEADERS = 32
 MAX_URL = 4096
 MAX_GRANT = 65536
 MAX_GRANT_LIFETIME = timedelta(hours=2)
-"""Maximum time between now and the end of a grant that ends."""
+"""Maximum remaining lifetime of a grant that has an end."""
 CLOCK_TOLERANCE = timedelta(seconds=60)
-"""Difference between the clocks of operator and rlrun-server up to which the end of a grant is checked correctly."""
+"""Tolerated difference between the clocks of operator and rlrun-server when the end of a grant is checked."""
 MAX_BATCH = 32
 """Maximum number of requests in a batch."""
 MAX_FOLDERS = 1024
@@ -74,17 +74,17 @@ class StorageGrant(Schema):
     """Uid of the run, or name of the serving pool."""
     role: StorageRole
     folder: Text = ""
-    """Folder of the run, of which the role determines the accessible parts. Empty for a serving pool."""
+    """Folder of the run. The role determines which parts are accessible. Empty for a serving pool."""
     readable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)
     """Other folders that may be read: a base model, the checkpoint of a warm start, environment packages."""
     listable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)
     """Other folders that may be listed, but not read: those of the owners of environment packages."""
     # Grants without these fields have the same bytes as before the fields existed, so servers of both versions accept
-    # them. An older server refuses every grant with one of them as unknown fields.
+    # such grants. An older server refuses a grant with one of the fields, because it does not know the field.
     holder: Text = Field(default="", exclude_if=lambda value: not value)
-    """Name of the pool in the same namespace whose process uses the grant. If empty, a process of the owner does."""
+    """Name of the pool in the same namespace whose process uses the grant. If empty, the owner's process uses it."""
     ends: AwareDatetime | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Time at which the grant ends, in whole seconds of UTC. Required with a holder. None for no end."""
+    """Time at which the grant ends, in whole seconds of UTC. Required with a holder. None means no end."""
 
     @model_validator(mode="after")
     def _held_grant_ends(self) -> "StorageGrant":

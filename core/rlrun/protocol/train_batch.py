@@ -6,11 +6,11 @@
                   token ids, int32
                   log-probabilities of the engine, float32
                   log-probabilities of a teacher, float32, only if `isTaught`
-                  mask of the sampled tokens, one bit each, the first in the lowest bit
-                  first tokens of turns, one bit each
+                  mask of the sampled tokens, one bit per token, the first in the lowest bit
+                  mask of the first token of each turn, one bit per token
 
 Numbers are little-endian, as on all machines of the images. Bits are followed by zeros up to a multiple of 4 bytes. A
-token takes 8.25 bytes, and a taught one 12.25. Neither side converts a column to Python objects.
+token takes 8.25 bytes, or 12.25 with a teacher's log-probability. Neither side converts a column to Python objects.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ class Sample:
     """
     loss: SampleLoss = SampleLoss.policy
     turn_versions: Sequence[int] | None = None
-    """Version of the policy of each of `turn_starts`, if several policies sampled the tokens."""
+    """Policy version of each turn in `turn_starts`, if several policies sampled the tokens."""
     sampling: TrainSampling | None = None
     """Sampling parameters of the sequence that override those of the session."""
 
@@ -152,7 +152,7 @@ class BatchHeader(Schema):
 
 
 def _check_size(samples: Sequence[SampleHeader]) -> None:
-    """Raise InputInvalid for more samples or tokens than a batch may have. Both sides check a batch with it."""
+    """Raise InputInvalid for more samples or tokens than a batch may have. Sender and receiver both call this."""
     if len(samples) > MAX_SAMPLES:
         raise InputInvalid(SOURCE, f"has {len(samples)} sequences; at most {MAX_SAMPLES} are allowed.")
     tokens = sum(sample.length for sample in samples)
@@ -241,7 +241,7 @@ def _number_columns(sample: Sample) -> list[memoryview]:
 
 
 class BatchReader:
-    """Incremental parser of a batch, which is fed with the number of bytes that it wants next.
+    """Incremental parser of a batch. The caller passes `wanted` bytes to `feed` until the batch is complete.
 
         reader = BatchReader(content_length)
         while reader.wanted:
@@ -252,7 +252,7 @@ class BatchReader:
     """
 
     def __init__(self, body_size: int | None = None) -> None:
-        """`body_size` is the size of the whole body in bytes, or None if it is unknown."""
+        """`body_size` is the size of the complete body in bytes, or None if it is unknown."""
         self.wanted = PREFIX.size
         """Number of bytes that `feed` expects next. 0 once the batch is complete."""
         self.batch = TrainBatch([])
@@ -299,7 +299,7 @@ class BatchReader:
 
 
 def read_sample(header: SampleHeader, data: bytes | memoryview, source: str = SOURCE) -> Sample:
-    """Return a sample with columns of `header.size` bytes. Long ones are views of `data`. Raises InputInvalid."""
+    """Return a sample from columns of `header.size` bytes. Number columns are views of `data`. Raises InputInvalid."""
     length, view = header.length, memoryview(data)
     starts = range(0, 4 * length * (3 if header.is_taught else 2), 4 * length)
     numbers = [view[start : start + 4 * length] for start in starts]

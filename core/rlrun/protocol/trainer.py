@@ -115,8 +115,8 @@ class SessionState(Schema):
     problem: Problem | None = None
     """Reason why uploads or policies currently do not reach S3, or None."""
     shutdown: Problem | None = None
-    """Problem if a step and a checkpoint as long as the newest ones would exceed the grace period after SIGTERM,
-    otherwise None.
+    """Problem if another step and checkpoint, with the durations of the newest ones, would exceed the grace period
+    after SIGTERM. Otherwise None.
     """
     warnings: list[Problem] = Field(default_factory=list, max_length=64)
     """Findings about model and adapter that users should know about."""

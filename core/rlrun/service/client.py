@@ -92,9 +92,9 @@ async def request(
 ) -> bytes:
     """Send one request and return the body of the successful response. Redirects are errors.
 
-    Waits at most `timeout` seconds and reads little more than `max_bytes`. `quote_text` includes the text of a response
-    that is not a `Problem` in the error. `headers` are added to the session's headers; the default content type of a
-    body is JSON. A body in pieces is sent in chunks unless `headers` have its Content-Length.
+    Waits at most `timeout` seconds and reads little more than `max_bytes`. With `quote_text`, the error contains the
+    text of a response that is not a `Problem`. `headers` are added to the session's headers; the default content type
+    of a body is JSON. An iterable body is sent in chunks unless `headers` contain its Content-Length.
 
     Raises ServiceUnavailable, RequestRejected.
     """

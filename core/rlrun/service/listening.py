@@ -13,8 +13,8 @@ BACKLOG = 1024
 MAX_CONNECTIONS = 64
 """Maximum number of connections of a server for probes, metrics and a few clients of the platform."""
 MANY_CONNECTIONS = 16_384
-"""Maximum number of connections of a server with a request for each rollout in progress. A connection takes 6 kB, and
-up to 128 kB while a body arrives.
+"""Maximum number of connections of a server that receives one request per rollout in progress. A connection takes 6 kB,
+and up to 128 kB while a body arrives.
 """
 OTHER_FILES = 512
 """Number of files that a process may open in addition to its connections."""

@@ -1,8 +1,8 @@
 """HTTP requests to URLs that users provide, from a process that can reach more than the user.
 
 Every address is checked, connections are made to the checked address, and redirects are not followed. Errors contain no
-text from the server, because its responses may not be meant for the user. A proxy resolves names itself: with a proxy,
-the host in the URL is checked, and its addresses if this process can resolve them, but not the address to which the
+text from the server, because its responses may not be meant for the user. A proxy resolves names itself. With a proxy,
+the host in the URL and the addresses to which this process resolves it are checked, but not the address to which the
 proxy connects.
 """
 
@@ -142,8 +142,8 @@ class OutgoingClient:
         return target
 
     async def _check_addresses(self, target: URL) -> None:
-        """Raise AddressRefused if an address of the host in this pod's DNS is not allowed. The proxy may choose any
-        address.
+        """Raise AddressRefused if any address of the host in this pod's DNS is not allowed, because the proxy may
+        connect to any of them. A host that this pod cannot resolve is accepted.
         """
         with suppress(OSError):
             async with asyncio.timeout(CONNECT_SECONDS):

@@ -34,7 +34,7 @@ DRAIN_SECONDS = 5.0
 
 
 def json_response(body: Schema, status: int = 200) -> web.Response:
-    """Return a response with the schema as JSON."""
+    """Return a response with `body` as JSON."""
     return web.json_response(body.to_json_dict(), status=status)
 
 
@@ -131,7 +131,7 @@ def stop_event() -> asyncio.Event:
 
 
 async def read_batch(request: web.Request) -> TrainBatch:
-    """Read the body of a request as a batch in columns, in pieces. Raises ProblemError (TrainBatchInvalid)."""
+    """Read the request body piece by piece and return it as a batch. Raises ProblemError (TrainBatchInvalid)."""
     reader = BatchReader(request.content_length)
     try:
         async with asyncio.timeout(BODY_SECONDS):

@@ -28,7 +28,7 @@ class _Written(Exception):
 
 
 class BucketUrls:
-    """Builds the URLs of buckets at one endpoint, using a botocore client that sends no requests."""
+    """Builder of bucket URLs at one endpoint, using a botocore client that sends no requests."""
 
     def __init__(self, session: boto3.session.Session, connection: S3Connection) -> None:
         self._s3: Any = s3_client(session, connection, signature_version=UNSIGNED)

@@ -68,7 +68,7 @@ PYTHONS = (ImagePython("3.11", "3.11.14"), ImagePython("3.13", "3.13.5"))
 allow.
 """
 IMAGE_GLIBC = 36
-"""Minor version of the glibc 2 of the image's Debian 12."""
+"""Minor version of glibc 2 in the image, which is based on Debian 12."""
 NEWEST_GLIBC = 28
 """Minor version of the newest glibc 2 for which dependencies are resolved, so that older images can load them."""
 

@@ -104,7 +104,7 @@ class RunLayout:
         return self.adapters / f"step-{step:06d}"
 
     def metrics(self, part: str) -> S3Uri:
-        """Return the URI of one file of metric lines."""
+        """Return the URI of one file with metric lines."""
         return self.root / f"metrics/{part}.jsonl"
 
     def rollouts(self, step: int, use: str = "") -> S3Uri:
@@ -114,7 +114,7 @@ class RunLayout:
         return self.root / f"rollouts/{rollouts_name(step, use)}"
 
     def rollout_summaries(self, part: str) -> S3Uri:
-        """Return the URI of one file of summaries of stored rollouts."""
+        """Return the URI of one file with summaries of stored rollouts."""
         return self.root / f"rollouts/steps/{part}.jsonl"
 
     @property
@@ -131,7 +131,7 @@ class RunLayout:
 
 
 def rollouts_name(step: int, use: str = "") -> str:
-    """Return the name of the object with the rollouts of a step, below the folder of all rollouts."""
+    """Return the name of the object with a step's rollouts, relative to the folder of all rollouts."""
     return f"step-{step:06d}{'.' if use else ''}{use}.jsonl.zst"
 
 
@@ -180,12 +180,12 @@ PLATFORM_FOLDERS = (*SHARED_FOLDERS, PROBE_FOLDER, DELETED_FOLDER, INSTALLATION_
 
 
 def usage_month(root: S3Uri, month: datetime) -> S3Uri:
-    """Return the folder of the usage log of a month. `root` is `s3://bucket/prefix`."""
+    """Return the folder with the usage log of one month. `root` is `s3://bucket/prefix`."""
     return root / USAGE_FOLDER / f"{month.astimezone(UTC):%Y-%m}"
 
 
 def usage_day(root: S3Uri, operator: str, day: datetime) -> S3Uri:
-    """Return the file of the usage log of a day. `operator` is the name of the operator's Lease."""
+    """Return the file with the usage log of one day. `operator` is the name of the operator's Lease."""
     return usage_month(root, day) / f"{day.astimezone(UTC):%d}.{operator}.jsonl"
 
 

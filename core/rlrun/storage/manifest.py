@@ -19,7 +19,7 @@ from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 
 MAX_MANIFEST_BYTES = 4 * 1024**2
-"""Maximum size of a manifest that is read, about 20,000 files."""
+"""Maximum size in bytes of a manifest that is read, enough for about 20,000 files."""
 MAX_FILES = 25_000
 
 

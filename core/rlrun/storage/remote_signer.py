@@ -49,8 +49,8 @@ TRANSIENT_STATUSES = frozenset({401, *RETRYABLE_STATUSES})
 """Statuses that are retried. 401 is included, because clocks may differ by seconds and the kubelet renews tokens."""
 CONNECTIONS = 32
 SIGNED_HEADERS = frozenset({"content-md5", "content-type", "if-match", "if-none-match"})
-"""Headers that are signed in addition to all x-amz-*. `range` is not signed: S3 does not require it, and so one
-signature is valid for all parts of an object.
+"""Headers that are signed in addition to all x-amz-*. `range` is not signed, because S3 does not require it and one
+signature is then valid for all ranges of an object.
 """
 READ_METHODS = ("GET", "HEAD")
 REUSE_SECONDS = 20.0

@@ -80,8 +80,8 @@ MAX_OBJECT_BYTES = 256 * 1024**2
 """Default maximum size of an object that is read at once."""
 RANGE_NOT_SATISFIABLE = 416
 DELETE_BATCH = 250
-"""Number of keys in one DeleteObjects request. S3 allows 1000, but a disk-based server responds only after deleting
-all.
+"""Number of keys in one DeleteObjects request. S3 allows 1000, but a disk-based server responds only after it has
+deleted all objects.
 """
 DELETE_PIECE = 50_000
 """Number of objects of a folder that are listed before they are deleted."""
@@ -327,7 +327,7 @@ class Store:
     def upload(
         self, source: Path | Mapping[str, bytes], uri: S3Uri, manifest: Manifest, *, once: bool = False
     ) -> Manifest:
-        """Upload like `upload_artifact`, with the details in `manifest`. The files that `manifest` lists must be those
+        """Upload like `upload_artifact`, with the details in `manifest`. If `manifest` lists files, they must be those
         of `source`.
         """
         files = _outgoing(source)
@@ -474,9 +474,9 @@ class Store:
     def delete_prefix(self, uri: S3Uri, keep: Iterable[S3Uri] = ()) -> int:
         """Delete every object below the folder `uri`, manifests first. Returns the number of objects.
 
-        Objects below the folders in `keep` are not deleted. If the folder has more than DELETE_PIECE objects, that many
-        are listed and deleted at a time, so that any folder can be deleted with little memory. Manifests are then first
-        among these objects only. Raises ValueError for a whole bucket, which is never intended.
+        Objects below the folders in `keep` are not deleted. At most DELETE_PIECE objects are listed and deleted at a
+        time, so that any folder can be deleted with little memory. In a larger folder, manifests are therefore deleted
+        first only within each such piece. Raises ValueError for a complete bucket, which is never intended.
         """
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
@@ -638,7 +638,7 @@ def refuse_other_answers(http_response: Any, model: Any, **_: object) -> None:
 
 
 def forget_refused_signatures(signer: RequestSigner) -> Callable[..., None]:
-    """Return the hook that botocore calls after each response, which drops signatures after a refusal."""
+    """Return a botocore hook that drops the signer's cached signatures after S3 has refused a request."""
 
     def after(response_dict: Mapping[str, Any] | None, **_: object) -> None:
         if response_dict is not None and response_dict["status_code"] in REFUSED_STATUSES:

@@ -130,7 +130,7 @@ class Transfer:
     def __init__(
         self, s3: Any, endpoint: str, direct: DirectRequests | None = None, concurrency: int = CONCURRENCY
     ) -> None:
-        """`direct` sends whole objects, if rlrun-server signs the requests."""
+        """`direct` transfers objects and parts, if rlrun-server signs the requests."""
         self._s3 = s3
         self._endpoint = endpoint
         self._direct = direct

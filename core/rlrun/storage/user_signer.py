@@ -30,11 +30,11 @@ class UserSigner(RequestSigner):
 
     @override
     def close(self) -> None:
-        pass  # connections are those of `send`
+        pass  # the connections belong to `send`
 
     @override
     def sign_ahead(self, requests: Sequence[RequestToSign]) -> None:
-        pass  # a person waits for few files, and rarely
+        pass  # users transfer few files, so a batch of signatures would save little
 
     @override
     def _ask(self, asked: RequestToSign) -> SignedHeaders:

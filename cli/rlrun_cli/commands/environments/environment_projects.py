@@ -237,7 +237,7 @@ def show_environment(
 def _similar_packages(
     ctx: typer.Context, api: RemoteCluster, server: str | None, package: str, owner: str
 ) -> list[str]:
-    """Return package ids similar to a missing one, or None if the packages cannot be listed."""
+    """Return package ids similar to a missing one, or an empty list if the packages cannot be listed."""
     try:
         known, _ = usable_packages(ctx, api, server, owner)
     except (CliError, StoreError):

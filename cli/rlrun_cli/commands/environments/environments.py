@@ -71,7 +71,7 @@ visible after up to 15 seconds."""
 
 
 def stored_wheels(store: Store, folder: S3Uri, wheels: list[Wheel]) -> set[str] | None:
-    """Return the file names of the wheels that `folder` already contains, or None if `folder` does not match them.
+    """Return the names of the wheel files that `folder` already contains, or None if these files differ from `wheels`.
     Raises StoreError.
 
     The last wheel is the package itself. After an interrupted push, `folder` does not contain it.

@@ -47,7 +47,7 @@ def play_example(wheels: Sequence[Wheel], args: Mapping[str, Any], seconds: floa
 
 
 def describe(report: Mapping[str, Any]) -> Remark:
-    """Convert the report about an example that was run to a remark."""
+    """Return the remark for the report of an example's run."""
     if missing := report.get("missing"):
         return Remark(f"example 0 was not run: this Python lacks {_text(missing)}")
     if problem := report.get("problem"):

@@ -119,7 +119,8 @@ def _fits(wheel: Path, python: Path) -> bool:
 def _overrides(wheels: Sequence[Path], folder: Path) -> list[str]:
     """Return the uv options that replace requirements given by URL with downloaded wheels of the same packages."""
     read = [read_wheel(wheel) for wheel in wheels]
-    # uv rejects a package with two URLs. Only these are overridden, because an override drops extras of a requirement.
+    # uv rejects a package with two URLs. Only such packages are overridden, because an override drops the requirement's
+    # extras.
     addressed = addressed_packages(read)
     file = folder / "overrides.txt"
     lines = [f"{wheel.name} @ {(folder / wheel.file).as_uri()}\n" for wheel in read if wheel.name in addressed]

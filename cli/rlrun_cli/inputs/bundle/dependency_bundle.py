@@ -1,10 +1,10 @@
 """Wheels of requirements that the environment image lacks: uv resolves them, pip downloads them.
 
 uv resolves for the image's platform and Python as `pip install` would there, including source distributions. An empty
-wheel of the same version stands in for each package of the image, so that uv does not follow its requirements. Extras
-are known only from real metadata, so a package whose extras a wheel requires is taken from the index, and the
-requirements of its extras are added. Wheels of the image's packages are never part of the bundle. pip downloads the
-files in uv's lock and verifies their hashes.
+wheel of the same version stands in for each package of the image, so that uv does not follow its requirements. Empty
+wheels declare no extras. If a wheel requires extras of an image's package, uv therefore reads that package from the
+index, and resolves the requirements of the extras. Wheels of the image's packages are never part of the bundle. pip
+downloads the files in uv's lock and verifies their hashes.
 
 A source distribution is built on this machine, which runs its code. Its wheel is used only if its tag fits any
 platform, because other wheels may depend on this machine.
@@ -46,7 +46,7 @@ RESOLVE_SECONDS = 1800.0
 LARGEST = 5
 """Number of wheels listed in an error about their size."""
 OTHER_PYTHON = re.compile(r"Python ?>=")
-"""Text in uv's output about versions that need a newer Python than the one it resolves for."""
+"""Text in uv's output about versions that need a newer Python than the Python for which uv resolves."""
 SKIP = "--no-deps pushes without these wheels"
 
 

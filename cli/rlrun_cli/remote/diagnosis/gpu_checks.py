@@ -57,7 +57,7 @@ def check_gpus(api: RemoteCluster) -> str:
 
 
 def unfit(model: Obj, nodes: Sequence[Obj]) -> str | None:
-    """Return the reason why no node can run one pod of each role of the RLModel, or None."""
+    """Return the reason why no node can run a pod of one of the RLModel's roles, or None."""
     for role in ROLES:
         shape = model["spec"].get(role) or {}
         reasons = [_misfit(shape, node) for node in nodes]

@@ -1,7 +1,8 @@
 """Probe of the pods' network: image pulls, access to the hub, and enforcement of NetworkPolicies.
 
-Only a pod can test these. The listener contacts the hub and accepts connections; the connector connects repeatedly.
-After the first connection, the probe creates a policy that forbids it. It finally deletes all three objects.
+Only a pod can test these. The listener pod contacts the hub and accepts connections; the connector pod connects
+repeatedly. After the first connection, the probe creates a NetworkPolicy that forbids the connector to connect.
+Finally, the probe deletes both pods and the policy.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Summary of a run, read from its RLRun object. Pure."""
+"""Pure summary of a run, read from its RLRun object."""
 
 from dataclasses import dataclass
 

@@ -16,7 +16,7 @@ from rlrun_cli.terminal.errors import CliError
 
 @dataclass(frozen=True)
 class ListedRollout:
-    """Rollout in a list, with the object that holds its texts."""
+    """Rollout in a list, with the object that contains its texts."""
 
     samples: OpenSamples
     group: SampleGroup

@@ -13,7 +13,7 @@ REPORTED_SECONDS = 10.0
 
 
 class ClusterClock:
-    """API server's time, measured by the Date headers of its responses. Calling the clock returns the time.
+    """Clock that shows the API server's time, measured by the Date headers of responses. Calling it returns the time.
 
     A Date header has a resolution of one second and was written between request and response, so the clock is corrected
     only as far as needed to be consistent with the header. Until the first response it shows the process's own time.

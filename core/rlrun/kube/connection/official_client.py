@@ -1,7 +1,7 @@
 """Lazy import of the official client, without the 800 classes of its API.
 
 Importing these classes takes most of the time of a short command and 45 MB of memory. The classes of `kubernetes.aio`
-take the same again.
+take as much again.
 """
 
 import importlib
@@ -41,7 +41,7 @@ def import_lazily() -> None:
 
 
 def _install(spec: ModuleSpec, places: dict[str, str]) -> None:
-    """Add the package to the modules without running its `__init__`."""
+    """Add the package to `sys.modules` without running its `__init__`."""
     module: Any = importlib.util.module_from_spec(spec)
 
     def load(name: str) -> Any:

@@ -21,7 +21,7 @@ DEVICE_VARIABLE = "RLRUN_DEVICE"
 """Variable for the RLModel's `env` of a role: with the value `cpu`, processes may run without the requested GPUs."""
 NODE_VARIABLE = "RLRUN_NODE"
 COMPATIBILITY_VARIABLE = "VLLM_ENABLE_CUDA_COMPATIBILITY"
-"""Variable of vLLM for using the CUDA driver library of its image, which older drivers of some GPUs support."""
+"""Variable that makes vLLM use the CUDA driver library of its image, which works with older drivers of some GPUs."""
 TERMINATION_LOG_VARIABLE = "RLRUN_TERMINATION_LOG"
 DEVICE_MISSING = "DeviceMissing"
 CONFIGURATION = 64
@@ -193,8 +193,8 @@ def mounted_folders(mounts: str) -> list[str]:
 
 
 def _find_library(load: Callable[[str], Any]) -> tuple[Any, str]:
-    """Return the driver's library, or None if it is missing, and the folder of the library, which is empty if the
-    loader finds the library.
+    """Return (driver's library, or None if it is missing; folder of the library). The folder is empty if the loader
+    finds the library.
     """
     try:
         mounts = MOUNTS.read_text(encoding="utf-8", errors="replace")

@@ -3,9 +3,9 @@
 python -m rlrun.service.containers.log_hold SECONDS
 
 A kubelet removes the containers of a deleted pod, with their logs, within a second after the last one has ended, even
-if its object has a finalizer. It stops native sidecars after all other containers, so the logs are kept while the
-sidecar runs. The operator connects, receives ENDED, copies the logs, and responds with KEPT. Without a response the
-sidecar exits after SECONDS. It opens no files and has no credentials.
+if the Pod object has a finalizer. The kubelet stops native sidecars after all other containers, so the logs are kept
+while the sidecar runs. The operator connects, receives ENDED, copies the logs, and responds with KEPT. Without a
+response the sidecar exits after SECONDS. The sidecar opens no files and has no credentials.
 """
 
 import select

@@ -10,7 +10,9 @@ MAX_MESSAGES = 64
 MAX_TEXT = 64 * 1024
 """Maximum number of characters of a text in a message."""
 MIN_TEXT = 1024
-"""Minimum limit per text. Below it, a conversation is stored as plain text."""
+"""Minimum limit per text in characters. If a record is too large even with this limit, its conversations are stored as
+plain text.
+"""
 MAX_ANSWER = 8 * 1024
 MAX_INFO = 16 * 1024
 MAX_ERROR = 4 * 1024
@@ -110,7 +112,10 @@ def _cut_leaves(value: Any, limit: int, path: str, cuts: list[Cut]) -> Any:
 
 
 def _as_plain_text(record: SampleRecord, limit: int) -> SampleRecord:
-    """Return the record with conversations of one message each: many small parts cannot be shortened one by one."""
+    """Return the record without metrics and rewards, and with each long conversation as one message.
+
+    Used for a record with too many small parts to shorten each of them.
+    """
     changes: dict[str, Any] = {"metrics": {}, "rewards": {}}
     cuts = [Cut(field=name, removed=len(getattr(record, name))) for name in changes if getattr(record, name)]
     for name, role in (("prompt", "user"), ("completion", "assistant")):

@@ -75,7 +75,7 @@ class SampleIndex(Schema):
     step: int = Field(ge=0)
     split: SampleSplit
     groups: Annotated[list[SampleGroup], FailFast()]
-    # An error for each of a million entries would need more memory than the entries themselves.
+    # FailFast, because an error for each of a million entries would need more memory than the entries themselves.
 
     def pairs(self) -> Iterator[tuple[SampleGroup, SampleRow]]:
         """Yield all rows with their groups."""

@@ -2,9 +2,9 @@
 
 [zstd frame of group 1] [zstd frame of group 2] ... [skippable frame: zstd(index), its length, "RLIX"]
 
-To list rollouts, a program reads only the tail of an object; to show the texts of a group, one range. Programs without
-support for the index skip it (RFC 8878, 3.1.2): `zstd -dc` prints all lines. All input may be damaged or hostile: sizes
-in an object are checked against limits before use, and no frame is decompressed beyond its limit.
+A program reads only the tail of an object to list rollouts, and one range of it to show the texts of a group. Programs
+without support for the index skip it (RFC 8878, 3.1.2): `zstd -dc` prints all lines. All input may be damaged or
+hostile: sizes in an object are checked against limits before use, and no frame is decompressed beyond its limit.
 """
 
 import json
@@ -38,11 +38,11 @@ MAX_PACKED_INDEX = 16 * 1024**2
 MAX_ROWS = 131_072
 """Maximum number of rollouts in an object."""
 MAX_ERRORS = 1000
-"""Number of validation errors up to which the first one is reported, because a list of all errors may need more memory
-than the index.
+"""Maximum number of validation errors for which the first error is reported. With more errors, only their number is
+reported, because a list of all errors may need more memory than the index.
 """
 FULL_ROWS = 16_384
-"""Number of rows up to which an index contains answer previews and the values of reward functions."""
+"""Maximum number of rows with which an index contains answer previews and the values of reward functions."""
 
 
 class SamplesDamaged(Exception):
@@ -60,7 +60,7 @@ class ReadLimits:
     group: int = MAX_GROUP_BYTES
     """Uncompressed lines of a group, or of an object without a usable index."""
     record: int = MAX_GROUP_BYTES
-    """One line."""
+    """Size of one line."""
     scan: int = MAX_OBJECT_BYTES + MAX_PACKED_INDEX
     """Object without a usable index, which is read completely."""
 
@@ -153,8 +153,8 @@ def _first_error(error: ValidationError) -> str:
 
 
 def _check_rows(text: bytes, limit: int) -> None:
-    """Raise SamplesDamaged for more rollouts and groups than the limit, because objects need ten times the memory of
-    the text.
+    """Raise SamplesDamaged for more rollouts and groups than the limit, because parsed objects need ten times the
+    memory of the text.
     """
     # Each row or group has one of these keys, possibly with escaped letters.
     if text.count(b'"rollout"') + text.count(b'"rows"') + text.count(b"\\u") <= limit:
@@ -203,7 +203,7 @@ def parse_record(line: bytes, limits: ReadLimits) -> SampleRecord:
 
 
 def lines_of(text: bytes) -> Iterator[bytes]:
-    """Yield the lines that are not empty, without copying the whole text."""
+    """Yield the lines that are not empty, without copying the complete text."""
     start = 0
     while start < len(text):
         end = text.find(b"\n", start)

@@ -1,4 +1,4 @@
-"""Reader of stored rollouts: one request reads the index of an object, another one the records of a group.
+"""Reader of stored rollouts: one request reads the index of an object, and another reads the records of a group.
 
 The read function is a parameter, so that programs can use their own client. A damaged group raises SamplesDamaged when
 it is read, while others stay readable. An object whose index is damaged or missing is read completely, up to its first
@@ -26,8 +26,8 @@ TAIL_BYTES = 96 * 1024
 """Number of bytes in the first request. The index of 512 rollouts has about 40 KB."""
 
 ReadRange = Callable[[S3Uri, int | None, int], bytes]
-"""Function that reads up to `length` bytes of an object from `start` or, if it is None, from the end, such as
-`Store.get_range`.
+"""Function (uri, start, length) that reads up to `length` bytes of an object from byte `start`, or its last bytes if
+`start` is None. `Store.get_range` is such a function.
 """
 
 
@@ -37,7 +37,7 @@ class OpenSamples:
 
     index: SampleIndex
     problem: str | None
-    """Message for the user about damage of the object, or None."""
+    """Message for the user about damage to the object, or None."""
     _uri: S3Uri
     _read: ReadRange
     _scanned: dict[int, ScannedGroup] = field(default_factory=dict)

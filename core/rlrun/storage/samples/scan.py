@@ -27,7 +27,7 @@ class ScannedGroup:
 
     entry: SampleGroup
     lines: list[bytes]
-    """Records as stored, which need a tenth of the memory of objects."""
+    """Records as stored, which need a tenth of the memory of parsed objects."""
 
     def records(self, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[SampleRecord]:
         """Yield the records of the group."""

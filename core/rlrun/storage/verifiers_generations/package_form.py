@@ -49,7 +49,7 @@ def package_form(module: str, read: Read) -> PackageForm:
         return PackageForm.unknown
     if LOAD_ENVIRONMENT in bound or LOAD_ENVIRONMENT in exported:
         return PackageForm.environment
-    # verifiers.v1 looks only at `__all__` of the package's module.
+    # verifiers.v1 reads only `__all__` of the package's module.
     if "__all__" not in bound:
         return PackageForm.unknown
     # A name whose class is not found may be a taskset, which is decided when it is loaded.
@@ -131,7 +131,7 @@ def _names(path: str, read: Read, sizes: dict[str, int]) -> tuple[set[str], set[
 
 
 def _names_in_text(source: str) -> tuple[set[str], set[str]]:
-    """Return the names that the lines of a module bind and export. The source may be for a newer
+    """Return the names that a module binds and exports, found by patterns because the source may be for a newer
     Python.
     """
     bound = {name for found in DEFINITION.findall(source) for name in found}
