@@ -84,6 +84,8 @@ class CachedRun(CachedObject):
     """Number of GPUs that the run's attempt holds."""
     pool: str
     """Name of the shared pool of the run's newest attempt, or an empty string."""
+    has_slot: bool
+    """True if the run is admitted by its queue, according to its status."""
     listed: bytes
 
     @property
@@ -242,6 +244,7 @@ def convert(kind: ResourceKind, obj: Obj) -> CachedObject:
             model=sys.intern(str((obj.get("spec") or {}).get("model") or "")),
             gpus=_held_gpus(obj.get("status") or {}),
             pool=sys.intern(pool_of(obj)),
+            has_slot=_has_slot(obj.get("status") or {}),
             listed=listed,
         )
     if kind == POD:
@@ -253,6 +256,11 @@ def pool_of(run: Obj) -> str:
     """Return the name of the shared pool in the run's status, or an empty string."""
     pool = (run.get("status") or {}).get("pool")
     return str(pool.get("name") or "") if isinstance(pool, dict) else ""
+
+
+def _has_slot(status: Obj) -> bool:
+    queue = status.get("queue")
+    return isinstance(queue, dict) and bool(queue.get("admittedTime"))
 
 
 def _held_gpus(status: Obj) -> int:

@@ -79,6 +79,16 @@ def test_a_run_is_listed_without_its_spec() -> None:
     assert cached.read()["spec"] == run["spec"]
 
 
+@pytest.mark.parametrize(
+    ("queue", "has_slot"),
+    [({"admittedTime": "2026-01-01T00:00:01Z"}, True), ({"runsAhead": 1}, False), (None, False), ("broken", False)],
+)
+def test_a_stored_run_knows_whether_it_has_a_slot(queue: object, has_slot: bool) -> None:
+    cached = convert(RLRUN, run_object() | {"status": {"phase": "Pending", "queue": queue}})
+    assert isinstance(cached, CachedRun)
+    assert cached.has_slot is has_slot
+
+
 async def test_own_writes_are_in_the_store_at_once_and_no_news() -> None:
     followed = Followed()
     new = service()
