@@ -229,7 +229,8 @@ class AdmissionQueue:
             if turn.waits_for is Reason.POOL_FULL and pool is not None:
                 problem = pool_full_problem(pool)
             else:
-                problem = waiting_problem(turn.waits_for, observation.namespace, demand, self._limits)
+                started = pool if turn.starts_pool else None
+                problem = waiting_problem(turn.waits_for, observation.namespace, demand, self._limits, started)
             return Waiting(problem, self._record(entry, turn.runs_ahead))
         entry.admitted_time, entry.offered_time, entry.blocked_time, entry.turn = now, None, None, None
         log.info("%s was admitted after %.0f s", entry.key, seconds(entry.since, now))
