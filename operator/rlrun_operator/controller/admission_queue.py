@@ -199,8 +199,13 @@ class AdmissionQueue:
             # The demand has grown between two attempts, or the next attempt uses another pool, so the run queues for
             # the new slot.
             self._give_back(uid, observation)
-            # A slot that was never written was granted for an outdated demand: the run keeps its position.
-            stored, entry = None if is_confirmed else stored, None
+            if moves and entry is not None:
+                # The run has not asked for another pool: it stays ahead of later runs, also of those that are blocked.
+                stored = RunQueue(since=entry.since, blocked_time=entry.since)
+            elif is_confirmed:
+                stored = None
+            # Otherwise the slot was never written, and granted for an outdated demand: the run keeps its position.
+            entry = None
         return self._ask(observation, stored, entry, demand, new_pool, now)
 
     def _ask(

@@ -216,6 +216,34 @@ async def test_the_pods_of_a_pool_count_once_in_the_queue() -> None:
     assert runs.phases("a", "b", "e") == ["Pending", "Pending", "Queued"]
 
 
+async def test_the_first_run_of_a_pool_says_that_it_waits_for_engines_as_well() -> None:
+    runs = SharedRuns(model=shared_model(trainer={"gpus": 1}, inference={"gpus": 4}), capacity={"nvidia.com/gpu": "8"})
+    await runs.arrive("e", infrastructure={"dedicated": True})
+    await runs.arrive("a")
+    message = runs.status("a")["message"]
+    assert (
+        "needs 1 nvidia.com/gpu and 4 nvidia.com/gpu for the engines of its shared pool rlpool-tiny-model-" in message
+    )
+
+
+async def test_a_run_whose_pool_moves_between_two_attempts_stays_ahead_of_later_runs() -> None:
+    runs = SharedRuns(
+        model=shared_model(trainer={"gpus": 1}, inference={"gpus": 4}, sharing={"maxRuns": 4}),
+        capacity={"nvidia.com/gpu": "8"},
+    )
+    await runs.start("a", "b", failurePolicy={"rules": [{"roles": ["trainer"], "action": "RestartRun"}]})
+    runs.change_model(seqLen=128)
+    await runs.arrive("c")
+    since = runs.place("a")["since"]
+    crash_container(runs.cluster, "a-trainer-0", 1)
+    await runs.settle()
+    runs.end_pods()
+    await runs.settle(after=60)
+    await runs.settle(after=60)
+    assert runs.phases("a", "b", "c") == ["Queued", "Pending", "Queued"]
+    assert (runs.place("a")["since"], runs.place("a")["runsAhead"], runs.place("c")["runsAhead"]) == (since, 0, 1)
+
+
 async def test_a_pool_that_exceeds_the_platform_is_refused() -> None:
     gpu = {"gpus": 2}
     runs = SharedRuns(model=shared_model(trainer=gpu, inference=gpu), capacity={"nvidia.com/gpu": "3"})
