@@ -283,6 +283,21 @@ async def test_runs_create_nothing_before_a_pod_of_their_pool_has_a_node() -> No
     assert runs.started() == {"a", "b"}
 
 
+async def test_a_run_that_waits_for_a_pod_of_its_pool_follows_a_change_of_its_model(runs: SharedRuns) -> None:
+    await runs.arrive("a")
+    old, since = pool(runs), runs.place("a")["since"]
+    runs.change_model(seqLen=128)
+    await runs.settle()
+    assert pool(runs) != old
+    assert (runs.started(), runs.phases("a"), runs.place("a")["since"]) == (set(), ["Pending"], since)
+    await runs.settle(after=601)
+    assert runs.pool_objects(old) == []
+    runs.start_pods()
+    await runs.settle()
+    assert (runs.started(), runs.config("a")["endpoints"]["pool"]) == ({"a"}, pool(runs))
+    assert runs.status("a")["attempt"] == 1
+
+
 async def test_a_run_that_waits_for_a_pod_of_its_pool_fails_by_its_start_deadline() -> None:
     runs = SharedRuns()
     await runs.arrive("a", startDeadlineSeconds=600)
