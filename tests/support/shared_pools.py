@@ -107,15 +107,20 @@ class SharedRuns(QueuedRuns):
     async def start(self, *names: str, **spec: Any) -> None:
         """The runs are created, and all pods are ready."""
         await self.arrive(*names, **spec)
-        self.start_pods()
-        await self.settle()
+        for _ in range(2):
+            # A run's pods follow those of its pool.
+            self.start_pods()
+            await self.settle()
 
     @override
     def start_pods(self, *, ready: bool = True) -> None:
         super().start_pods()
         for i, pod in enumerate(self.pool_pods()):
             pod["status"] |= {"podIP": f"10.0.0.{i}"}
-            pod["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
+            pod["status"]["conditions"] = [
+                {"type": "PodScheduled", "status": "True"},
+                {"type": "Ready", "status": str(ready)},
+            ]
             self.cluster.put(pod)
 
     def pool_of(self, name: str) -> str | None:

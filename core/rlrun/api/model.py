@@ -280,7 +280,7 @@ class Sharing(Spec):
     mode: SharingMode = Field(default=SharingMode.dedicated, strict=False)
     """Dedicated gives each run engines of its own. Namespace lets the runs of a namespace share a pool of engines."""
     max_runs: int = Field(default=8, ge=1, le=64)
-    """Number of slots of a pool, one for each run. Further runs are queued. Each slot takes engine memory for the policies of one run."""  # noqa: E501
+    """Number of slots of a pool, one for each run. Further runs are queued. Each slot takes engine memory for the policies of one run, so a change gives new attempts a new pool."""  # noqa: E501
     engines: int = Field(default=1, ge=1, le=256)
     """Number of inference engines of a pool, in place of inference.replicas."""
     idle_seconds: int = Field(default=600, ge=0, le=86_400)

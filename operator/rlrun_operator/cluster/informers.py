@@ -98,8 +98,10 @@ class CachedRun(CachedObject):
 
     @property
     def has_begun(self) -> bool:
-        """True once the run's model and checkpoint are resolved. They are not read again afterwards."""
-        return self.phase not in ("", Phase.pending.value)
+        """True once the run's model and checkpoint are resolved, so that they are not read again. A Queued run reads
+        them again, because they decide which slot it needs.
+        """
+        return self.phase not in ("", Phase.pending.value, Phase.queued.value)
 
     def read_listed(self) -> Obj:
         """Return the fields in LISTED, which need a tenth of the memory of the complete run."""

@@ -199,8 +199,13 @@ class AdmissionQueue:
             # The demand has grown between two attempts, or the next attempt uses another pool, so the run queues for
             # the new slot.
             self._give_back(uid, observation)
-            # A slot that was never written was granted for an outdated demand: the run keeps its position.
-            stored, entry = None if is_confirmed else stored, None
+            if moves and entry is not None:
+                # The run has not asked for another pool: it stays ahead of later runs, also of those that are blocked.
+                stored = RunQueue(since=entry.since, blocked_time=entry.since)
+            elif is_confirmed:
+                stored = None
+            # Otherwise the slot was never written, and granted for an outdated demand: the run keeps its position.
+            entry = None
         return self._ask(observation, stored, entry, demand, new_pool, now)
 
     def _ask(
@@ -229,7 +234,8 @@ class AdmissionQueue:
             if turn.waits_for is Reason.POOL_FULL and pool is not None:
                 problem = pool_full_problem(pool)
             else:
-                problem = waiting_problem(turn.waits_for, observation.namespace, demand, self._limits)
+                started = pool if turn.starts_pool else None
+                problem = waiting_problem(turn.waits_for, observation.namespace, demand, self._limits, started)
             return Waiting(problem, self._record(entry, turn.runs_ahead))
         entry.admitted_time, entry.offered_time, entry.blocked_time, entry.turn = now, None, None, None
         log.info("%s was admitted after %.0f s", entry.key, seconds(entry.since, now))

@@ -57,15 +57,15 @@ from rlrun_operator.planning.ending import (
 )
 from rlrun_operator.planning.observation import (
     Admitted,
-    ObservedPool,
     Refused,
     RunObservation,
     Waiting,
     newest_event,
 )
 from rlrun_operator.planning.pod_problems import explain_refused_pod, pod_problems, refused_pods
-from rlrun_operator.planning.pools import pool_problems
+from rlrun_operator.planning.pools import as_starting, observed_pool, pool_problems
 from rlrun_operator.planning.readiness import (
+    blamed_role,
     expected_pods,
     is_wait,
     last_reported_wait,
@@ -448,9 +448,6 @@ def report_readiness(
     waiting_for = observation.poll.waiting_for if observation.poll else None
     wanted = expected_pods(resolved)
     problems = [*pod_problems(pods, observation.pod_events), *refused_pods(observation, status.attempt)]
-    if resolved.endpoints.pool is not None:
-        pool = observation.pool or ObservedPool()
-        pods, problems = [*pods, *pool.pods], [*problems, *pool_problems(resolved.endpoints.pool, pool, observation)]
     shown = find_condition(status, ConditionType.ORCHESTRATOR_READY)
     # A pod that is not ready does not respond, so the silence is meaningless. An orchestrator that reported a wait has
     # responded before.
@@ -460,6 +457,13 @@ def report_readiness(
     if observation.poll_error is not None and unreachable is None:
         # A single missing response is meaningless: keep showing what the run waits for.
         waiting_for = last_reported_wait(status)
+    if resolved.endpoints.pool is not None:
+        pool = observed_pool(observation, resolved.endpoints.pool)
+        found = pool_problems(resolved.endpoints.pool, pool, observation)
+        needs_engine = waiting_for is not None and blamed_role(waiting_for) == "inference"
+        if is_true(status, ConditionType.RUNNING) and not needs_engine and any(pod.is_ready for pod in pool.pods):
+            found = [as_starting(problem) for problem in found]
+        pods, problems = [*pods, *pool.pods], [*problems, *found]
     return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, unreachable)))
 
 

@@ -36,7 +36,7 @@ from rlrun_operator.planning.deletion import plan_deletion
 from rlrun_operator.planning.ending import plan_finished, plan_outcome, plan_stopped, plan_suspended
 from rlrun_operator.planning.kueue_admission import update_workload
 from rlrun_operator.planning.observation import RunObservation
-from rlrun_operator.planning.pools import join_pool, leave_replaced_pool
+from rlrun_operator.planning.pools import join_pool, leave_replaced_pool, wait_for_pool
 from rlrun_operator.planning.readiness import progress_change, warning_conditions
 from rlrun_operator.planning.refusals import report_no_tenant, report_read
 from rlrun_operator.planning.restarts import (
@@ -122,6 +122,7 @@ POLICIES: tuple[Policy, ...] = (
     wait_with_refused_slot,
     wait_for_weights,
     join_pool,
+    wait_for_pool,
     delete_outlived_pods,
     replace_orchestrator,
     create_children,

@@ -214,6 +214,8 @@ class QueuePosition:
     waits_for: Reason | None
     """Reason why the run waits, or None if it is admitted now."""
     blocked_time: datetime | None = None
+    starts_pool: bool = False
+    """True if the run would be the first of its shared pool, so that it needs the resources of the pool as well."""
 
 
 @dataclass
@@ -230,16 +232,44 @@ class _Usage:
     unknown: set[str] = field(default_factory=set)
     """Namespaces with a run whose demand is unknown."""
     pools: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Number of runs of each shared pool."""
+    """Number of slots of each shared pool that are in use or reserved."""
+    started_pools: set[tuple[str, str]] = field(default_factory=set)
+    """Shared pools of runs that have their slots."""
+    reserved_pools: set[tuple[str, str]] = field(default_factory=set)
+    """Shared pools whose resources are reserved for a waiting run."""
+
+    def starts_pool(self, run: QueuedRun) -> bool:
+        """Return whether the run would be the first of its shared pool."""
+        return run.pool is not None and run.pool.key not in self.started_pools
 
     def demand_of(self, run: QueuedRun) -> Demand | None:
-        """Return the demand of the run, with that of its shared pool if the pool has no other run."""
-        if run.demand is None or run.pool is None or self.pools[run.pool.key]:
+        """Return the demand of the run, with that of its shared pool if the run starts the pool."""
+        if run.demand is None or run.pool is None or not self.starts_pool(run):
             return run.demand
         return Counter(run.demand) + Counter(run.pool.demand)
 
     def add(self, run: QueuedRun) -> None:
-        namespace, demand = run.key.namespace, self.demand_of(run)
+        demand = self.demand_of(run)
+        if run.pool is not None:
+            self.started_pools.add(run.pool.key)
+        self._count(run, demand)
+
+    def reserve(self, run: QueuedRun, *, only_in_namespace: bool) -> None:
+        """Reserve the resources of a waiting run, and its slot unless it waits for its namespace. The resources of a
+        shared pool are reserved once.
+        """
+        demand = self.demand_of(run)
+        if run.pool is not None and run.pool.key in self.reserved_pools:
+            demand = run.demand
+        if run.pool is not None:
+            self.reserved_pools.add(run.pool.key)
+        if only_in_namespace:
+            self.used[run.key.namespace].update(demand or {})
+        else:
+            self._count(run, demand)
+
+    def _count(self, run: QueuedRun, demand: Demand | None) -> None:
+        namespace = run.key.namespace
         if run.pool is not None:
             self.pools[run.pool.key] += 1
         self.runs[namespace] += 1
@@ -302,21 +332,20 @@ def queue_positions(
         usage.add(one)
     turns: dict[str, QueuePosition] = {}
     ahead, has_first_blocked = 0, False
-    for run in _in_order(waiting, shares, limits, now):
-        lacks = usage.what_lacks(run)
+    for run in _in_order(waiting, shares, usage, now):
+        lacks, starts_pool = usage.what_lacks(run), usage.starts_pool(run)
         blocked_time = run.blocked_time
         if lacks is None:
             usage.add(run)
-            turns[run.uid] = QueuePosition(ahead, None)
+            turns[run.uid] = QueuePosition(ahead, None, starts_pool=starts_pool)
             continue
         if lacks is Reason.WAITING_FOR_CAPACITY and usage.is_known and not has_first_blocked:
             blocked_time, has_first_blocked = blocked_time or now, True
         keeps = not limits.settings.backfill_seconds or _is_first_of_its_priority(blocked_time, limits, now)
-        if lacks is Reason.NAMESPACE_LIMIT_REACHED:
-            usage.used[run.key.namespace].update(run.demand or {})
-        elif keeps and lacks is not Reason.POOL_FULL:
-            usage.add(run)
-        turns[run.uid] = QueuePosition(ahead, lacks, blocked_time)
+        is_of_namespace = lacks is Reason.NAMESPACE_LIMIT_REACHED
+        if is_of_namespace or (keeps and lacks is not Reason.POOL_FULL):
+            usage.reserve(run, only_in_namespace=is_of_namespace)
+        turns[run.uid] = QueuePosition(ahead, lacks, blocked_time, starts_pool)
         ahead += 1
     return turns
 
@@ -340,9 +369,10 @@ _Rank = tuple[int, int, datetime, datetime, str]
 
 
 def _in_order(
-    waiting: Iterable[QueuedRun], shares: _DominantShares, limits: QueueLimits, now: datetime
+    waiting: Iterable[QueuedRun], shares: _DominantShares, usage: _Usage, now: datetime
 ) -> Iterable[QueuedRun]:
     """Yield the runs in order. Each yielded run counts toward the share of its namespace."""
+    limits = usage.limits
 
     def rank(run: QueuedRun) -> _Rank:
         is_first = _is_first_of_its_priority(run.blocked_time, limits, now)
@@ -366,8 +396,10 @@ def _in_order(
     while heads:
         namespace = heapq.heappop(heads)[-1]
         run = by_namespace[namespace].pop()[1]
+        # Without the pool once the caller has admitted the run.
+        demand = usage.demand_of(run)
         yield run
-        shares.add(namespace, run.demand)
+        shares.add(namespace, demand)
         push(namespace)
 
 
@@ -381,9 +413,11 @@ def pool_full_problem(pool: PoolSlots) -> Problem:
     )
 
 
-def waiting_problem(reason: Reason, namespace: str, demand: Demand, limits: QueueLimits) -> Problem:
-    """Return the problem to report for a run that waits for a slot."""
-    return Problem(reason=reason, message=_waiting_message(reason, namespace, demand, limits))
+def waiting_problem(
+    reason: Reason, namespace: str, demand: Demand, limits: QueueLimits, pool: PoolSlots | None = None
+) -> Problem:
+    """Return the problem to report for a run that waits for a slot. `pool` is the shared pool that the run starts."""
+    return Problem(reason=reason, message=_waiting_message(reason, namespace, demand, limits, pool))
 
 
 def exceeding_problem(exceeded: Sequence[str], request: SlotRequest, limits: QueueLimits, namespace: str) -> Problem:
@@ -409,7 +443,19 @@ def exceeding_problem(exceeded: Sequence[str], request: SlotRequest, limits: Que
     )
 
 
-def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: QueueLimits) -> str:
+def _needed(demand: Demand, pool: PoolSlots | None, names: Iterable[str]) -> str:
+    """Return the demand for the resources in `names`, and that of the shared pool that the run starts."""
+    names = sorted(names)
+    own = ", ".join(f"{from_millis(demand[name])} {name}" for name in names if demand.get(name))
+    if pool is None or not any(pool.demand.get(name) for name in names):
+        return own
+    engines = ", ".join(f"{from_millis(pool.demand[name])} {name}" for name in names if pool.demand.get(name))
+    return f"{own}{' and ' if own else ''}{engines} for the engines of its shared pool {pool.name}"
+
+
+def _waiting_message(
+    reason: Reason, namespace: str, demand: Demand, limits: QueueLimits, pool: PoolSlots | None
+) -> str:
     if reason is Reason.NAMESPACE_LIMIT_REACHED:
         limit = limits.runs_of(namespace)
         if limit == 0:
@@ -419,7 +465,7 @@ def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: Que
         own = limits.namespaces.get(namespace, {})
         parts = [] if limit is None else [f"{limit} runs with pods"]
         parts += [f"{from_millis(own[name])} {name}" for name in sorted(own)]
-        needed = ", ".join(f"{from_millis(demand[name])} {name}" for name in sorted(own) if demand.get(name))
+        needed = _needed(demand, pool, own)
         return (
             f"Namespace {namespace} may use at most {' and '.join(parts)} at a time, and what is left is not enough "
             f"for this run{f', which needs {needed}' if needed else ''}. The run starts when its turn comes, after "
@@ -430,7 +476,7 @@ def _waiting_message(reason: Reason, namespace: str, demand: Demand, limits: Que
             f"On this platform, at most {limits.settings.max_runs} runs may have pods at a time, and all of these "
             f"slots are in use or reserved for runs ahead of this one. The run starts when its turn comes."
         )
-    needed = ", ".join(f"{from_millis(demand[name])} {name}" for name in sorted(limits.capacity) if demand.get(name))
+    needed = _needed(demand, pool, limits.capacity)
     whole = ", ".join(f"{from_millis(amount)} {name}" for name, amount in sorted(limits.capacity.items()))
     return (
         f"The run needs {needed or 'a slot'}, but not enough is free: this platform has {whole} for all runs, "

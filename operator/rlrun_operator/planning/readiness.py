@@ -25,6 +25,8 @@ CONDITION_OF = {
 }
 
 
+STARTING_REASONS = frozenset({Reason.STARTING, Reason.POOL_STARTING})
+"""Reasons of roles whose pods only need time to become ready."""
 SILENT_SECONDS = 30.0
 """Seconds without a status after which an orchestrator with a ready pod is reported as unreachable."""
 
@@ -138,7 +140,7 @@ def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) 
 
 
 def _was_waiting(kind: ConditionType, reason: str | None) -> bool:
-    return reason == Reason.STARTING or is_wait(reason) or _is_silence(kind, reason)
+    return reason in STARTING_REASONS or is_wait(reason) or _is_silence(kind, reason)
 
 
 def is_wait(reason: str | None) -> bool:
@@ -153,13 +155,13 @@ def blocking_problem(status: RLRunStatus) -> Problem | None:
         if (
             condition is not None
             and condition.status.value != "True"
-            and condition.reason not in (Reason.NOT_STARTED, Reason.STARTING, Reason.NOT_QUEUED)
+            and condition.reason not in (Reason.NOT_STARTED, Reason.NOT_QUEUED, *STARTING_REASONS)
         ):
             return Problem(reason=condition.reason, message=condition.message)
     for kind in CONDITION_OF.values():
         condition = find_condition(status, kind)
-        if condition is not None and condition.reason == Reason.STARTING and not is_true(status, "Running"):
-            return Problem(reason=Reason.STARTING, message=f"{kind}: {condition.message}")
+        if condition is not None and condition.reason in STARTING_REASONS and not is_true(status, "Running"):
+            return Problem(reason=condition.reason, message=f"{kind}: {condition.message}")
     return None
 
 

@@ -19,7 +19,7 @@ from rlrun.protocol.problem import Problem
 
 from rlrun_operator.planning.actions import ConditionChange, Plan, PlanPart, StatusChange
 from rlrun_operator.planning.observation import RunObservation
-from rlrun_operator.planning.readiness import blocking_problem
+from rlrun_operator.planning.readiness import STARTING_REASONS, blocking_problem
 from rlrun_operator.planning.status import apply_change, is_true, reason_fields, transition_time
 
 ACTIVE = (Phase.pending, Phase.queued, Phase.running)
@@ -42,7 +42,7 @@ def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) ->
         status = _with_acceptance(plan.status, ConditionType.CHILDREN_APPLIED, now)
         return replace(plan, status=_with_reason(status, replaced, now))
     status = _with_refusal(plan.status, ConditionType.CHILDREN_APPLIED, refusal, now)
-    plan = replace(plan, status=_with_reason(status, {None, Reason.STARTING, *replaced}, now))
+    plan = replace(plan, status=_with_reason(status, {None, *STARTING_REASONS, *replaced}, now))
     refused_for = seconds(transition_time(status, ConditionType.CHILDREN_APPLIED), now)
     pause = min(LONGEST_PAUSE_SECONDS, max(1.0, refused_for))
     # After a refused deletion, no event of a pod causes the next reconcile.
@@ -60,7 +60,7 @@ def report_unread(run: Obj, error: ApiError, now: datetime) -> RLRunStatus:
         # Several lists are read concurrently, and the first to fail varies. Avoid a write, which would cause a
         # reconcile.
         return status
-    replaced = {None, Reason.STARTING, None if known is None else known.reason}
+    replaced = {None, *STARTING_REASONS, None if known is None else known.reason}
     if status.phase is None:
         status = status.model_copy(update={"phase": Phase.pending})
     problem = ConditionChange(ConditionType.CHILDREN_APPLIED, False, Reason.OBJECTS_TOO_LARGE, str(error))

@@ -21,7 +21,7 @@ from rlrun_operator.planning.spec import check_priority, resolve_references
 from rlrun_operator.resources.access.storage_access import sign_references
 from rlrun_operator.resources.environment import environment_entries
 from rlrun_operator.resources.platform import resolve
-from rlrun_operator.resources.shared_pool import shared_pool
+from rlrun_operator.resources.shared_pool import pool_named, shared_pool
 
 PackageKey = tuple[str, str | None]
 
@@ -107,13 +107,21 @@ def resolve_run(
     frozen = frozen_config(observation, status.attempt)
     if frozen is not None:
         spec = _with_allowed_priority(_frozen_defaults(spec, frozen), settings)
-        pool = None if status.pool is None else status.pool.name
+        pool = _frozen_pool(observation, status, frozen)
         return resolve(identity, settings, spec, frozen.model, frozen.warm_start, packages, pool)
     references = resolve_references(spec, observation, status, settings)
     if isinstance(references, Problem):
         return references
     pool = wanted_pool(spec, references[0], observation, settings)
     return resolve(identity, settings, spec, *references, packages, pool)
+
+
+def _frozen_pool(observation: RunObservation, status: RLRunStatus, frozen: ResolvedRun) -> str | None:
+    """Return the pool in the attempt's configuration. A name that users have changed there is ignored."""
+    name = frozen.endpoints.pool
+    if name is None or name == pool_named(observation.namespace, frozen.model.id, name).name:
+        return name
+    return None if status.pool is None else status.pool.name
 
 
 def wanted_pool(

@@ -30,6 +30,7 @@ from rlrun_operator.planning.observation import RunObservation
 from rlrun_operator.planning.pod_failures import expired_startup_failure
 from rlrun_operator.planning.readiness import (
     CONDITION_OF,
+    STARTING_REASONS,
     blocking_problem,
     closed_readiness,
     has_started,
@@ -294,7 +295,7 @@ def _not_started_yet(status: RLRunStatus) -> tuple[ConditionChange, ...]:
 
 def _not_started(limit: int, blocking: Problem | None) -> Problem:
     what = f"The first step did not start within {limit} s (`spec.startDeadlineSeconds`)"
-    if blocking is not None and blocking.reason != Reason.STARTING:
+    if blocking is not None and blocking.reason not in STARTING_REASONS:
         return Problem(reason=blocking.reason, message=f"{what}: {blocking.message}")
     advice = "Check the conditions and the logs of the pods, or raise the deadline."
     message = f"{what}. {advice if blocking is None else blocking.message}"

@@ -131,6 +131,7 @@ REPORTED_CONDITIONS = (*START_CONDITIONS, ConditionType.ARTIFACTS_RECORDED)
 QUIET_REASONS = frozenset(
     {
         Reason.STARTING,
+        Reason.POOL_STARTING,
         Reason.RUN_FINISHED,
         Reason.SUSPENDED,
         Reason.RESTARTING,

@@ -80,6 +80,7 @@ def concerned(obj: Obj, pools: Pools, *, is_own: bool = False, is_deleted: bool 
     """Return the runs that are queued after a change of the object."""
     waiting = [
         *(run("new"), run("pending", "Pending"), run("trains", "Running"), run("done", "Completed")),
+        *(warm_start("other", "none", "Queued", "queued"), run("paused", "Suspended")),
         *(warm_start("team", "late", ""), warm_start("other", "team/late"), warm_start("team", "other/late", name="x")),
         warm_start("team", "late", "Running", "began"),
         *(run(f"shares-{phase}", phase, pool={"name": "rlpool-tiny-00000000"}) for phase in ("Running", "Failed")),
@@ -108,7 +109,7 @@ MODEL = {"kind": "RLModel", "metadata": {"name": "m", "resourceVersion": "7"}, "
         (labelled(RLADAPTER.kind, run="first"), ["team/first"]),
         (labelled(RLCHECKPOINT.kind, "late"), ["team/waits"]),
         (labelled(RLCHECKPOINT.kind, "late") | {"spec": {"sharedWith": ["other"]}}, ["other/waits", "team/waits"]),
-        (MODEL, ["other/waits", "team/new", "team/pending", "team/waits", "team/x"]),
+        (MODEL, ["other/queued", "other/waits", "team/new", "team/pending", "team/waits", "team/x"]),
     ],
     ids=[
         "run",

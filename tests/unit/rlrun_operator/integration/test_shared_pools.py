@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 
 import pytest
 from rlrun.api.usage import UsageRecord
@@ -18,7 +19,8 @@ from rlrun_operator.resources.access.run_tokens import run_token
 
 from tests.support.cluster_objects import STORAGE_KEY
 from tests.support.expectations import present
-from tests.support.fake_kubelet import crash_container
+from tests.support.fake_kubelet import crash_container, step_kubelet
+from tests.support.fake_poller import training
 from tests.support.shared_pools import MODEL, TOKEN_KEY, SharedRuns, shared_model
 
 POOL = ["Deployment", "NetworkPolicy", "Secret", "Service", "ServiceAccount"]
@@ -31,6 +33,21 @@ def runs() -> SharedRuns:
 
 def pool(runs: SharedRuns, name: str = "a") -> str:
     return present(runs.pool_of(name))
+
+
+async def start_without_engines(runs: SharedRuns, *names: str) -> None:
+    """The runs' own pods are ready, and those of the pool run, but are not ready."""
+    await runs.arrive(*names)
+    for _ in range(2):
+        runs.start_pods(ready=False)
+        await runs.settle()
+
+
+def leave_unscheduled(runs: SharedRuns, pod: Obj) -> None:
+    """No node has room for the pod."""
+    message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    runs.cluster.put({**pod, "status": {"phase": "Pending", "conditions": [condition]}})
 
 
 async def test_runs_of_a_model_share_one_pool_and_have_no_engines_of_their_own(runs: SharedRuns) -> None:
@@ -124,14 +141,14 @@ async def test_a_pod_without_a_running_sidecar_gets_no_order(runs: SharedRuns) -
 
 
 async def test_the_run_names_its_pool_before_its_objects_are_written(runs: SharedRuns) -> None:
-    runs.add("a")
+    await runs.arrive("a")
+    runs.start_pods()
     refused = ApiError(500, "InternalError", "no", action="")
     runs.cluster.answers["apply ServiceAccount team/a"] = [refused]
     with pytest.raises(ApiError):
-        await runs.look("a", "a")
+        await runs.look("a")
     assert pool(runs)
     assert runs.started() == set()
-    await runs.reconcile_pools()
     assert [run.uid for run in runs.order(pool(runs)).runs] == ["uid-team-a"]
 
 
@@ -142,11 +159,14 @@ async def test_the_next_attempt_names_its_pool_before_its_objects_are_written(ru
     del runs.cluster.objects["Deployment", "team", old]
     await runs.look("a")
     runs.end_pods()
-    runs.clock.advance(30)
+    await runs.settle(after=30)
+    assert pool(runs) != old
+    assert runs.started() == set()
+    runs.start_pods()
     runs.cluster.answers["apply ConfigMap team/a-config"] = [ApiError(500, "InternalError", "no", action="")]
     with pytest.raises(ApiError):
-        await runs.look("a", "a", "a")
-    assert pool(runs) != old
+        await runs.look("a")
+    assert [run.uid for run in runs.order(pool(runs)).runs] == ["uid-team-a"]
 
 
 @pytest.mark.proves("infrastructure.dedicated")
@@ -231,6 +251,34 @@ async def test_the_pods_of_a_pool_count_once_in_the_queue() -> None:
     assert runs.phases("a", "b", "e") == ["Pending", "Pending", "Queued"]
 
 
+async def test_the_first_run_of_a_pool_says_that_it_waits_for_engines_as_well() -> None:
+    runs = SharedRuns(model=shared_model(trainer={"gpus": 1}, inference={"gpus": 4}), capacity={"nvidia.com/gpu": "8"})
+    await runs.arrive("e", infrastructure={"dedicated": True})
+    await runs.arrive("a")
+    message = runs.status("a")["message"]
+    assert (
+        "needs 1 nvidia.com/gpu and 4 nvidia.com/gpu for the engines of its shared pool rlpool-tiny-model-" in message
+    )
+
+
+async def test_a_run_whose_pool_moves_between_two_attempts_stays_ahead_of_later_runs() -> None:
+    runs = SharedRuns(
+        model=shared_model(trainer={"gpus": 1}, inference={"gpus": 4}, sharing={"maxRuns": 4}),
+        capacity={"nvidia.com/gpu": "8"},
+    )
+    await runs.start("a", "b", failurePolicy={"rules": [{"roles": ["trainer"], "action": "RestartRun"}]})
+    runs.change_model(seqLen=128)
+    await runs.arrive("c")
+    since = runs.place("a")["since"]
+    crash_container(runs.cluster, "a-trainer-0", 1)
+    await runs.settle()
+    runs.end_pods()
+    await runs.settle(after=60)
+    await runs.settle(after=60)
+    assert runs.phases("a", "b", "c") == ["Queued", "Pending", "Queued"]
+    assert (runs.place("a")["since"], runs.place("a")["runsAhead"], runs.place("c")["runsAhead"]) == (since, 0, 1)
+
+
 async def test_a_pool_that_exceeds_the_platform_is_refused() -> None:
     gpu = {"gpus": 2}
     runs = SharedRuns(model=shared_model(trainer=gpu, inference=gpu), capacity={"nvidia.com/gpu": "3"})
@@ -240,16 +288,135 @@ async def test_a_pool_that_exceeds_the_platform_is_refused() -> None:
 
 
 async def test_a_run_waits_for_the_engines_of_its_pool(runs: SharedRuns) -> None:
-    await runs.arrive("a")
-    runs.start_pods(ready=False)
-    await runs.settle()
+    await start_without_engines(runs, "a")
     condition = runs.condition("a", "InferenceReady")
     assert (condition["status"], condition["reason"]) == ("False", "PoolStarting")
-    assert pool(runs) in condition["message"]
+    assert f"kubectl describe deployment {pool(runs)} -n team" in condition["message"]
+    assert "No action needed" not in condition["message"]
     assert runs.status("a")["reason"] == "PoolStarting"
+    assert "PoolStarting" not in {event["reason"] for event in runs.cluster.all("Event")}
     runs.start_pods()
     await runs.settle()
     assert runs.condition("a", "InferenceReady")["status"] == "True"
+
+
+async def test_runs_create_nothing_before_a_pod_of_their_pool_has_a_node() -> None:
+    runs = SharedRuns(model=shared_model(trainer={"gpus": 1}, inference={"gpus": 4}))
+    await runs.arrive("a", "b")
+    assert runs.started() == set()
+    assert runs.status("a")["reason"] == runs.condition("a", "InferenceReady")["reason"] == "PoolStarting"
+    step_kubelet(runs.cluster)
+    leave_unscheduled(runs, runs.pool_pods()[0])
+    await runs.settle()
+    for name in "ab":
+        assert runs.status(name)["phase"] == "Pending"
+        assert runs.status(name)["reason"] == runs.condition(name, "InferenceReady")["reason"] == "Unschedulable"
+    assert runs.started() == set()
+    assert len(runs.order(pool(runs)).runs) == 2, "both have their slots"
+    runs.start_pods(ready=False)
+    await runs.settle()
+    assert runs.started() == {"a", "b"}
+
+
+async def test_a_run_that_waits_for_a_pod_of_its_pool_follows_a_change_of_its_model(runs: SharedRuns) -> None:
+    await runs.arrive("a")
+    old, since = pool(runs), runs.place("a")["since"]
+    runs.change_model(seqLen=128)
+    await runs.settle()
+    assert pool(runs) != old
+    assert (runs.started(), runs.phases("a"), runs.place("a")["since"]) == (set(), ["Pending"], since)
+    await runs.settle(after=601)
+    assert runs.pool_objects(old) == []
+    runs.start_pods()
+    await runs.settle()
+    assert (runs.started(), runs.config("a")["endpoints"]["pool"]) == ({"a"}, pool(runs))
+    assert runs.status("a")["attempt"] == 1
+
+
+async def test_a_run_that_waits_for_a_pod_of_its_pool_fails_by_its_start_deadline() -> None:
+    runs = SharedRuns()
+    await runs.arrive("a", startDeadlineSeconds=600)
+    step_kubelet(runs.cluster)
+    leave_unscheduled(runs, runs.pool_pods()[0])
+    await runs.settle(after=599)
+    assert runs.phases("a") == ["Pending"]
+    await runs.settle(after=2)
+    assert (runs.phases("a"), runs.status("a")["reason"]) == (["Failed"], "Unschedulable")
+    assert "startDeadlineSeconds" in runs.status("a")["message"]
+
+
+async def test_a_run_with_pods_does_not_wait_again_when_its_pool_loses_its_node(runs: SharedRuns) -> None:
+    await runs.start("a")
+    leave_unscheduled(runs, runs.pool_pods()[0])
+    del runs.cluster.objects["ReplicaSet", "team", "a-trainer"]
+    await runs.settle()
+    assert "a-trainer" in {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet")}
+
+
+async def test_a_run_whose_pool_never_starts_fails_with_advice(runs: SharedRuns) -> None:
+    await start_without_engines(runs, "a")
+    await runs.settle(after=100_000)
+    status = runs.status("a")
+    assert (status["phase"], status["reason"]) == ("Failed", "StartDeadlineExceeded")
+    assert f"kubectl describe deployment {pool(runs)}" in status["message"]
+    assert runs.condition("a", "InferenceReady")["reason"] == "RunFinished"
+
+
+async def test_a_pool_that_starts_hides_no_problem_of_the_run(runs: SharedRuns) -> None:
+    await start_without_engines(runs, "a")
+    pod = next(pod for pod in runs.cluster.all("Pod") if "-env-" in pod["metadata"]["name"])
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
+    pod["status"]["containerStatuses"][0]["state"] = waiting
+    runs.cluster.put(pod)
+    await runs.settle()
+    assert runs.condition("a", "InferenceReady")["reason"] == "PoolStarting"
+    assert runs.status("a")["reason"] == "ImagePullFailed"
+
+
+async def test_a_suspended_run_does_not_wait_for_its_pool(runs: SharedRuns) -> None:
+    await start_without_engines(runs, "a")
+    await runs.ask("a", suspend=True)
+    assert runs.condition("a", "InferenceReady")["reason"] == "Suspended"
+
+
+async def test_a_missing_engine_of_several_is_no_reason_of_a_run_that_trains() -> None:
+    runs = SharedRuns(model=shared_model(sharing={"engines": 2}))
+    await runs.start("a")
+    runs.world.poller.answer, runs.world.poller.watches = training(), True
+    await runs.settle()
+    quiet = present(await runs.look("a"))
+    first, second = runs.pool_pods()
+    leave_unscheduled(runs, first)
+    await runs.settle()
+    condition = runs.condition("a", "InferenceReady")
+    assert (condition["status"], "Insufficient nvidia.com/gpu" in condition["message"]) == ("False", True)
+    assert (runs.phases("a"), runs.status("a").get("reason")) == (["Running"], None)
+    assert await runs.look("a") == quiet
+    assert "Unschedulable" not in {event["reason"] for event in runs.cluster.all("Event")}
+    leave_unscheduled(runs, second)
+    await runs.settle()
+    assert runs.status("a")["reason"] == "Unschedulable", "no engine is left"
+
+
+async def test_a_run_whose_status_lost_its_pool_keeps_it(runs: SharedRuns) -> None:
+    await runs.start("a")
+    name, run = pool(runs), runs.run("a")
+    runs.cluster.put({**run, "status": {key: value for key, value in run["status"].items() if key != "pool"}})
+    await runs.settle(after=5)
+    assert pool(runs) == name
+    assert "a-inference" not in {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet")}
+    assert runs.condition("a", "InferenceReady")["reason"] == "Ready"
+
+
+async def test_a_configuration_that_names_no_shared_pool_of_the_model_moves_no_run(runs: SharedRuns) -> None:
+    await runs.start("a")
+    name, config = pool(runs), runs.config("a")
+    config["endpoints"]["pool"] = "Not a name"
+    stored = runs.cluster.held("ConfigMap", "a-config")
+    runs.cluster.put({**stored, "data": {**stored["data"], "run.json": json.dumps(config)}})
+    await runs.settle(after=5)
+    assert pool(runs) == name
 
 
 async def test_a_problem_of_the_pools_pods_is_that_of_each_run(runs: SharedRuns) -> None:
@@ -456,6 +623,7 @@ async def test_a_run_leaves_a_pool_that_cannot_be_created_any_more(runs: SharedR
     status = runs.status("a")
     assert (status["runRestarts"], status.get("runRestartsTowardMax", 0)) == (1, 0)
     assert "PoolReplaced" in status["message"]
+    assert "has no Deployment" in status["message"]
     runs.end_pods()
     await runs.settle(after=30)
     assert pool(runs) != old

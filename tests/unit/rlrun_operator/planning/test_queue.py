@@ -356,3 +356,37 @@ def test_a_reserved_slot_is_not_given_to_a_run_behind() -> None:
     waiting[0].demand = gpus(9)
     found = turns([], waiting, limits(8))
     assert [found[name].waits_for for name in ("first", "second")] == ["WaitingForCapacity", "PoolFull"]
+
+
+def test_the_share_of_a_namespace_has_the_pool_that_its_waiting_run_starts() -> None:
+    waiting = [pooled("starts", since=1), run("a2", since=2), run("b1", 2, "b", since=3), run("b2", 2, "b", since=4)]
+    assert list(turns([], waiting, limits(16))) == ["starts", "b1", "b2", "a2"]
+    assert list(turns([pooled("one", 0)], waiting, limits(16))) == ["b1", "b2", "starts", "a2"]
+
+
+def test_a_namespace_reserves_a_pool_for_the_run_that_starts_it() -> None:
+    limited = limits(namespaces={"a": {"capacity": {GPU: "8"}}})
+    found = turns(placed(4), [pooled("starts", since=1), run("small", since=2)], limited)
+    assert admitted(found) == []
+    assert [found["starts"].starts_pool, found["small"].starts_pool] == [True, False]
+
+
+@pytest.mark.parametrize("whole", ["namespaces", "platform"])
+def test_the_resources_of_a_pool_are_reserved_once(whole: str) -> None:
+    capacity = {GPU: "8", "cpu": "10"}
+    limited = limits(
+        **({"capacity": capacity} if whole == "platform" else {"namespaces": {"a": {"capacity": capacity}}})
+    )
+    waiting = [pooled("starts", since=1), pooled("second", since=2), run("small", since=3)]
+    for one in waiting[:2]:
+        one.pool = PoolSlots("a", "p", 2, {GPU: 4000, "cpu": 4000})
+    waiting[2].demand = {"cpu": 6000}
+    assert admitted(turns(placed(8), waiting, limited)) == ["small"]
+
+
+def test_no_run_gets_engines_that_are_reserved_for_a_run_ahead() -> None:
+    # The trainers need no GPU, and the engines of the pool have not enough.
+    waiting = [pooled("first", since=1), pooled("second", since=2)]
+    for one in waiting:
+        one.demand = gpus(0)
+    assert admitted(turns(placed(6), waiting, limits(8))) == []
