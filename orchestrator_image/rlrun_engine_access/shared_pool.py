@@ -48,12 +48,13 @@ def engine_name(uid: str, policy: str) -> str:
 class SharedPool:
     """ASGI application that passes requests of the pool's runs to vLLM when it is their turn."""
 
-    def __init__(self, app: App, order_file: Path, max_loras: int) -> None:
-        """`max_loras` is the maximum number of adapters that vLLM batches."""
+    def __init__(self, app: App, order_file: Path, *, max_loras: int, max_sequences: int) -> None:
+        """`max_loras` and `max_sequences` are the maximum numbers of adapters and of requests that vLLM batches."""
         self._app = app
         self._file = OrderFile(order_file)
         self._order: Order | None = None
-        self._admission = Admission(max_loras)
+        # A quarter more than vLLM batches, so that a request is always there when another one ends.
+        self._admission = Admission(max_loras, capacity=max_sequences * 5 // 4)
         self._admission.set_limits({POOL.uid: POOL.max_requests})
         self._buffer = BodyBuffer()
         self._turns: dict[Ticket, asyncio.Future[None]] = {}

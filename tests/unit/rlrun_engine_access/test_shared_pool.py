@@ -144,6 +144,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pool:
     monkeypatch.setenv("RLRUN_OPEN_PATHS", "/health")
     monkeypatch.setenv("RLRUN_POOL_ORDER_FILE", str(path))
     monkeypatch.setenv("RLRUN_MAX_LORAS", "2")
+    monkeypatch.setenv("RLRUN_MAX_SEQUENCES", "16")
     monkeypatch.setattr(shared_pool, "ORDER_SECONDS", 0.01)
     return Pool(path)
 
@@ -319,6 +320,20 @@ async def test_tokenizing_counts_to_the_limit_of_a_run(pool: Pool) -> None:
     assert {await call.end() for call in calls} == {200}
 
 
+async def test_the_engine_has_a_quarter_more_requests_than_it_batches(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLRUN_MAX_SEQUENCES", "4")
+    pool.app = EngineAccess(pool.engine)
+    pool.engine.gate = asyncio.Event()
+    calls = [pool.call(run, BASE) for run in (0, 0, 0, 0, 1, 1, 2)]
+    await settle()
+    assert len(pool.engine.requests) == 5
+    pool.engine.gate.set()
+    assert {await call.end() for call in calls} == {200}
+    assert pool.is_idle
+
+
 async def test_a_client_that_leaves_frees_its_place(pool: Pool) -> None:
     pool.engine.gate = asyncio.Event()
     running = [pool.call(0) for _ in range(LIMIT)]
@@ -432,7 +447,9 @@ async def test_the_sidecars_samples_wait_for_a_slot_and_are_not_changed(pool: Po
     assert pool.is_idle
 
 
-@pytest.mark.parametrize(("variable", "value"), [("RLRUN_TOKEN", ""), ("RLRUN_MAX_LORAS", "many")])
+@pytest.mark.parametrize(
+    ("variable", "value"), [("RLRUN_TOKEN", ""), ("RLRUN_MAX_LORAS", "many"), ("RLRUN_MAX_SEQUENCES", "many")]
+)
 def test_a_pool_without_its_variables_does_not_start(
     variable: str, value: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 from rlrun.protocol.access import OPEN_PATHS_VARIABLE, TOKEN_VARIABLE, bearer
 from rlrun.protocol.shared_pool import MODEL_HEADER, ORDER_FILE, PooledRun, PoolOrder, engine_name
-from rlrun_engine_access.middleware import MAX_LORAS_VARIABLE, ORDER_FILE_VARIABLE
+from rlrun_engine_access.middleware import (
+    MAX_LORAS_VARIABLE,
+    MAX_SEQUENCES_VARIABLE,
+    ORDER_FILE_VARIABLE,
+)
 
 from tests.support.engine_files import write_adapter, write_weights
 from tests.support.engine_process import VLLM, engine_process
@@ -78,6 +82,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         OPEN_PATHS_VARIABLE: "/health",
         ORDER_FILE_VARIABLE: str(folder / ORDER_FILE),
         MAX_LORAS_VARIABLE: "1",
+        MAX_SEQUENCES_VARIABLE: "8",
     }
     # vLLM's own key would refuse the tokens of the runs.
     given = {name: value for name, value in variables().items() if name != "VLLM_API_KEY"} | shared
