@@ -33,6 +33,8 @@ MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
 """Variable with the number of adapters that a shared pool's engine batches."""
 MAX_SEQUENCES_VARIABLE = "RLRUN_MAX_SEQUENCES"
 """Variable with the number of requests that a shared pool's engine batches."""
+MAX_BODY_VARIABLE = "RLRUN_MAX_BODY"
+"""Variable with the maximum size in bytes of a request's body in a shared pool."""
 NONCE_HEADER = b"x-rlrun-nonce"
 PROOF_HEADER = b"x-rlrun-proof"
 POLICY_VIOLATION = 1008
@@ -134,5 +136,7 @@ def _shared_pool(app: App) -> SharedPool | None:
     path = os.environ.get(ORDER_FILE_VARIABLE, "")
     if not path:
         return None
-    loras, sequences = (int(os.environ[name]) for name in (MAX_LORAS_VARIABLE, MAX_SEQUENCES_VARIABLE))
-    return SharedPool(app, Path(path), max_loras=loras, max_sequences=sequences)
+    loras, sequences, body = (
+        int(os.environ[name]) for name in (MAX_LORAS_VARIABLE, MAX_SEQUENCES_VARIABLE, MAX_BODY_VARIABLE)
+    )
+    return SharedPool(app, Path(path), max_loras=loras, max_sequences=sequences, max_body=body)

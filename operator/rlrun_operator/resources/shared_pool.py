@@ -38,6 +38,14 @@ MAX_SEQUENCES = 256
 the GPU.
 """
 SEQUENCES_FLAG = "--max-num-seqs"
+BODY_BYTES = 1024**2
+"""Bytes of a request's body besides those of its tokens."""
+BYTES_PER_TOKEN = 64
+"""Bytes of a request's body per token: about 8 for the token's id and 4 for its text. The rest is for characters that
+JSON escapes, and for text that the model's template drops, such as the reasoning of earlier turns.
+"""
+MAX_BODY = 64 * 1024**2
+"""Maximum size of a request's body in bytes, as in the gateway."""
 
 
 def shared_pool(namespace: str, model: RLModelSpec, settings: OperatorSettings) -> PoolIdentity:
@@ -70,6 +78,11 @@ def max_sequences(inference: Inference) -> int:
             text = value if equals else following
             found = int(text) if text.isdecimal() and int(text) else MAX_SEQUENCES
     return found
+
+
+def max_body(model: RLModelSpec) -> int:
+    """Return the maximum size in bytes of the body of a request with `seqLen` tokens."""
+    return min(MAX_BODY, BODY_BYTES + BYTES_PER_TOKEN * model.seq_len)
 
 
 def shared_pool_children(
@@ -141,6 +154,7 @@ def shared_deployment(
         order_file=f"{ADAPTERS_DIR}/{ORDER_FILE}",
         max_loras=loras,
         max_sequences=sequences * model.inference.parallelism.data,
+        max_body=max_body(model),
     )
     engines = PoolEngines(
         replicas=model.sharing.engines,

@@ -42,6 +42,8 @@ MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
 """Variable with the number of adapters that a shared pool's engine has in one batch."""
 MAX_SEQUENCES_VARIABLE = "RLRUN_MAX_SEQUENCES"
 """Variable with the number of requests that a shared pool's engine has in one batch."""
+MAX_BODY_VARIABLE = "RLRUN_MAX_BODY"
+"""Variable with the maximum size in bytes of a request's body in a shared pool."""
 OTHER_SERVER_VARIABLE = "VLLM_USE_RUST_FRONTEND"
 """Variable that selects a server of vLLM that does not support middleware."""
 RESERVED = frozenset(
@@ -55,6 +57,7 @@ RESERVED = frozenset(
         ORDER_FILE_VARIABLE,
         MAX_LORAS_VARIABLE,
         MAX_SEQUENCES_VARIABLE,
+        MAX_BODY_VARIABLE,
     }
 )
 """Variables of the middleware, which an RLModel must not set."""
@@ -70,6 +73,8 @@ class SharedEngine:
     """Number of adapters in one batch."""
     max_sequences: int
     """Number of requests in one batch."""
+    max_body: int
+    """Maximum size in bytes of a request's body."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -78,6 +83,7 @@ class SharedEngine:
             ORDER_FILE_VARIABLE: self.order_file,
             MAX_LORAS_VARIABLE: str(self.max_loras),
             MAX_SEQUENCES_VARIABLE: str(self.max_sequences),
+            MAX_BODY_VARIABLE: str(self.max_body),
         }
 
 

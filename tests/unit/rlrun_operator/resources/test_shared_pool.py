@@ -33,7 +33,7 @@ SHARED: Obj = {"mode": "Namespace", "maxRuns": 4, "engines": 2}
 RUN = PooledRun(uid="uid-1", token_digest="0" * 64, policies="s3://rlrun/team/uid-1/policy", max_requests=256)
 ORDER = PoolOrder(base="a/b", runs=[RUN], grant="signed")
 TOKEN = "token-of-the-pool"
-SHARED_VARIABLES = ("RLRUN_POOL_ORDER_FILE", "RLRUN_MAX_LORAS", "RLRUN_MAX_SEQUENCES")
+SHARED_VARIABLES = ("RLRUN_POOL_ORDER_FILE", "RLRUN_MAX_LORAS", "RLRUN_MAX_SEQUENCES", "RLRUN_MAX_BODY")
 
 
 def model(**spec: Any) -> RLModelSpec:
@@ -115,6 +115,11 @@ def test_each_copy_of_the_model_has_a_batch_of_its_own() -> None:
     vllm = container(build(inference={"gpus": 4, "parallelism": {"data": 4}}), "vllm")
     assert variables(vllm)["RLRUN_MAX_SEQUENCES"] == "1024"
     assert vllm["args"][vllm["args"].index("--max-num-seqs") + 1] == "256"
+
+
+@pytest.mark.parametrize(("seq_len", "size"), [(512, 1081344), (131072, 9437184), (1048576, 67108864)])
+def test_bodies_have_at_most_the_size_that_the_longest_prompt_needs(seq_len: int, size: int) -> None:
+    assert variables(container(build(seqLen=seq_len), "vllm"))["RLRUN_MAX_BODY"] == str(size)
 
 
 def test_the_sidecar_starts_from_the_order_in_the_secret_and_has_no_grant_in_a_variable() -> None:
