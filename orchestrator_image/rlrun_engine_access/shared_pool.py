@@ -38,6 +38,8 @@ POOL = PooledRun(uid="", token_digest="", max_requests=16)
 """The sidecar, which samples with the pool's token to check that the engine applies adapters."""
 TOKENIZATIONS = 16
 """Maximum number of a run's requests to `/tokenize` in the engine. They do not wait for the run's samples."""
+SEND_SECONDS = 60.0
+"""Seconds for a client to read a part of its response."""
 ORDER_SECONDS = 1.0
 """Seconds between two reads of the order while requests wait."""
 _POLICY = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -131,7 +133,18 @@ class SharedPool:
         """Pass the request on. `bodies` has the body, which only vLLM references from then on."""
         headers = [(name, value) for name, value in scope["headers"] if name in FORWARDED_HEADERS]
         headers.append((b"content-length", str(len(bodies[0])).encode()))
-        await self._app({**scope, "headers": headers}, _replay(bodies, receive), send)
+        try:
+            async with asyncio.timeout(None) as unread:
+
+                async def send_in_time(message: Message) -> None:
+                    unread.reschedule(asyncio.get_running_loop().time() + SEND_SECONDS)
+                    await send(message)
+                    unread.reschedule(None)
+
+                await self._app({**scope, "headers": headers}, _replay(bodies, receive), send_in_time)
+        except TimeoutError:
+            if not unread.expired():
+                raise
 
     async def _wait(self, admission: Admission, ticket: Ticket, receive: Receive) -> None:
         turn = self._turns[ticket] = asyncio.get_running_loop().create_future()

@@ -390,6 +390,19 @@ async def test_a_request_of_a_run_is_one_sequence(path: str, body: dict[str, Any
     assert pool.is_idle
 
 
+async def test_a_response_that_nobody_reads_ends(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_pool, "SEND_SECONDS", 0.02)
+    pool.engine.pause = 0.1
+    slow = pool.call(0)
+    assert await slow.end() == 200
+    assert len(slow.sent) == 2, "only the time of sending counts"
+    stalled = pool.call(0)
+    stalled.reads = False
+    await stalled.end()
+    assert len(stalled.sent) == 1
+    assert pool.is_idle
+
+
 async def test_a_client_that_leaves_frees_its_place(pool: Pool) -> None:
     pool.engine.gate = asyncio.Event()
     running = [pool.call(0) for _ in range(LIMIT)]
