@@ -6,6 +6,13 @@ adapters have requests in the engine: each has a slot until its last request end
 many adapters, those that have had a slot for longest, get no new requests. A free slot goes to the run that has waited
 longest since it last had one, so a run gains nothing by naming many adapters.
 
+One slot is reserved for each run that has none: a run with a slot gets another one only while more slots are free than
+are reserved. Otherwise its own oldest adapter gets no new requests while its next one waits. No slot is reserved while
+there are more runs than slots.
+
+vLLM processes requests in order of arrival, so requests that wait in vLLM delay those of all other runs. Therefore the
+engine has at most `capacity` requests, and the next one is of the run with the fewest requests in the engine.
+
 A run's requests are admitted in order of arrival, up to the run's limit. A request may pass an older one that waits for
 a slot only if the run can still admit the older one.
 """
@@ -51,6 +58,10 @@ class _Run:
     running: int = 0
     served: int = 0
     """Time at which one of the run's adapters last got or freed a slot."""
+    started: int = 0
+    """Time at which one of the run's requests last started."""
+    slots: dict[str, None] = field(default_factory=dict)
+    """Adapters with a slot, in the order in which they got it."""
     lines: OrderedDict[str | None, OrderedDict[Ticket, None]] = field(default_factory=OrderedDict)
     """Waiting requests by adapter. Adapters without a slot are in the order in which they get one."""
 
@@ -62,9 +73,11 @@ class QueueFull(Exception):
 class Admission:
     """Requests of all runs of an engine. Methods return the tickets that start now."""
 
-    def __init__(self, slots: int) -> None:
-        """`slots` is the maximum number of adapters with requests in the engine."""
+    def __init__(self, slots: int, capacity: int) -> None:
+        """`slots` is the maximum number of adapters with requests in the engine, `capacity` that of its requests."""
         self._slots = slots
+        self._capacity = capacity
+        self._running = 0
         self._runs: dict[str, _Run] = {}
         self._active: dict[str, int] = {}
         """Number of running requests per adapter, in the order in which the adapters got their slots."""
@@ -104,6 +117,7 @@ class Admission:
             self._leave_line(run, ticket)
         elif ticket.stage is Stage.running:
             run.running -= 1
+            self._running -= 1
             self._release_slot(run, ticket.adapter)
         if not run.present and not run.limit:
             del self._runs[ticket.uid]
@@ -114,7 +128,7 @@ class Admission:
             return
         self._active[adapter] -= 1
         if not self._active[adapter]:
-            del self._active[adapter]
+            del self._active[adapter], run.slots[adapter]
             run.served = next(self._clock)
             if adapter in run.lines:
                 run.lines.move_to_end(adapter)
@@ -131,22 +145,38 @@ class Admission:
             run = self._runs[ticket.uid]
             self._leave_line(run, ticket)
             run.running += 1
+            self._running += 1
+            run.started = next(self._clock)
             ticket.stage = Stage.running
             if ticket.adapter is not None:
                 if ticket.adapter not in self._active:
                     run.served = next(self._clock)
+                    run.slots[ticket.adapter] = None
                 self._active[ticket.adapter] = self._active.get(ticket.adapter, 0) + 1
             admitted.append(ticket)
         return admitted
 
     def _next(self) -> Ticket | None:
+        if self._running >= self._capacity:
+            return None
         able = [run for run in self._runs.values() if run.lines and run.running < run.limit]
-        waiting = [(run.served, head.number, head) for run in able if (head := self._without_slot(run)) is not None]
         free = self._slots - len(self._active)
-        draining = set(islice(self._active, max(0, len(waiting) - free)))
-        eligible = (self._with_slot(run, draining) for run in able)
-        ticket = next((ticket for ticket in eligible if ticket is not None), None)
-        return min(waiting)[2] if ticket is None and waiting and free > 0 else ticket
+        reserved = self._are_reserved(free)
+        waiting = [(run, head) for run in able if (head := self._without_slot(run)) is not None]
+        entitled = [(run, head) for run, head in waiting if not run.slots or not reserved]
+        draining = set(islice(self._active, max(0, len(entitled) - free)))
+        if reserved:
+            draining |= {next(iter(run.slots)) for run, _ in waiting if run.slots}
+        heads = [(run, head) for run in able if (head := self._with_slot(run, draining)) is not None]
+        if entitled and free > 0:
+            heads.append(min(entitled, key=lambda found: (found[0].served, found[1].number)))
+        first = min(heads, key=lambda found: (found[0].running, found[0].started, found[1].number), default=None)
+        return first[1] if first is not None else None
+
+    def _are_reserved(self, free: int) -> bool:
+        """Return True if the free slots are only for runs that have none."""
+        runs = [run for run in self._runs.values() if run.limit]
+        return len(runs) <= self._slots and free <= sum(not run.slots for run in runs)
 
     def _without_slot(self, run: _Run) -> Ticket | None:
         lines = (line for name, line in run.lines.items() if name is not None and name not in self._active)

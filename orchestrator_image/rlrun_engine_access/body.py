@@ -1,4 +1,4 @@
-"""Bodies of requests: receiving them within limits, and setting fields without parsing."""
+"""Bodies of requests: receiving them within limits, setting fields without parsing, and checking prompts."""
 
 import asyncio
 import json
@@ -8,22 +8,23 @@ from collections.abc import Mapping
 
 from rlrun_engine_access.asgi import Disconnected, Message, Receive, Refusal, header_values
 
-MAX_BODY = 64 * 1024**2
-"""Maximum size of a body in bytes, as in the gateway."""
 MAX_BUFFERED = 512 * 1024**2
-"""Maximum size in bytes of all bodies that are in memory because their requests wait."""
+"""Maximum size in bytes of the bodies of all requests that wait or are in vLLM."""
 MAX_BUFFERED_PER_RUN = 128 * 1024**2
-"""Maximum size in bytes of one run's bodies in memory, so that one run alone cannot fill MAX_BUFFERED."""
+"""Maximum size in bytes of the bodies of one run, so that one run alone cannot fill MAX_BUFFERED."""
 RECEIVE_SECONDS = 60.0
 """Seconds for a client to send its body, as in the gateway."""
+NOT_JSON = "The body must be a JSON object in UTF-8"
 _BLANK = b" \t\r\n"
 _EMPTY = re.compile(rb"\{[ \t\r\n]*\}")
 
 
 class BodyBuffer:
-    """Bodies in memory until vLLM reads them."""
+    """Bodies of requests that have not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_body: int) -> None:
+        """`max_body` is the maximum size of a body in bytes."""
+        self._max_body = max_body
         self._sizes: Counter[str] = Counter()
 
     async def receive(self, uid: str, scope: Message, receive: Receive) -> bytearray:
@@ -33,8 +34,8 @@ class BodyBuffer:
         """
         if any(value.lower() != b"identity" for value in header_values(scope, b"content-encoding")):
             raise Refusal(415, "Bodies with a Content-Encoding are not accepted; send the JSON as it is", closes=True)
-        if any(value.isdigit() and int(value) > MAX_BODY for value in header_values(scope, b"content-length")):
-            raise _too_large()
+        if any(value.isdigit() and int(value) > self._max_body for value in header_values(scope, b"content-length")):
+            raise self._too_large()
         body = bytearray()
         try:
             async with asyncio.timeout(RECEIVE_SECONDS):
@@ -53,10 +54,10 @@ class BodyBuffer:
         if message["type"] == "http.disconnect":
             raise Disconnected
         chunk = message.get("body", b"")
-        if len(body) + len(chunk) > MAX_BODY:
-            raise _too_large()
+        if len(body) + len(chunk) > self._max_body:
+            raise self._too_large()
         if self._sizes.total() + len(chunk) > MAX_BUFFERED or self._sizes[uid] + len(chunk) > MAX_BUFFERED_PER_RUN:
-            raise Refusal(429, "Too many bytes of requests wait for this engine; retry the request", closes=True)
+            raise Refusal(429, "Too many bytes of requests are in this engine; retry the request", closes=True)
         body += chunk
         self._sizes[uid] += len(chunk)
         return bool(message.get("more_body", False))
@@ -66,6 +67,13 @@ class BodyBuffer:
         self._sizes[uid] -= size
         if not self._sizes[uid]:
             del self._sizes[uid]
+
+    def _too_large(self) -> Refusal:
+        # The gateway recognizes the words "maximum context length".
+        message = (
+            f"The body has more than {self._max_body} bytes, which this model's maximum context length never needs"
+        )
+        return Refusal(413, message, closes=True)
 
 
 def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes:
@@ -78,10 +86,28 @@ def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes:
     """
     text = body.strip(_BLANK)
     if not text.startswith(b"{") or not text.endswith(b"}") or b"\0" in text:
-        raise Refusal(400, "The body must be a JSON object in UTF-8")
+        raise Refusal(400, NOT_JSON)
     separator = b"" if _EMPTY.fullmatch(text) else b","
     return b"".join((memoryview(text)[:-1], separator, json.dumps(fields)[1:].encode()))
 
 
-def _too_large() -> Refusal:
-    return Refusal(413, f"The body is larger than {MAX_BODY} bytes", closes=True)
+def check_prompt(body: bytes) -> None:
+    """Check that the JSON object `body` is a request for one sequence. Raises Refusal (400).
+
+    vLLM samples a sequence for each text or list of tokens in a list. Its parser takes the last of several equal names,
+    as `json.loads` does.
+    """
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refusal(400, NOT_JSON) from None
+    if isinstance(prompt := request.get("prompt"), list) and not _are_tokens(prompt):
+        raise Refusal(400, "prompt must be a single text or a single list of token ids")
+    parameters = request.get("kv_transfer_params")
+    tokens = parameters.get("prompt_token_ids") if isinstance(parameters, dict) else None
+    if tokens is not None and not _are_tokens(tokens):
+        raise Refusal(400, "kv_transfer_params.prompt_token_ids must be a list of token ids")
+
+
+def _are_tokens(value: object) -> bool:
+    return isinstance(value, list) and set(map(type, value)) <= {int}

@@ -31,6 +31,10 @@ ORDER_FILE_VARIABLE = "RLRUN_POOL_ORDER_FILE"
 """Variable with the path of a shared pool's order."""
 MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
 """Variable with the number of adapters that a shared pool's engine batches."""
+MAX_SEQUENCES_VARIABLE = "RLRUN_MAX_SEQUENCES"
+"""Variable with the number of requests that a shared pool's engine batches."""
+MAX_BODY_VARIABLE = "RLRUN_MAX_BODY"
+"""Variable with the maximum size in bytes of a request's body in a shared pool."""
 NONCE_HEADER = b"x-rlrun-nonce"
 PROOF_HEADER = b"x-rlrun-proof"
 POLICY_VIOLATION = 1008
@@ -130,4 +134,9 @@ def _is_post(scope: Message, paths: frozenset[str]) -> bool:
 
 def _shared_pool(app: App) -> SharedPool | None:
     path = os.environ.get(ORDER_FILE_VARIABLE, "")
-    return SharedPool(app, Path(path), int(os.environ[MAX_LORAS_VARIABLE])) if path else None
+    if not path:
+        return None
+    loras, sequences, body = (
+        int(os.environ[name]) for name in (MAX_LORAS_VARIABLE, MAX_SEQUENCES_VARIABLE, MAX_BODY_VARIABLE)
+    )
+    return SharedPool(app, Path(path), max_loras=loras, max_sequences=sequences, max_body=body)

@@ -7,9 +7,10 @@ these parts of a request act beyond its own sampling:
   `X-Session-ID` and `X-Request-Id` set ids. Only FORWARDED_HEADERS reach vLLM.
 - Fields: `model`, and those of `_own_fields`. `cache_salt` separates the prefix cache of the base model by run, because
   the number of cached tokens in a response would reveal prompts of other runs; adapters have separate caches anyway.
-  `n` and `use_beam_search` turn one request into many. `ec_transfer_params`, `vllm_xargs` and `session_id` reach
-  connectors and plugins. `kv_transfer_params` stay, because the gateway passes the tokens of a chat in them. They have
-  no other effect in engines without a KV connector, which pools must not have.
+  `n`, `use_beam_search` and a list of prompts (`check_prompt`) turn one request into many. `structured_outputs` and
+  `response_format`, which the gateway never sends, make vLLM compile a grammar. `ec_transfer_params`, `vllm_xargs` and
+  `session_id` reach connectors and plugins. `kv_transfer_params` stay, because the gateway passes the tokens of a chat
+  in them. They have no other effect in engines without a KV connector, which pools must not have.
 - Content parts of a chat with the base model: vLLM takes the part's `type` up to the first underscore as the name of an
   adapter. Names of the pool's adapters therefore contain an underscore (`engine_name`).
 - Ids of requests may repeat, because vLLM appends random characters. `chat_template` needs a flag. `prompt_embeds`
@@ -19,14 +20,14 @@ these parts of a request act beyond its own sampling:
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from rlrun_engine_access.admission import Admission, QueueFull, Ticket
 from rlrun_engine_access.asgi import App, Disconnected, Message, Receive, Refusal, Send, header_values
-from rlrun_engine_access.body import BodyBuffer, with_fields
-from rlrun_engine_access.order import Order, OrderFile, OrderInvalid, PooledRun
+from rlrun_engine_access.body import BodyBuffer, check_prompt, with_fields
+from rlrun_engine_access.order import MAX_RUNS, Order, OrderFile, OrderInvalid, PooledRun
 
 MODEL_HEADER = b"x-rlrun-model"
 SAMPLING_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
@@ -35,6 +36,10 @@ RUN_PATHS = SAMPLING_PATHS | {"/tokenize"}
 FORWARDED_HEADERS = frozenset({b"host", b"accept", b"content-type", b"user-agent"})
 POOL = PooledRun(uid="", token_digest="", max_requests=16)
 """The sidecar, which samples with the pool's token to check that the engine applies adapters."""
+TOKENIZATIONS = 16
+"""Maximum number of a run's requests to `/tokenize` in the engine. They do not wait for the run's samples."""
+SEND_SECONDS = 60.0
+"""Seconds for a client to read a part of its response."""
 ORDER_SECONDS = 1.0
 """Seconds between two reads of the order while requests wait."""
 _POLICY = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -48,14 +53,18 @@ def engine_name(uid: str, policy: str) -> str:
 class SharedPool:
     """ASGI application that passes requests of the pool's runs to vLLM when it is their turn."""
 
-    def __init__(self, app: App, order_file: Path, max_loras: int) -> None:
-        """`max_loras` is the maximum number of adapters that vLLM batches."""
+    def __init__(self, app: App, order_file: Path, *, max_loras: int, max_sequences: int, max_body: int) -> None:
+        """`max_loras` and `max_sequences` are the maximum numbers of adapters and of requests that vLLM batches,
+        `max_body` is the maximum size of a body in bytes.
+        """
         self._app = app
         self._file = OrderFile(order_file)
         self._order: Order | None = None
-        self._admission = Admission(max_loras)
-        self._admission.set_limits({POOL.uid: POOL.max_requests})
-        self._buffer = BodyBuffer()
+        # A quarter more than vLLM batches, so that a request is always there when another one ends.
+        self._samples = Admission(max_loras, capacity=max_sequences * 5 // 4)
+        self._samples.set_limits({POOL.uid: POOL.max_requests})
+        self._tokenizations = Admission(slots=0, capacity=TOKENIZATIONS * MAX_RUNS)
+        self._buffer = BodyBuffer(max_body)
         self._turns: dict[Ticket, asyncio.Future[None]] = {}
         self._watcher: asyncio.Task[None] | None = None
 
@@ -67,55 +76,81 @@ class SharedPool:
         except Refusal as refusal:
             await refusal.respond(send)
             return
-        needs_slot = model != order.base and scope["path"] in SAMPLING_PATHS
-        await self._serve(Ticket(run.uid, model if needs_slot else None), _own_fields(run, model), scope, receive, send)
+        fields = _own_fields(run, model)
+        if scope["path"] in SAMPLING_PATHS:
+            ticket = Ticket(run.uid, model if model != order.base else None)
+            await self._serve(self._samples, ticket, fields, scope, receive, send)
+        else:
+            await self._serve(self._tokenizations, Ticket(run.uid, None), fields, scope, receive, send)
 
     async def serve_pool(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle a request to one of SAMPLING_PATHS with the pool's token. It takes a slot like an adapter."""
-        await self._serve(Ticket(POOL.uid, "pool"), None, scope, receive, send)
+        await self._serve(self._samples, Ticket(POOL.uid, "pool"), None, scope, receive, send)
 
     async def _serve(
-        self, ticket: Ticket, fields: dict[str, object] | None, scope: Message, receive: Receive, send: Send
+        self,
+        admission: Admission,
+        ticket: Ticket,
+        fields: dict[str, object] | None,
+        scope: Message,
+        receive: Receive,
+        send: Send,
     ) -> None:
         try:
-            self._admission.enter(ticket)
+            admission.enter(ticket)
         except QueueFull:
             await Refusal(429, "Too many requests of this run wait for this engine; retry the request").respond(send)
             return
+        size = 0
         try:
             try:
-                body = await self._wait_with_body(ticket, fields, scope, receive)
+                received = await self._buffer.receive(ticket.uid, scope, receive)
+                size = len(received)
+                bodies = [self._edit(received, fields, scope)]
+                del received
+                await self._wait(admission, ticket, receive)
             except Refusal as refusal:
                 await refusal.respond(send)
                 return
             except Disconnected:
                 return
-            headers = [(name, value) for name, value in scope["headers"] if name in FORWARDED_HEADERS]
-            headers.append((b"content-length", str(len(body)).encode()))
-            await self._app({**scope, "headers": headers}, _replay([body], receive), send)
-        finally:
-            self._start(self._admission.end(ticket))
-
-    async def _wait_with_body(
-        self, ticket: Ticket, fields: dict[str, object] | None, scope: Message, receive: Receive
-    ) -> bytes:
-        received = await self._buffer.receive(ticket.uid, scope, receive)
-        size = len(received)
-        try:
-            body = bytes(received) if fields is None else with_fields(received, fields)
-            received.clear()
-            if fields is not None:
-                self._authorize(scope)  # The order may have changed meanwhile.
-            await self._wait(ticket, receive)
-            return body
+            await self._call_app(bodies, scope, receive, send)
         finally:
             self._buffer.release(ticket.uid, size)
+            self._start(admission.end(ticket))
 
-    async def _wait(self, ticket: Ticket, receive: Receive) -> None:
+    def _edit(self, received: bytearray, fields: dict[str, object] | None, scope: Message) -> bytes:
+        if fields is None:
+            return bytes(received)
+        body = with_fields(received, fields)
+        received.clear()
+        if scope["path"] in SAMPLING_PATHS:
+            check_prompt(body)
+        self._authorize(scope)  # The order may have changed meanwhile.
+        return body
+
+    async def _call_app(self, bodies: list[bytes], scope: Message, receive: Receive, send: Send) -> None:
+        """Pass the request on. `bodies` has the body, which only vLLM references from then on."""
+        headers = [(name, value) for name, value in scope["headers"] if name in FORWARDED_HEADERS]
+        headers.append((b"content-length", str(len(bodies[0])).encode()))
+        try:
+            async with asyncio.timeout(None) as unread:
+
+                async def send_in_time(message: Message) -> None:
+                    unread.reschedule(asyncio.get_running_loop().time() + SEND_SECONDS)
+                    await send(message)
+                    unread.reschedule(None)
+
+                await self._app({**scope, "headers": headers}, _replay(bodies, receive), send_in_time)
+        except TimeoutError:
+            if not unread.expired():
+                raise
+
+    async def _wait(self, admission: Admission, ticket: Ticket, receive: Receive) -> None:
         turn = self._turns[ticket] = asyncio.get_running_loop().create_future()
         gone = None
         try:
-            self._start(self._admission.offer(ticket))
+            self._start(admission.offer(ticket))
             if not turn.done():
                 self._watch()
                 gone = asyncio.ensure_future(_disconnect(receive))
@@ -156,13 +191,16 @@ class SharedPool:
             self._set_runs(order.runs, Refusal(401, "The shared pool no longer serves this run"))
         return order
 
-    def _set_runs(self, runs: Iterable[PooledRun], reason: Refusal) -> None:
-        removed, started = self._admission.set_limits({run.uid: run.max_requests for run in (POOL, *runs)})
-        self._start(started)
-        for ticket in removed:
-            turn = self._turns.get(ticket)
-            if turn is not None and not turn.done():
-                turn.set_exception(Refusal(reason.status, str(reason)))
+    def _set_runs(self, runs: Sequence[PooledRun], reason: Refusal) -> None:
+        samples = {run.uid: run.max_requests for run in (POOL, *runs)}
+        tokenizations = {run.uid: TOKENIZATIONS for run in runs}
+        for admission, limits in ((self._samples, samples), (self._tokenizations, tokenizations)):
+            removed, started = admission.set_limits(limits)
+            self._start(started)
+            for ticket in removed:
+                turn = self._turns.get(ticket)
+                if turn is not None and not turn.done():
+                    turn.set_exception(Refusal(reason.status, str(reason)))
 
     def _watch(self) -> None:
         if self._watcher is None or self._watcher.done():
@@ -190,7 +228,7 @@ def _model(scope: Message, run: PooledRun, order: Order) -> str:
 def _own_fields(run: PooledRun, model: str) -> dict[str, object]:
     return {
         "model": model, "priority": 0, "cache_salt": run.uid, "n": 1, "use_beam_search": False, "session_id": None,
-        "ec_transfer_params": None, "vllm_xargs": None,
+        "ec_transfer_params": None, "vllm_xargs": None, "structured_outputs": None, "response_format": None,
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Snapshot of the files and objects of runs: folders in S3, unfinished uploads, runs, artifacts, children.
+"""Snapshot of runs: their folders and unfinished uploads in S3, and their objects in the cluster (runs, artifacts and
+other objects created for runs).
 
-It contains only folders of runs, `{prefix}/{namespace}/{run-uid}`. Folders whose names are not UIDs do not belong to
-runs, and other files in the bucket do not belong to the project.
+From S3 it contains only `{prefix}/{namespace}/{run-uid}`. It ignores everything else in the bucket.
 """
 
 import re

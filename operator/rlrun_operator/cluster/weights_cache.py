@@ -10,7 +10,7 @@ from rlrun_operator.resources.weights_cache import CacheIdentity, ObservedWeight
 
 
 async def read_weights(cluster: AsyncKubeClient, identity: CacheIdentity | None) -> ObservedWeights:
-    """Return the state of a cache, which is empty if `identity` is None. Raises ApiError."""
+    """Return the observed state of a cache, or an empty state if `identity` is None. Raises ApiError."""
     if identity is None:
         return ObservedWeights()
     claim = await cluster.read_listed(CLAIM, identity.namespace, identity.name)

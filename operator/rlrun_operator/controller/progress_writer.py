@@ -65,5 +65,7 @@ class ProgressWriter:
 
 
 def difference(old: Mapping[str, object], new: Mapping[str, object]) -> Obj:
-    """Return the merge patch from `old` to `new`, which must not contain maps. Fields missing in `new` become None."""
+    """Return the merge patch that turns `old` into `new`. Neither may contain nested maps. Fields that are missing in
+    `new` become None.
+    """
     return {key: new.get(key) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)}

@@ -74,7 +74,7 @@ class TombstoneWrite:
 
 @dataclass
 class ArtifactPlan:
-    """Changes of the artifacts' objects and files, and the artifacts that the run's status lists."""
+    """Changes to the artifacts' objects and files, and the artifacts that the run's status lists."""
 
     removals: list[ArtifactDeletion] = field(default_factory=list)
     deletes: list[ObjectRef] = field(default_factory=list)

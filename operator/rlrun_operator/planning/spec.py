@@ -198,10 +198,10 @@ def _parse(text: str, was_valid: bool) -> RLRunSpec | Problem:
 def resolve_references(
     spec: RLRunSpec, observation: RunObservation, status: RLRunStatus, settings: OperatorSettings
 ) -> tuple[RLModelSpec, ArtifactRef | None] | Problem:
-    """Return the model, and the checkpoint to start from, or the first problem found.
+    """Return the model and the start checkpoint (`spec.checkpointId`), or the first problem found.
 
-    A run that has saved a checkpoint continues from that checkpoint. Retention then no longer keeps the run's start
-    checkpoint (`needs_start_checkpoint`), which is omitted if it cannot be used.
+    A run that has saved a checkpoint of its own resumes from that one. Retention may then delete the start checkpoint
+    (`needs_start_checkpoint`), so an unusable start checkpoint is returned as None instead of a problem.
     """
     problem = check_namespace(observation.namespace)
     if problem:

@@ -6,15 +6,16 @@ list of runs to the sidecars, so a new run restarts nothing.
 """
 
 from datetime import UTC, datetime
+from itertools import pairwise
 
-from rlrun.api.model import RLModelSpec
+from rlrun.api.model import Inference, RLModelSpec
 from rlrun.constants import IDLE_ANNOTATION, INFERENCE_PORT, ROLE_LABEL, SIDECAR_PORT, TRAINER_PORT, Role
 from rlrun.kube.objects import Obj
 from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.shared_pool import ORDER_DIR, ORDER_FILE, ORDER_KEY, PoolOrder
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.access.engine_access import shared_engine_with_access
+from rlrun_operator.resources.access.engine_access import SharedEngine, shared_engine_with_access
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.object_digest import digest_of
 from rlrun_operator.resources.base.pod_templates import service
@@ -32,6 +33,19 @@ POLICIES_PER_RUN = 12
 """Policies of a run in CPU memory: `policies_in_use` with the default of `maxOffPolicySteps`, evaluation and
 validation. The engine reads others from its disk again.
 """
+MAX_SEQUENCES = 256
+"""Number of requests in one batch of an engine if `inference.extraArgs` does not set it. vLLM's own default depends on
+the GPU.
+"""
+SEQUENCES_FLAG = "--max-num-seqs"
+BODY_BYTES = 1024**2
+"""Bytes of a request's body besides those of its tokens."""
+BYTES_PER_TOKEN = 64
+"""Bytes of a request's body per token: about 8 for the token's id and 4 for its text. The rest is for characters that
+JSON escapes, and for text that the model's template drops, such as the reasoning of earlier turns.
+"""
+MAX_BODY = 64 * 1024**2
+"""Maximum size of a request's body in bytes, as in the gateway."""
 
 
 def shared_pool(namespace: str, model: RLModelSpec, settings: OperatorSettings) -> PoolIdentity:
@@ -51,6 +65,24 @@ def pool_named(namespace: str, model: str, name: str) -> PoolIdentity:
 def max_loras(model: RLModelSpec) -> int:
     """Return the number of policies in one batch of an engine."""
     return min(MAX_LORAS, LORAS_PER_RUN * model.sharing.max_runs)
+
+
+def max_sequences(inference: Inference) -> int:
+    """Return the number of requests in one batch of each copy of the model: that of `extraArgs`, or MAX_SEQUENCES."""
+    found = MAX_SEQUENCES
+    for argument, following in pairwise([*inference.extra_args, ""]):
+        name, equals, value = argument.partition("=")
+        # vLLM accepts underscores, and abbreviations that mean only this flag.
+        name = name.replace("_", "-")
+        if name.startswith("--max-num-s") and SEQUENCES_FLAG.startswith(name):
+            text = value if equals else following
+            found = int(text) if text.isdecimal() and int(text) else MAX_SEQUENCES
+    return found
+
+
+def max_body(model: RLModelSpec) -> int:
+    """Return the maximum size in bytes of the body of a request with `seqLen` tokens."""
+    return min(MAX_BODY, BODY_BYTES + BYTES_PER_TOKEN * model.seq_len)
 
 
 def shared_pool_children(
@@ -128,12 +160,19 @@ def shared_deployment(
     """Return the Deployment of the engines, which does not depend on the runs."""
     loras = max_loras(model)
     cpu_loras = str(max(loras, POLICIES_PER_RUN * model.sharing.max_runs))
-    order_file = f"{ADAPTERS_DIR}/{ORDER_FILE}"
+    sequences = max_sequences(model.inference)
+    shared = SharedEngine(
+        order_file=f"{ADAPTERS_DIR}/{ORDER_FILE}",
+        max_loras=loras,
+        max_sequences=sequences * model.inference.parallelism.data,
+        max_body=max_body(model),
+    )
     engines = PoolEngines(
         replicas=model.sharing.engines,
         shapes=[model.inference],
-        lora_args=[*lora_args(model, loras), "--max-cpu-loras", cpu_loras],
-        add_access=lambda vllm: shared_engine_with_access(vllm, identity.token_secret, order_file, loras),
+        # Arguments of the RLModel follow these and take precedence.
+        lora_args=[*lora_args(model, loras), "--max-cpu-loras", cpu_loras, SEQUENCES_FLAG, str(sequences)],
+        add_access=lambda vllm: shared_engine_with_access(vllm, identity.token_secret, shared),
         sidecar="rlrun_adapter_sidecar.pools",
         sidecar_env={},
         order={

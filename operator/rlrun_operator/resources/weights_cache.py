@@ -105,7 +105,7 @@ class ObservedWeights:
 
     @property
     def failure(self) -> Obj | None:
-        """Condition Failed of the Job, or None if it has not failed."""
+        """The Job's Failed condition, or None if it has not failed."""
         return true_condition(self.job, "Failed")
 
     @property

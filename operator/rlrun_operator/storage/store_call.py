@@ -1,8 +1,8 @@
 """Call to S3 in a thread: how long the caller waits, and which requests the thread may send.
 
-The caller waits while S3 responds, because a listing of many pages may take long. A thread cannot be cancelled, so the
-call is checked before each request, including botocore's retries. Once the caller no longer waits, no further request
-is sent. Writes also need the Lease, because a late deletion could remove files of the operator that has taken over.
+The caller waits as long as S3 keeps responding, up to a total limit, because a listing of many pages may take long. A
+thread cannot be cancelled, so the call is checked before each request, including botocore's retries. Once the caller no
+longer waits, no further request is sent. Writes also need the Lease, because a late deletion could remove files of the operator that has taken over.
 """
 
 import threading

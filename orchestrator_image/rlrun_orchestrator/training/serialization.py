@@ -10,7 +10,7 @@ from rlrun_orchestrator.data.trajectories import TokenSequence
 
 
 def training_samples(groups: list[Group]) -> list[Sample]:
-    """Return one sample per sequence of every rollout that the step trains on, with the sequence's own columns."""
+    """Return one sample for each token sequence of every trained rollout, with that sequence's columns."""
     return [
         sample_of(
             sequence,

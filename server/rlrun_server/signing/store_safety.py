@@ -108,8 +108,9 @@ def decide(answers: Mapping[SigningMethod, Answers]) -> SigningVerdict:
 
 
 def is_safe(method: SigningMethod, answers: Answers) -> bool:
-    """Return whether S3, of all probe requests signed with this method, accepts only the ordinary one. Raises
-    Inconclusive.
+    """Return whether S3 accepts the plain probe request signed with this method and rejects all others.
+
+    Raises Inconclusive if a response is missing or unclear.
     """
     return [a for a in ProbeRequest if _is_accepted(method, a, {method: answers})] == [ProbeRequest.plain]
 

@@ -10,8 +10,8 @@ SLOTS = 2
 LONGEST = 60
 
 
-def admission(slots: int = SLOTS, **limits: int) -> Admission:
-    made = Admission(slots)
+def admission(slots: int = SLOTS, capacity: int = 1_000, **limits: int) -> Admission:
+    made = Admission(slots, capacity)
     made.set_limits(limits)
     return made
 
@@ -118,6 +118,61 @@ def test_a_request_that_is_still_received_may_end() -> None:
     assert is_running(ask(gate, "a")) == [True]
 
 
+def test_a_run_with_many_adapters_leaves_a_slot_for_each_other_run() -> None:
+    gate = admission(slots=6, probe=16, a=256, b=256)
+    many = [ask(gate, "a", str(number)) for number in range(6)]
+    assert is_running(*many) == [True] * 4 + [False] * 2
+    assert is_running(ask(gate, "b"), ask(gate, "probe")) == [True, True]
+    assert is_running(ask(gate, "b", "2")) == [False], "all slots are in use"
+
+
+def test_a_run_without_free_slots_drains_its_own_oldest_adapter() -> None:
+    gate = admission(slots=6, probe=16, a=256, b=256)
+    other = ask(gate, "b")
+    running = [ask(gate, "a", str(number)) for number in range(4)]
+    waiting = ask(gate, "a", "new")
+    again = [ask(gate, "a", str(number)) for number in range(4)]
+    assert is_running(waiting, *again) == [False, False, True, True, True]
+    assert is_running(ask(gate, "b")) == [True], "the other run's older adapter does not drain"
+    assert gate.end(running[0]) == [waiting]
+    assert gate.end(other) == []
+
+
+def test_reserved_slots_become_free_with_the_runs() -> None:
+    gate = admission(slots=3, a=9, b=9, c=9)
+    tickets = [ask(gate, "a", str(number)) for number in range(3)]
+    assert is_running(*tickets) == [True, False, False]
+    assert gate.set_limits({"a": 9, "b": 9})[1] == [tickets[1]]
+    assert gate.set_limits({"a": 9})[1] == [tickets[2]]
+
+
+def test_with_more_runs_than_slots_no_slot_is_reserved() -> None:
+    gate = admission(slots=2, a=9, b=9, c=9)
+    assert is_running(ask(gate, "a", "1"), ask(gate, "a", "2")) == [True, True]
+
+
+def test_the_next_request_is_of_the_run_with_the_fewest_requests() -> None:
+    gate = admission(slots=6, capacity=10, a=8192, b=8192)
+    many, few = [ask(gate, "a") for _ in range(100)], [ask(gate, "b") for _ in range(2)]
+    assert sum(is_running(*many)) == 10
+    assert is_running(*few) == [False, False]
+    assert [gate.end(ticket) for ticket in many[:2]] == [[few[0]], [few[1]]]
+    assert gate.end(few[0]) == [many[10]]
+
+
+def test_runs_with_as_many_requests_take_turns() -> None:
+    gate = admission(slots=0, capacity=1, a=9, b=9, c=9)
+    running = ask(gate, "a", None)
+    for _ in range(3):
+        for uid in "abc":
+            ask(gate, uid, None)
+    turns = []
+    while started := gate.end(running):
+        (running,) = started
+        turns.append(running.uid)
+    assert turns == ["b", "c", "a"] * 3
+
+
 def test_runs_may_leave_and_come_back() -> None:
     gate = admission(a=1, b=1)
     running, waiting = ask(gate, "a"), ask(gate, "a")
@@ -173,6 +228,7 @@ class Simulation:
             self._ends[ticket] = self.time + self._rng.randint(10, LONGEST)
         adapters = {ticket.adapter for ticket in self._ends} - {None}
         assert len(adapters) <= self.gate._slots
+        assert len(self._ends) <= self.gate._capacity
         assert all(count <= self.gate._runs[uid].limit for uid, count in Counter(t.uid for t in self._ends).items())
 
     def oldest_wait(self) -> int:
@@ -184,6 +240,8 @@ class Simulation:
         assert not self._begins
         assert not any(run.present or run.running or run.lines for run in self.gate._runs.values())
         assert not self.gate._active
+        assert not any(run.slots for run in self.gate._runs.values())
+        assert not self.gate._running
 
 
 def test_nobody_without_a_slot_waits_longer_than_the_longest_response() -> None:
@@ -203,12 +261,33 @@ def test_nobody_without_a_slot_waits_longer_than_the_longest_response() -> None:
     simulation.end()
 
 
+def test_adapters_of_a_flood_delay_no_other_run_and_one_another_by_the_longest_response() -> None:
+    """Four adapters of a always have requests, which the limit of a never holds back."""
+    simulation = Simulation(admission(slots=6, probe=16, a=256, b=64), random.Random(0))
+    flood = {**{f"a_{number}": 8 for number in range(4)}, "b_1": 4, "b_2": 4}
+    live = Counter[str | None]()
+    for turn in range(5_000):
+        # The fifth adapter of a has a request at a time, b and the probe have some now and then.
+        wanted = {**flood, "a_new": 1} | ({"b_3": 1, "probe_": 1} if turn % 200 < 5 else {})
+        for adapter, number in wanted.items():
+            for _ in range(number - live[adapter]):
+                simulation.ask(adapter.partition("_")[0], adapter)
+                live[adapter] += 1
+        for ticket in simulation.step():
+            live[ticket.adapter] -= 1
+        # Requests whose adapter drains wait for another adapter after that.
+        assert simulation.oldest_wait() <= 3 * LONGEST
+    assert max(simulation.waits["probe"]) == 0
+    assert len(simulation.waits["probe"]) > 20
+    simulation.end()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_every_request_gets_its_turn(seed: int) -> None:
     rng = random.Random(seed)
     limits = {uid: rng.choice([1, 2, 8]) for uid in "abcde"}
-    slots = rng.randint(1, 3)
-    simulation = Simulation(admission(slots, **limits), rng)
+    slots, capacity = rng.choice([1, 2, 3, 5, 8]), rng.choice([2, 8, 1_000])
+    simulation = Simulation(admission(slots, capacity, **limits), rng)
     live = Counter[str]()
     for _ in range(1_500):
         for uid, limit in limits.items():

@@ -11,8 +11,9 @@ import pytest
 from pydantic_core import from_json
 from rlrun_engine_access import body as bodies
 from rlrun_engine_access.asgi import Disconnected, Message, Refusal
-from rlrun_engine_access.body import MAX_BODY, BodyBuffer, with_fields
+from rlrun_engine_access.body import BodyBuffer, check_prompt, with_fields
 
+MAX_BODY = 64 * 1024**2
 OURS = {"model": "uid-a_policy", "priority": 0, "kv_transfer_params": None}
 PARSERS: tuple[Callable[[bytes], Any], ...] = (json.loads, from_json)
 ALPHABET = '{}[]",:\\ \nabu0\x00' + "model"
@@ -133,6 +134,35 @@ def test_a_deep_body_passes_unparsed() -> None:
     assert with_fields(body, OURS).startswith(body[:-1])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"prompt": "hi"}', '{"prompt": [1, 2]}', '{"prompt": []}', '{"prompt": ["x"], "prompt": "hi"}', "{}",
+        '{"prompt": null, "kv_transfer_params": null}', '{"kv_transfer_params": {"prompt_token_ids": [1]}}',
+        '{"kv_transfer_params": {"prompt_token_ids": null}}', '{"messages": [{"prompt": ["x"]}]}',
+    ],
+)  # fmt: skip
+def test_a_request_for_one_sequence_passes(text: str) -> None:
+    check_prompt(with_fields(text.encode(), {"model": "x"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"prompt": ["x"]}', '{"prompt": [[1], [2]]}', '{"prompt": [1, "x"]}', '{"prompt": [1, [2]]}',
+        '{"prompt": [true]}', '{"prompt": [1.0]}', '{"prompt": [null]}', '{"pro\\u006dpt": ["x"]}',
+        '{"prompt": "hi", "prompt": ["x"]}', '{"kv_transfer_params": {"prompt_token_ids": [[1], [2]]}}',
+        '{"kv_transfer_params": {"prompt_token_ids": "12"}}', '{"kv_transfer_params": {"prompt_token_ids": ["1"]}}',
+        '{"x": }', '{"x": ' + "[" * 100_000 + "]" * 100_000 + "}", '{"x": ' + "1" * 10_000 + "}",
+    ],
+    ids=lambda text: text[:70],
+)  # fmt: skip
+def test_a_request_for_many_sequences_is_refused(text: str) -> None:
+    with pytest.raises(Refusal) as raised:
+        check_prompt(with_fields(text.encode(), {"model": "x"}))
+    assert raised.value.status == 400
+
+
 class Client:
     """Client that sends chunks of a body, and counts how many of them are taken."""
 
@@ -157,7 +187,7 @@ async def refusal_of(buffer: BodyBuffer, client: Client, uid: str = "a") -> Refu
 
 
 async def test_a_body_of_several_chunks_is_received() -> None:
-    buffer, client = BodyBuffer(), Client(b"{", b"", b"}")
+    buffer, client = BodyBuffer(MAX_BODY), Client(b"{", b"", b"}")
     assert await buffer.receive("a", client.scope, client.receive) == b"{}"
     assert buffer._sizes == {"a": 2}
     buffer.release("a", 2)
@@ -165,13 +195,17 @@ async def test_a_body_of_several_chunks_is_received() -> None:
 
 
 async def test_a_body_of_a_gigabyte_is_refused_without_reading_it() -> None:
-    buffer, client = BodyBuffer(), Client(b"x" * 2**16, headers=[(b"content-length", b"1073741824")], repeat=2**14)
+    buffer, client = (
+        BodyBuffer(MAX_BODY),
+        Client(b"x" * 2**16, headers=[(b"content-length", b"1073741824")], repeat=2**14),
+    )
     refusal = await refusal_of(buffer, client)
     assert (refusal.status, refusal.closes, client.taken) == (413, True, 0)
+    assert "maximum context length" in str(refusal), "the gateway's problem is PromptTooLong"
 
 
 async def test_a_body_of_a_gigabyte_without_its_length_is_refused_at_the_limit() -> None:
-    buffer, client = BodyBuffer(), Client(b"x" * 2**16, repeat=2**14)
+    buffer, client = BodyBuffer(MAX_BODY), Client(b"x" * 2**16, repeat=2**14)
     tracemalloc.start()
     try:
         refusal = await refusal_of(buffer, client)
@@ -186,16 +220,16 @@ async def test_a_body_of_a_gigabyte_without_its_length_is_refused_at_the_limit()
 
 async def test_a_compressed_body_is_refused() -> None:
     for value in (b"gzip", b"br", b"identity, gzip", b""):
-        refusal = await refusal_of(BodyBuffer(), Client(b"{}", headers=[(b"content-encoding", value)]))
+        refusal = await refusal_of(BodyBuffer(MAX_BODY), Client(b"{}", headers=[(b"content-encoding", value)]))
         assert refusal.status == 415
     client = Client(b"{}", headers=[(b"content-encoding", b"identity")])
-    assert await BodyBuffer().receive("a", client.scope, client.receive) == b"{}"
+    assert await BodyBuffer(MAX_BODY).receive("a", client.scope, client.receive) == b"{}"
 
 
 async def test_bodies_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "MAX_BUFFERED", 10)
     monkeypatch.setattr(bodies, "MAX_BUFFERED_PER_RUN", 6)
-    buffer = BodyBuffer()
+    buffer = BodyBuffer(MAX_BODY)
     for uid in ("a", "b"):
         client = Client(b"{123}")
         await buffer.receive(uid, client.scope, client.receive)
@@ -208,7 +242,7 @@ async def test_bodies_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_a_slow_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "RECEIVE_SECONDS", 0.01)
-    buffer, given = BodyBuffer(), [b"{"]
+    buffer, given = BodyBuffer(MAX_BODY), [b"{"]
 
     async def receive() -> Message:
         if not given:
@@ -221,7 +255,7 @@ async def test_a_slow_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_client_that_leaves_within_its_body_is_noticed() -> None:
-    buffer = BodyBuffer()
+    buffer = BodyBuffer(MAX_BODY)
     given: list[Message] = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"{", "more_body": True}]
 
     async def receive() -> Message:

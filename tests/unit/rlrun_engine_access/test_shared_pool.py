@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rlrun.protocol import shared_pool as protocol
+from rlrun_engine_access import body as bodies
 from rlrun_engine_access import shared_pool
 from rlrun_engine_access.admission import QUEUE_FACTOR
 from rlrun_engine_access.asgi import Message, Receive, Send
 from rlrun_engine_access.middleware import EngineAccess
+from rlrun_engine_access.shared_pool import TOKENIZATIONS
 
 from tests.unit.rlrun_engine_access.test_order import TOKENS, pool_order, replace_file
 
@@ -29,7 +32,11 @@ class Engine:
     def __init__(self) -> None:
         self.gate: asyncio.Event | None = None
         self.failure: Exception | None = None
+        self.pause = 0.0
+        """Seconds between the parts of a response."""
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.references: list[int] = []
+        """Numbers of references to the bodies of the requests."""
         self.running = Counter[str]()
         self.most = 0
         """Maximum number of adapters that had requests at the same time."""
@@ -41,8 +48,11 @@ class Engine:
         message = await receive()
         assert not message["more_body"]
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-        body = json.loads(message["body"])
-        assert headers.get("content-length", str(len(message["body"]))) == str(len(message["body"]))
+        raw = message["body"]
+        del message
+        self.references.append(sys.getrefcount(raw))
+        body = json.loads(raw)
+        assert headers.get("content-length", str(len(raw))) == str(len(raw))
         self.requests.append((scope["path"], headers, body))
         name = str(body.get("model"))
         self.running[name] += 1
@@ -55,13 +65,14 @@ class Engine:
                 opened = asyncio.ensure_future(self.gate.wait())
                 await asyncio.wait({gone, opened}, return_when=asyncio.FIRST_COMPLETED)
                 gone.cancel(), opened.cancel()
-            await answer(send, 200)
+            await answer(send, 200, self.pause)
         finally:
             self.running[name] -= 1
 
 
-async def answer(send: Send, status: int) -> None:
+async def answer(send: Send, status: int, pause: float = 0) -> None:
     await send({"type": "http.response.start", "status": status, "headers": []})
+    await asyncio.sleep(pause)
     await send({"type": "http.response.body", "body": b"{}"})
 
 
@@ -70,12 +81,16 @@ class Call:
 
     def __init__(self, app: EngineAccess, scope: Message, body: bytes) -> None:
         self.sent: list[Message] = []
+        self.reads = True
+        """False for a client that does not read its response."""
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
         self.task = asyncio.create_task(app(scope, self._messages.get, self._send))
 
     async def _send(self, message: Message) -> None:
         self.sent.append(message)
+        if not self.reads:
+            await asyncio.Event().wait()
 
     def disconnect(self) -> None:
         self._messages.put_nowait({"type": "http.disconnect"})
@@ -131,10 +146,8 @@ class Pool:
     def is_idle(self) -> bool:
         inner = self.app._shared
         assert inner is not None
-        runs = inner._admission._runs.values()
-        return not (
-            inner._turns or inner._buffer._sizes or inner._admission._active or any(run.present for run in runs)
-        )
+        runs = [*inner._samples._runs.values(), *inner._tokenizations._runs.values()]
+        return not (inner._turns or inner._buffer._sizes or inner._samples._active or any(run.present for run in runs))
 
 
 @pytest.fixture
@@ -144,6 +157,8 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pool:
     monkeypatch.setenv("RLRUN_OPEN_PATHS", "/health")
     monkeypatch.setenv("RLRUN_POOL_ORDER_FILE", str(path))
     monkeypatch.setenv("RLRUN_MAX_LORAS", "2")
+    monkeypatch.setenv("RLRUN_MAX_SEQUENCES", "16")
+    monkeypatch.setenv("RLRUN_MAX_BODY", "4096")
     monkeypatch.setattr(shared_pool, "ORDER_SECONDS", 0.01)
     return Pool(path)
 
@@ -310,13 +325,82 @@ async def test_ten_thousand_requests_are_bounded(pool: Pool) -> None:
     assert pool.is_idle
 
 
-async def test_tokenizing_counts_to_the_limit_of_a_run(pool: Pool) -> None:
+async def test_tokenizing_does_not_wait_for_samples_and_has_a_limit_of_its_own(pool: Pool) -> None:
     pool.engine.gate = asyncio.Event()
-    calls = [pool.call(0, path=TOKENIZE) for _ in range(LIMIT)] + [pool.call(0)]
+    samples = [pool.call(0) for _ in range(LIMIT * 2)]
+    calls = [pool.call(0, path=TOKENIZE) for _ in range(TOKENIZATIONS + 4)]
     await settle()
-    assert len(pool.engine.requests) == LIMIT
+    assert Counter(path for path, _, _ in pool.engine.requests) == {COMPLETIONS: LIMIT, TOKENIZE: TOKENIZATIONS}
+    other = pool.call(1, path=TOKENIZE)
+    await settle()
+    assert len(pool.engine.requests) == LIMIT + TOKENIZATIONS + 1
+    pool.engine.gate.set()
+    assert {await call.end() for call in [*samples, *calls, other]} == {200}
+    assert pool.is_idle
+
+
+async def test_the_engine_has_a_quarter_more_requests_than_it_batches(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLRUN_MAX_SEQUENCES", "4")
+    pool.app = EngineAccess(pool.engine)
+    pool.engine.gate = asyncio.Event()
+    calls = [pool.call(run, BASE) for run in (0, 0, 0, 0, 1, 1, 2)]
+    await settle()
+    assert len(pool.engine.requests) == 5
     pool.engine.gate.set()
     assert {await call.end() for call in calls} == {200}
+    assert pool.is_idle
+
+
+async def test_a_body_counts_until_its_response_ends_and_only_vllm_references_it(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MAX_BUFFERED_PER_RUN", 300)
+    pool.engine.gate = asyncio.Event()
+    first = pool.call(0, body={"prompt": "x" * 200})
+    await settle()
+    assert pool.engine.references == [2], "the name in the engine, and the argument of getrefcount"
+    assert await pool.call(0, body={"prompt": "x" * 200}).end() == 429
+    pool.engine.gate.set()
+    assert await first.end() == 200
+    assert await pool.call(0, body={"prompt": "x" * 200}).end() == 200
+    assert pool.is_idle
+
+
+async def test_a_body_is_bounded_by_the_variable(pool: Pool) -> None:
+    for size, expected in ((4096, 200), (4097, 413)):
+        body = b'{"prompt": "' + b"x" * (size - 14) + b'"}'
+        assert len(body) == size
+        assert await pool.call(0, body=body).end() == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, {"prompt": ["hi"] * 100}),
+        (COMPLETIONS, {"prompt": [[1], [2]]}),
+        (CHAT, {"messages": [], "kv_transfer_params": {"prompt_token_ids": [[1], [2]]}}),
+    ],
+)
+async def test_a_request_of_a_run_is_one_sequence(path: str, body: dict[str, Any], pool: Pool) -> None:
+    assert await pool.call(0, path=path, body=body).end() == 400
+    assert not pool.engine.requests
+    assert await pool.call(token=POOL_TOKEN, model=None, path=path, body=body).end() == 200, "the sidecar's probe"
+    assert pool.is_idle
+
+
+async def test_a_response_that_nobody_reads_ends(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_pool, "SEND_SECONDS", 0.02)
+    pool.engine.pause = 0.1
+    slow = pool.call(0)
+    assert await slow.end() == 200
+    assert len(slow.sent) == 2, "only the time of sending counts"
+    stalled = pool.call(0)
+    stalled.reads = False
+    await stalled.end()
+    assert len(stalled.sent) == 1
+    assert pool.is_idle
 
 
 async def test_a_client_that_leaves_frees_its_place(pool: Pool) -> None:
@@ -432,7 +516,10 @@ async def test_the_sidecars_samples_wait_for_a_slot_and_are_not_changed(pool: Po
     assert pool.is_idle
 
 
-@pytest.mark.parametrize(("variable", "value"), [("RLRUN_TOKEN", ""), ("RLRUN_MAX_LORAS", "many")])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("RLRUN_TOKEN", ""), ("RLRUN_MAX_LORAS", "many"), ("RLRUN_MAX_SEQUENCES", "many"), ("RLRUN_MAX_BODY", "many")],
+)
 def test_a_pool_without_its_variables_does_not_start(
     variable: str, value: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Form of a package: the verifiers contract of its module, determined from its source without running it."""
+"""Detection of the verifiers contract that a package's module implements, from its source and without running it."""
 
 import ast
 import re

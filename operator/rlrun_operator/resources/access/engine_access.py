@@ -5,6 +5,7 @@ path.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from rlrun.api.base.kubernetes_types import EnvVar, EnvVarSource, SecretKeySelector
@@ -39,6 +40,10 @@ ORDER_FILE_VARIABLE = "RLRUN_POOL_ORDER_FILE"
 """Variable with the path of the file that lists the runs of a shared pool (`rlrun.protocol.shared_pool`)."""
 MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
 """Variable with the maximum number of adapters in one batch of a shared pool's engine."""
+MAX_SEQUENCES_VARIABLE = "RLRUN_MAX_SEQUENCES"
+"""Variable with the number of requests that a shared pool's engine has in one batch."""
+MAX_BODY_VARIABLE = "RLRUN_MAX_BODY"
+"""Variable with the maximum size in bytes of a request's body in a shared pool."""
 OTHER_SERVER_VARIABLE = "VLLM_USE_RUST_FRONTEND"
 """Variable that selects a server of vLLM that does not support middleware."""
 RESERVED = frozenset(
@@ -51,9 +56,35 @@ RESERVED = frozenset(
         USER_PATHS_VARIABLE,
         ORDER_FILE_VARIABLE,
         MAX_LORAS_VARIABLE,
+        MAX_SEQUENCES_VARIABLE,
+        MAX_BODY_VARIABLE,
     }
 )
 """Variables of the middleware, which an RLModel must not set."""
+
+
+@dataclass(frozen=True)
+class SharedEngine:
+    """Limits of a shared pool's engine, and its runs, for the middleware."""
+
+    order_file: str
+    """Path of the file with the runs."""
+    max_loras: int
+    """Number of adapters in one batch."""
+    max_sequences: int
+    """Number of requests in one batch."""
+    max_body: int
+    """Maximum size in bytes of a request's body."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of the middleware."""
+        return {
+            ORDER_FILE_VARIABLE: self.order_file,
+            MAX_LORAS_VARIABLE: str(self.max_loras),
+            MAX_SEQUENCES_VARIABLE: str(self.max_sequences),
+            MAX_BODY_VARIABLE: str(self.max_body),
+        }
 
 
 def installer(settings: OperatorSettings) -> Obj:
@@ -92,15 +123,14 @@ def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Ob
     return _with_access(engine, secrets, users)
 
 
-def shared_engine_with_access(engine: Obj, secret: str, order_file: str, max_loras: int) -> Obj:
-    """Return the engine of a shared pool. It accepts the tokens of the runs in `order_file` and, on the sidecar's
+def shared_engine_with_access(engine: Obj, secret: str, shared: SharedEngine) -> Obj:
+    """Return the engine of a shared pool. It accepts the tokens of the runs in the order's file and, on the sidecar's
     paths, the pool's token in `secret`.
     """
     # vLLM accepts a single key, but each run has its own token.
     engine = {**engine, "env": [entry for entry in engine["env"] if entry["name"] != ENGINE_KEY_VARIABLE]}
     token = {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE}}
-    values = {ORDER_FILE_VARIABLE: order_file, MAX_LORAS_VARIABLE: str(max_loras)}
-    return _with_access(engine, {TOKEN_VARIABLE: token}, values, SHARED_PROBE_PATHS)
+    return _with_access(engine, {TOKEN_VARIABLE: token}, shared.variables, SHARED_PROBE_PATHS)
 
 
 def token_variable(secret: str) -> EnvVar:

@@ -60,7 +60,7 @@ def tag_of(content: bytes) -> str:
 
 
 def with_list(body: Schema, name: str, items: Sequence[bytes]) -> Response:
-    """Return the schema as JSON, with an empty list field replaced by items that are already JSON."""
+    """Return the schema as JSON. The list field `name` gets these items, which are already JSON."""
     return with_json(body, name, b"[" + b",".join(items) + b"]")
 
 

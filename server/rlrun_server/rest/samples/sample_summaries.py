@@ -81,7 +81,7 @@ class RunSamples:
 
 
 def parse_part(data: bytes) -> list[KeptSummary]:
-    """Return the summaries in a file, the last one first. Later lines replace earlier ones of the same object."""
+    """Return the summaries in a file, last line first, so that `merge_summaries` keeps the last one of each object."""
     summaries = [summary for line in io.BytesIO(data) if (summary := _parse_line(line)) is not None]
     return summaries[::-1]
 

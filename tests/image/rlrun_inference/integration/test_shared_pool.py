@@ -15,7 +15,12 @@ from typing import Any
 import pytest
 from rlrun.protocol.access import OPEN_PATHS_VARIABLE, TOKEN_VARIABLE, bearer
 from rlrun.protocol.shared_pool import MODEL_HEADER, ORDER_FILE, PooledRun, PoolOrder, engine_name
-from rlrun_engine_access.middleware import MAX_LORAS_VARIABLE, ORDER_FILE_VARIABLE
+from rlrun_engine_access.middleware import (
+    MAX_BODY_VARIABLE,
+    MAX_LORAS_VARIABLE,
+    MAX_SEQUENCES_VARIABLE,
+    ORDER_FILE_VARIABLE,
+)
 
 from tests.support.engine_files import write_adapter, write_weights
 from tests.support.engine_process import VLLM, engine_process
@@ -78,6 +83,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         OPEN_PATHS_VARIABLE: "/health",
         ORDER_FILE_VARIABLE: str(folder / ORDER_FILE),
         MAX_LORAS_VARIABLE: "1",
+        MAX_SEQUENCES_VARIABLE: "8",
+        MAX_BODY_VARIABLE: str(1024**2),
     }
     # vLLM's own key would refuse the tokens of the runs.
     given = {name: value for name, value in variables().items() if name != "VLLM_API_KEY"} | shared
@@ -165,6 +172,13 @@ def test_a_stream_passes_in_parts(pool: Engine) -> None:
     lines = [line for line in text.split(b"\n") if line.startswith(b"data: ")]
     assert lines[-1] == b"data: [DONE]"
     assert len(lines) >= PROMPT["max_tokens"]
+
+
+def test_a_request_of_a_run_is_one_sequence(pool: Engine) -> None:
+    tokens = {"prompt_token_ids": [[1, 2], [3]]}
+    for path, body in ((TEXT, {**PROMPT, "prompt": ["a", "b"]}), (CHAT, {**CHATTED, "kv_transfer_params": tokens})):
+        assert pool.ask(RUNS["run-a"], path, body, policy("run-a"))[0] == 400
+    assert pool.ask(TOKEN, TEXT, {**PROMPT, "prompt": [[1], [2]], "model": BASE})[0] == 200, "the sidecar's probe"
 
 
 def test_a_run_that_leaves_the_pool_is_refused(pool: Engine) -> None:

@@ -21,6 +21,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from tests.image.rlrun_inference.test_engine_fork import MODEL
 
 MAX_LORAS = 2
+SEQUENCES = 64
 STEPS = 3_000
 LONGEST = 30
 """Tokens, and therefore steps, of the longest response."""
@@ -40,7 +41,7 @@ def scheduler(tmp_path: Path) -> Scheduler:
             model=str(tmp_path), skip_tokenizer_init=True, dtype="float32", max_model_len=64, enforce_eager=True
         ),
         scheduler_config=SchedulerConfig(
-            max_num_seqs=64, max_num_batched_tokens=4096, max_model_len=64, is_encoder_decoder=False
+            max_num_seqs=SEQUENCES, max_num_batched_tokens=4096, max_model_len=64, is_encoder_decoder=False
         ),
         cache_config=cache,
         lora_config=LoRAConfig(max_loras=MAX_LORAS, max_cpu_loras=8, max_lora_rank=16),
@@ -130,7 +131,7 @@ def test_vllm_starves_an_adapter_that_does_not_fit_into_the_batch(scheduler: Sch
 
 
 def test_admission_gives_each_adapter_its_turn(scheduler: Scheduler) -> None:
-    engine, admission = Engine(scheduler), Admission(MAX_LORAS)
+    engine, admission = Engine(scheduler), Admission(MAX_LORAS, SEQUENCES)
     admission.set_limits(dict.fromkeys("abc", FLOOD))
 
     def start(tickets: list[Ticket]) -> None:

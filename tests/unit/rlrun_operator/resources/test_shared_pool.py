@@ -34,6 +34,7 @@ SHARED: Obj = {"mode": "Namespace", "maxRuns": 4, "engines": 2}
 RUN = PooledRun(uid="uid-1", token_digest="0" * 64, policies="s3://rlrun/team/uid-1/policy", max_requests=256)
 ORDER = PoolOrder(base="a/b", runs=[RUN], grant="signed")
 TOKEN = "token-of-the-pool"
+SHARED_VARIABLES = ("RLRUN_POOL_ORDER_FILE", "RLRUN_MAX_LORAS", "RLRUN_MAX_SEQUENCES", "RLRUN_MAX_BODY")
 
 
 def model(**spec: Any) -> RLModelSpec:
@@ -67,7 +68,7 @@ def test_the_engine_accepts_the_runs_in_the_order_and_not_one_key() -> None:
 
 
 def test_a_model_cannot_set_the_variables_of_the_middleware() -> None:
-    names = ("RLRUN_POOL_ORDER_FILE", "RLRUN_MAX_LORAS", "RLRUN_OPEN_PATHS", "RLRUN_TOKEN")
+    names = (*SHARED_VARIABLES, "RLRUN_OPEN_PATHS", "RLRUN_TOKEN")
     env = [{"name": name, "value": "forged"} for name in names]
     entries = container(build(inference={"env": env}), "vllm")["env"]
     assert [e["name"] for e in entries if e.get("value") == "forged"] == []
@@ -75,7 +76,7 @@ def test_a_model_cannot_set_the_variables_of_the_middleware() -> None:
 
 
 def test_a_model_cannot_make_the_engine_of_a_run_read_an_order() -> None:
-    env = [{"name": name, "value": "forged"} for name in ("RLRUN_POOL_ORDER_FILE", "RLRUN_MAX_LORAS")]
+    env = [{"name": name, "value": "forged"} for name in SHARED_VARIABLES]
     engine = container_of(templates(build_run({"inference": {"env": env}}))["reverse-inference"], "vllm")
     assert "forged" not in variables(engine).values()
 
@@ -86,6 +87,40 @@ def test_each_slot_has_three_policies_on_the_gpu_and_twelve_in_memory(runs: int,
     args = vllm["args"]
     assert [args[args.index(f"--max-{name}") + 1] for name in ("loras", "cpu-loras")] == [gpu, cpu]
     assert variables(vllm)["RLRUN_MAX_LORAS"] == gpu
+
+
+@pytest.mark.parametrize(
+    ("args", "sequences"),
+    [
+        ([], 256),
+        (["--max-num-seqs", "64"], 64),
+        (["--max-num-seqs=64", "--enforce-eager"], 64),
+        (["--max_num_seqs", "64"], 64),
+        (["--max_num_seqs=64"], 64),
+        (["--max-num-seq", "64"], 64),
+        (["--max-num-seqs", "64", "--max-num-seqs=32"], 32),
+        (["--max-num-seqs", "many"], 256),
+        (["--max-num-seqs"], 256),
+        (["--max-num-batched-tokens", "8192", "--dtype", "--max-num-x"], 256),
+    ],
+)
+def test_the_middleware_knows_how_many_requests_the_engine_batches(args: list[str], sequences: int) -> None:
+    vllm = container(build(inference={"extraArgs": args}), "vllm")
+    assert variables(vllm)["RLRUN_MAX_SEQUENCES"] == str(sequences)
+    given = vllm["args"]
+    assert given[given.index("--max-num-seqs") + 1] == str(sequences)
+    assert given[len(given) - len(args) :] == args
+
+
+def test_each_copy_of_the_model_has_a_batch_of_its_own() -> None:
+    vllm = container(build(inference={"gpus": 4, "parallelism": {"data": 4}}), "vllm")
+    assert variables(vllm)["RLRUN_MAX_SEQUENCES"] == "1024"
+    assert vllm["args"][vllm["args"].index("--max-num-seqs") + 1] == "256"
+
+
+@pytest.mark.parametrize(("seq_len", "size"), [(512, 1081344), (131072, 9437184), (1048576, 67108864)])
+def test_bodies_have_at_most_the_size_that_the_longest_prompt_needs(seq_len: int, size: int) -> None:
+    assert variables(container(build(seqLen=seq_len), "vllm"))["RLRUN_MAX_BODY"] == str(size)
 
 
 def test_the_sidecar_starts_from_the_order_in_the_secret_and_has_no_grant_in_a_variable() -> None:
