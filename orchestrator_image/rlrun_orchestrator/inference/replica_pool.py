@@ -117,6 +117,15 @@ class Replica:
         self.wake.set()
 
 
+def unauthorized_message(url: str) -> str:
+    """Return the message for a user about an engine that returned 401."""
+    return (
+        f"the engine {url} returned 401: it does not accept this run's token, probably because the list of runs of its "
+        "shared pool is not current; the request is retried. If this lasts for minutes, check the operator's log for "
+        "this pool, and restart the pod of the engine"
+    )
+
+
 def choose(replicas: Iterable[Replica], policy: str | None, home: Replica | None) -> Replica | None:
     """Choose the replica for a request: the group's home unless it is much busier than others, or else the least busy.
 
