@@ -32,7 +32,7 @@ async def test_an_s3_that_hangs_for_all_runs_leaves_threads(tmp_path: Path, monk
         )
         serving = asyncio.create_task(process.serve(settings))
         await until(lambda: hasattr(store, "grant"))
-        hanging = [asyncio.create_task(asyncio.to_thread(released.wait)) for _ in range(3 * MAX_RUNS)]
+        hanging = [asyncio.get_running_loop().run_in_executor(None, released.wait) for _ in range(3 * MAX_RUNS)]
         try:
             async with asyncio.timeout(30):
                 await asyncio.to_thread(lambda: None)
