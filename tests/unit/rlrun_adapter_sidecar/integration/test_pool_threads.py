@@ -1,4 +1,4 @@
-"""The process of a pool's sidecar."""
+"""Threads of a pool's sidecar while S3 does not respond."""
 
 import asyncio
 import threading
