@@ -27,6 +27,8 @@ class FakeEngine:
     lists: bool = True
     """Whether loaded adapters appear in the list."""
     list_status: int = 200
+    listings: int = 0
+    """Number of requests for the list."""
     keeps: bool = False
     """Whether unloads fail."""
     version: str = "default"
@@ -64,6 +66,7 @@ class FakeEngine:
         self.loaded.clear()
 
     async def _models(self, _: web.Request) -> web.Response:
+        self.listings += 1
         names = self.loaded if self.lists else {}
         models: list[dict[str, Any]] = [{"id": self.base, "root": "/models/base", "parent": None}]
         models += [{"id": name, "root": path, "parent": self.base} for name, path in names.items()]

@@ -7,6 +7,9 @@
 Each order is the complete list of the pool's runs, so that a lost order is corrected by the next one. Pods read the
 same JSON from the pool's Secret when they start. A run that is not in the order is refused.
 
+Orders may arrive late: from a request that was delayed, from a former leader, or from the Secret, which the kubelet
+updates about a minute after the operator. `PoolOrder.number` lets the sidecar refuse them.
+
 The sidecar writes each order, without the grant, to ORDER_FILE in the folder that it shares with the engine, where the
 engine's middleware reads it (`rlrun_engine_access`).
 """
@@ -52,6 +55,8 @@ class PoolOrder(Schema):
     runs: list[PooledRun] = Field(default_factory=list, max_length=MAX_RUNS)
     grant: str = Field(default="", max_length=MAX_GRANT)
     """Signed StorageGrant for reading the policies of all runs."""
+    number: int = Field(default=0, ge=0, lt=2**53)
+    """Time of sending in milliseconds since 1970 by the API server's clock, or 0 in the Secret."""
 
     @model_validator(mode="after")
     def _distinct(self) -> "PoolOrder":

@@ -127,7 +127,7 @@ class ServingController:
         problems: dict[PoolIdentity, Problem] | None = None,
     ) -> None:
         """`problems` receives the reasons why shared pools cannot be created."""
-        sidecars = PoolSidecarClient(settings.serving_url_template, token_key)
+        sidecars = PoolSidecarClient(settings.serving_url_template, token_key, clock)
         self._objects = objects
         self._settings = settings
         self._sidecars = sidecars

@@ -1,5 +1,8 @@
 """Client of the sidecars of serving pools and shared pools."""
 
+from collections.abc import Callable
+from datetime import datetime
+
 from rlrun.constants import SERVING_LABEL
 from rlrun.kube.objects import Obj, label
 from rlrun.protocol.access import bearer
@@ -13,9 +16,11 @@ from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_t
 class PoolSidecarClient:
     """Client of the sidecars of pools, with the token of the pod's pool. Methods raise RequestError."""
 
-    def __init__(self, url_template: str, token_key: bytes) -> None:
+    def __init__(self, url_template: str, token_key: bytes, clock: Callable[[], datetime]) -> None:
+        """`clock` follows the API server, so that the orders of two operators have comparable numbers."""
         self._template = url_template
         self._token_key = token_key
+        self._clock = clock
         self._http = HttpClient()
 
     async def fetch_report(self, pod: Obj) -> ServingReport:
@@ -28,10 +33,11 @@ class PoolSidecarClient:
         return await self._http.call("PUT", url, ServingReport, body, headers=self._headers(pod))
 
     async def push_order(self, pod: Obj, order: PoolOrder) -> PoolOrder:
-        """Send the runs of a shared pool to the pod's sidecar and return the runs that it serves."""
+        """Send the runs of a shared pool to the pod's sidecar, numbered by the time of sending, and return them."""
         url = f"{self._url(pod).rpartition('/')[0]}/pool-order"
         token = shared_pool_token(self._token_key, pod["metadata"]["namespace"], label(pod, SERVING_LABEL) or "")
-        return await self._http.call("PUT", url, PoolOrder, order.to_json_dict(), headers=bearer(token))
+        body = order.model_copy(update={"number": int(self._clock().timestamp() * 1000)}).to_json_dict()
+        return await self._http.call("PUT", url, PoolOrder, body, headers=bearer(token))
 
     async def close(self) -> None:
         """Close the connections."""

@@ -2,7 +2,8 @@
 
 The caller waits as long as S3 keeps responding, up to a total limit, because a listing of many pages may take long. A
 thread cannot be cancelled, so the call is checked before each request, including botocore's retries. Once the caller no
-longer waits, no further request is sent. Writes also need the Lease, because a late deletion could remove files of the operator that has taken over.
+longer waits, no further request is sent. Writes also need the Lease, because a late deletion could remove files of the
+operator that has taken over.
 """
 
 import threading

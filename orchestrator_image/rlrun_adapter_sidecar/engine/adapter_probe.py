@@ -41,6 +41,10 @@ at most one of these tokens.
 """
 ENCODINGS = {"F32": struct.pack("<f", LARGE), "F16": struct.pack("<e", LARGE), "BF16": struct.pack("<f", LARGE)[2:]}
 """LARGE in each data type's encoding. The last byte contains the sign."""
+MAX_RANK = 4096
+"""Maximum rank of an adapter that is copied, far above those in use. A header may name any rank, and a row of that
+length could exceed this pod's memory.
+"""
 PIECE = 1024**2
 """Number of bytes written at a time."""
 
@@ -48,10 +52,11 @@ PIECE = 1024**2
 class AdapterProbe:
     """Checks that an engine applies adapters. `folder` is shared with the engine under the same path."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: Engine, folder: Path, one_at_a_time: asyncio.Lock | None = None) -> None:
+        """`one_at_a_time` is shared by all probes of an engine. If None, this is the only one."""
         self._engine = engine
         self._folder = folder / PROBE_NAME
-        self._one_at_a_time = asyncio.Lock()
+        self._one_at_a_time = one_at_a_time or asyncio.Lock()
 
     async def check(self, adapter: Path) -> None:
         """Check the engine with copies of the adapter in the folder `adapter`.
@@ -111,15 +116,19 @@ def write_copy(adapter: Path, folder: Path, *, large: bool) -> None:
     """Write a copy of an adapter to `folder`. If `large` is True, the rows of its `lora_B` matrices alternate between
     +LARGE and -LARGE. Otherwise the matrices are 0.
 
-    Raises OSError, and ValueError or KeyError if the file is damaged or has an unsupported data type.
+    Raises OSError, and ValueError or KeyError if the file is damaged, has an unsupported data type or a rank above
+    MAX_RANK.
     """
     start, tensors = read_header(adapter / ADAPTER_WEIGHTS)
+    matrices = {name: tensor for name, tensor in tensors.items() if name.endswith(".lora_B.weight")}
+    for name, tensor in matrices.items():
+        _, rank = tensor.shape
+        if rank > MAX_RANK:
+            raise ValueError(f"{name[:200]} has rank {rank}, above the limit of {MAX_RANK}")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(adapter, folder)
     with (folder / ADAPTER_WEIGHTS).open("r+b") as file:
-        for name, tensor in tensors.items():
-            if not name.endswith(".lora_B.weight"):
-                continue
+        for tensor in matrices.values():
             _, rank = tensor.shape
             plus = ENCODINGS[tensor.dtype]
             minus = plus[:-1] + bytes([plus[-1] | 0x80])

@@ -78,21 +78,31 @@ class PolicyFiles:
         return dest
 
     async def _download(self, policy: PolicyRef, uri: S3Uri, dest: Path, manifest: Manifest | None) -> Manifest:
+        def check(found: Manifest) -> None:
+            self.check_size(policy.name, found)
+
         url = policy.fallback if isinstance(policy, LoadRequest) else None
         if self._fallback is None or url is None:
+            manifest = manifest or await asyncio.to_thread(self._source.read_manifest, uri)
+            if manifest is None:
+                raise NotFound(f"{uri} has no {MANIFEST}: the upload is not complete, or the URI is wrong")
+            check(manifest)
             return await asyncio.to_thread(self._source.download, uri, dest, manifest)
         why = "S3Unreachable: S3 did not respond recently"
         if not self._fallback.s3_unreachable:
             try:
-                return await self._fallback.from_s3(uri, dest)
+                return await self._fallback.from_s3(uri, dest, check)
             except (Unreachable, NotFound) as error:
                 why = f"{error.problem.reason}: {error.problem.message}"
         try:
-            found = await self._fallback.fetch(url, dest, lambda found: _matches(found, policy))
+            found = await self._fallback.fetch(url, dest, lambda found: _matches(found, policy), check)
         except PolicyUnavailable as error:
             raise PolicyUnavailable(f"{why}; the fallback download from the trainer failed too: {error}") from error
         log.info("downloaded %s from the trainer (%s)", policy.name, why)
         return found
+
+    def check_size(self, name: str, manifest: Manifest) -> None:
+        """Check the size of a policy before its files are requested. Raises ProblemError. Here, every size fits."""
 
     async def remove(self, name: str) -> None:
         """Delete the policy's files, if any."""

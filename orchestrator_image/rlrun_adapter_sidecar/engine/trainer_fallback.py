@@ -63,27 +63,31 @@ class TrainerFallback:
         """True if S3 recently failed to respond, so that the trainer is tried first."""
         return not self._pause.open(self._clock())
 
-    async def from_s3(self, uri: S3Uri, dest: Path) -> Manifest:
+    async def from_s3(self, uri: S3Uri, dest: Path, check: Callable[[Manifest], None]) -> Manifest:
         """Download the policy from S3, if S3 delivers its manifest in time.
 
-        Raises StoreError: Unreachable, NotFound if the policy has not arrived yet, or another S3 error.
+        `check` raises ProblemError for a manifest whose files are too large. Raises StoreError: Unreachable, NotFound
+        if the policy has not arrived yet, or another S3 error.
         """
         try:
             manifest = await self._read_manifest(uri)
             self._pause.record_success()
             if manifest is None:
                 raise NotFound(f"{uri} is not in S3 yet")
+            check(manifest)
             return await asyncio.to_thread(self._source.download, uri, dest, manifest)
         except Unreachable:
             self._record_failure()
             raise
 
-    async def fetch(self, url: str, dest: Path, fits: Callable[[Manifest], bool]) -> Manifest:
+    async def fetch(
+        self, url: str, dest: Path, fits: Callable[[Manifest], bool], check: Callable[[Manifest], None]
+    ) -> Manifest:
         """Download the policy from its folder at the trainer to `dest`, which never contains partial or unverified
         files.
 
-        `fits` decides whether a manifest belongs to the policy. Raises PolicyUnavailable, or OSError if the disk is
-        full.
+        `fits` decides whether a manifest belongs to the policy. `check` is that of `from_s3`. Raises
+        PolicyUnavailable, or OSError if the disk is full.
         """
         temporary = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
         try:
@@ -92,6 +96,7 @@ class TrainerFallback:
             manifest = parse(Manifest, text, f"{url}/{MANIFEST}")
             if not fits(manifest):
                 raise PolicyUnavailable(f"the weights at {url} do not match the digest in the policy's name")
+            check(manifest)
             for entry in manifest.files:
                 async with self._get(f"{url}/{entry.name}") as answer:
                     await _save(_check_status(answer), entry, _place(entry, temporary))

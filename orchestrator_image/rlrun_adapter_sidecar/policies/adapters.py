@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from rlrun.constants import Reason
 from rlrun.protocol.inference import AdapterList
@@ -24,26 +25,27 @@ class AdapterLoader(PolicyLoader):
     kind = PolicyKind.adapter
     served = "adapters"
 
-    def __init__(self, engine: Engine, files: PolicyFiles, unload_grace: float) -> None:
-        """`unload_grace` is the delay in seconds before files of an unloaded adapter are deleted."""
+    def __init__(
+        self, engine: Engine, files: PolicyFiles, unload_grace: float, probes: asyncio.Lock | None = None
+    ) -> None:
+        """`unload_grace` is the delay in seconds before files of an unloaded adapter are deleted. `probes` is shared by
+        all loaders of the engine.
+        """
         super().__init__(engine, files)
-        self._probe = AdapterProbe(engine, files.folder)
+        self._probe = AdapterProbe(engine, files.folder, probes)
         self._unload_grace = unload_grace
         self._last_listed: frozenset[str] = frozenset()
         """Names in the engine's latest list."""
 
     @override
     async def list(self) -> AdapterList:
-        names = await self._engine.adapters()
-        self._last_listed = frozenset(names)
-        self.metrics.adapters.set(len(names))
-        return AdapterList(adapters=names)
+        return await self._query()
 
     @override
     async def load(self, policy: PolicyRef) -> AdapterList:
         self._keep_files(policy.name)
         # Query the engine only for adapters that it has listed before, because a busy engine is slow to respond.
-        if policy.name in self._last_listed and policy.name in (listed := await self.list()).adapters:
+        if policy.name in self._last_listed and policy.name in (listed := await self._query()).adapters:
             return listed
         seconds = await self._load_once(policy)
         return AdapterList(adapters=sorted(self._last_listed), load_seconds=seconds)
@@ -58,7 +60,7 @@ class AdapterLoader(PolicyLoader):
         self.metrics.unloads.inc()
         self._keep_files(name)
         self._removals[name] = asyncio.create_task(self._remove_later(name))
-        return await self.list()
+        return await self._query()
 
     @override
     async def _load_into_engine(self, policy: PolicyRef) -> None:
@@ -67,11 +69,20 @@ class AdapterLoader(PolicyLoader):
             await self._probe.check(path)
         await self._engine.load(policy.name, str(path))
         ends = time.monotonic() + CONFIRM_SECONDS
-        while policy.name not in (await self.list()).adapters:
+        while policy.name not in (await self._query()).adapters:
             if time.monotonic() > ends:
                 message = f"the engine accepted {policy.name} but does not list it; check the engine's log"
                 raise ProblemError.of(502, Reason.ADAPTER_LOAD_REJECTED, message)
             await asyncio.sleep(CONFIRM_PAUSE)
+
+    async def _query(self) -> AdapterList:
+        """Return the engine's own list of now."""
+        return self._record(await self._engine.adapters())
+
+    def _record(self, names: Sequence[str]) -> AdapterList:
+        self._last_listed = frozenset(names)
+        self.metrics.adapters.set(len(names))
+        return AdapterList(adapters=list(names))
 
     def _keep_files(self, name: str) -> None:
         removal = self._removals.pop(name, None)

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 from rlrun.api.base.received import parse
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import PoolOrder
+from rlrun.protocol.shared_pool import MAX_RUNS, PoolOrder
 from rlrun.service.errors import FatalError, ProblemError
 from rlrun.service.run_service import run_service
 from rlrun.service.server import serving, stop_event
@@ -19,12 +20,18 @@ from rlrun_adapter_sidecar.pools.pool_runs import PoolRuns
 from rlrun_adapter_sidecar.pools.server import pool_app
 from rlrun_adapter_sidecar.pools.settings import PoolSettings, settings_from
 
+THREADS = 4 * MAX_RUNS
+"""Maximum number of threads for S3 and the disk. While S3 does not respond, each run may occupy one with a manifest and
+two with downloads; the download from the trainer needs another one.
+"""
+
 log = logging.getLogger("rlrun_adapter_sidecar.pools")
 
 
 async def serve(settings: PoolSettings) -> int:
     """Serve until SIGTERM and return the exit code. Raises FatalError."""
     stop = stop_event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     try:
         order = parse(PoolOrder, settings.order_path.read_bytes(), f"The order {settings.order_path}")
         store = Store.of_process()
@@ -39,7 +46,7 @@ async def serve(settings: PoolSettings) -> int:
     async with aiohttp.ClientSession(headers=bearer(settings.token)) as engine_http, trainer_http:
         runs = PoolRuns(engine_http, trainer_http, store, settings)
         try:
-            await runs.apply(order)
+            await runs.start(order)
         except ProblemError as error:
             raise FatalError(error.problem) from error
         async with serving(pool_app(runs, settings.adapters_dir, settings.token), settings.sidecar_port):

@@ -6,10 +6,13 @@ import hashlib
 import hmac
 import logging
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
-from rlrun.constants import Reason
+from rlrun.api.base.received import parse
+from rlrun.constants import CONFLICT, Reason
 from rlrun.protocol.policy import NAME
 from rlrun.protocol.shared_pool import ORDER_FILE, PooledRun, PoolOrder, uid_of
 from rlrun.service.backoff import Backoff
@@ -18,11 +21,11 @@ from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
 
 from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
-from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
 from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 from rlrun_adapter_sidecar.pools.run_adapters import RunAdapters
-from rlrun_adapter_sidecar.pools.run_engine import RunEngine
+from rlrun_adapter_sidecar.pools.run_engine import EngineListing, RunEngine
+from rlrun_adapter_sidecar.pools.run_files import RunFiles
 from rlrun_adapter_sidecar.pools.settings import PoolSettings
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,8 @@ CHECK_SECONDS = 60.0
 """Pause between two removals. A load that was in progress when its run left may end after a removal."""
 LONGEST_PAUSE = 60.0
 """Maximum pause in seconds between two attempts at a removal that failed."""
+LATE_MILLISECONDS = 5 * 60 * 1000
+"""Difference of the numbers of two orders above which the second is not a late one: the clock was set back."""
 SCHEME = "Bearer "
 
 
@@ -43,9 +48,10 @@ class PoolRuns:
         trainer_http: aiohttp.ClientSession,
         store: Store,
         settings: PoolSettings,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`engine_http` sends the pool's token. `trainer_http` has no headers of its own, because a run chooses the
-        URLs.
+        URLs. `clock` returns seconds.
         """
         self._engine_http = engine_http
         self._trainer_http = trainer_http
@@ -53,18 +59,45 @@ class PoolRuns:
         self._settings = settings
         self._folder = settings.adapters_dir
         self._engine = Engine(engine_http, settings.engine_url, settings.load_deadline)
+        self._listing = EngineListing(self._engine, clock)
+        self._probes = asyncio.Lock()
+        self._clock = clock
+        self._started = clock()
+        self._number = 0
+        """Number of the order in force."""
+        self._left: dict[str, float] = {}
+        """Time at which each former run left. Runs that are missing here left before the sidecar's start."""
         self._runs: dict[str, RunAdapters] = {}
         self._changed = asyncio.Event()
         self.metrics = SidecarMetrics()
         self.metrics.adapters.set_function(lambda: sum(run.listed for run in self._runs.values()))
 
+    async def start(self, mounted: PoolOrder) -> None:
+        """Put the first order in force: the runs in ORDER_FILE, which survives restarts of the sidecar, with the grant
+        of the mounted order; or the mounted order if the operator has not sent another one to this pod.
+
+        Raises ProblemError as `apply` does.
+        """
+        file, update = self._folder / ORDER_FILE, {}
+        if file.exists():
+            try:
+                last = parse(PoolOrder, file.read_bytes(), f"The order {file}")
+                update = {"runs": last.runs, "number": last.number} if last.number else {}
+            except (OSError, ValueError) as error:
+                log.warning("the mounted order is used until the operator sends one: %s", error)
+        await self.apply(mounted.model_copy(update=update))
+
     async def apply(self, order: PoolOrder) -> None:
         """Put an order in force: open new runs, and refuse requests of former ones at once. Their adapters and files
         are removed by `keep_clean`.
 
-        Raises ProblemError and changes nothing if a folder in the order is not a URI (`InvalidRequest`, 422) or the
-        order cannot be written (`AdaptersFolderNotWritable`, 503).
+        Raises ProblemError and changes nothing if the order in force is newer (`InvalidRequest`, 409), a folder in the
+        order is not a URI (`InvalidRequest`, 422) or the order cannot be written (`AdaptersFolderNotWritable`, 503).
         """
+        if 0 < self._number - order.number < LATE_MILLISECONDS:
+            late = (self._number - order.number) / 1000
+            message = f"the order was sent {late:.3f} s before the order in force; send the current order again"
+            raise ProblemError.of(CONFLICT, Reason.INVALID_REQUEST, message)
         try:
             for run in order.runs:
                 S3Uri.parse(run.policies)
@@ -76,7 +109,12 @@ class PoolRuns:
             message = f"the order cannot be written to {self._folder}: {error}; check the volume `adapters` of the pod"
             raise ProblemError.of(503, Reason.ADAPTERS_FOLDER_NOT_WRITABLE, message) from error
         self._store.use_grant(order.grant)
+        self._number = order.number
         former = [adapters for uid, adapters in self._runs.items() if uid not in opened]
+        now = self._clock()
+        self._left |= {adapters.run.uid: now for adapters in former}
+        for uid in opened:
+            self._left.pop(uid, None)
         self._runs = opened
         for run in order.runs:
             opened[run.uid].run = run
@@ -109,9 +147,11 @@ class PoolRuns:
                     await self._changed.wait()
 
     async def clean(self) -> bool:
-        """Unload adapters and delete folders of runs that are not in the order. Returns whether all are gone."""
-        unloaded = await self._unload_former()
-        return await self._delete_former() and unloaded
+        """Unload adapters of runs that are not in the order, and delete the folders of those that left at least
+        `unload_grace` ago. Returns False if anything failed.
+        """
+        loaded = await self._unload_former()
+        return loaded is not None and await self._delete_former(loaded) and not loaded
 
     async def close(self) -> None:
         """Cancel all operations in progress. Files are kept."""
@@ -126,9 +166,9 @@ class PoolRuns:
                 shutil.rmtree(path, ignore_errors=True)
         headers: dict[str, str] = {}
         fallback = TrainerFallback(self._trainer_http, self._store, headers=headers)
-        files = PolicyFiles(self._store, folder, settings.download_deadline, self.metrics, fallback)
-        engine = RunEngine(self._engine_http, settings.engine_url, settings.load_deadline, run.uid)
-        return RunAdapters(run, engine, files, settings.unload_grace, headers)
+        files = RunFiles(self._store, folder, settings.download_deadline, self.metrics, fallback)
+        engine = RunEngine(self._engine_http, settings.engine_url, settings.load_deadline, run.uid, self._listing)
+        return RunAdapters(run, engine, files, settings.unload_grace, self._probes, headers)
 
     def _write(self, order: PoolOrder) -> None:
         """Write the order for the engine's middleware, which may run as another user. The engine needs no grant."""
@@ -137,13 +177,16 @@ class PoolRuns:
         temporary.chmod(0o644)
         temporary.replace(self._folder / ORDER_FILE)
 
-    async def _unload_former(self) -> bool:
+    async def _unload_former(self) -> set[str] | None:
+        """Return the uids of former runs whose adapters could not all be unloaded, or None if the engine did not list
+        its adapters.
+        """
         try:
             names = await self._engine.adapters()
         except ProblemError as error:
             log.warning("could not list the adapters of former runs: %s", error)
-            return False
-        done = True
+            return None
+        failed: set[str] = set()
         for name in names:
             if uid_of(name) in self._runs:
                 continue
@@ -151,20 +194,26 @@ class PoolRuns:
                 await self._engine.unload(name)
             except ProblemError as error:
                 log.warning("could not unload %s of a former run: %s", name, error)
-                done = False
+                failed.add(uid_of(name))
             else:
                 log.info("unloaded %s, whose run is not in the order", name)
                 self.metrics.unloads.inc()
-        return done
+        return failed
 
-    async def _delete_former(self) -> bool:
+    async def _delete_former(self, loaded: set[str]) -> bool:
+        """Delete the folders of former runs except `loaded`. The engine may read an adapter's files again for requests
+        that it accepted before the unload, and fails for all runs if they are missing.
+        """
         done = True
         for path in await asyncio.to_thread(_folders, self._folder):
-            if path.name in self._runs:
+            uid = path.name
+            waits = self._clock() - self._left.get(uid, self._started) < self._settings.unload_grace
+            if uid in self._runs or uid in loaded or (waits and not uid.startswith(".")):
                 continue
             try:
                 # Without the rename, a run that comes back would load into a folder that is being deleted.
                 gone = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}"))
+                self._left.pop(uid, None)
                 await asyncio.to_thread(shutil.rmtree, gone)
             except OSError as error:
                 log.warning("could not delete %s of a former run: %s", path, error)

@@ -3,7 +3,7 @@
 import asyncio
 from urllib.parse import urlsplit
 
-from rlrun.constants import Reason
+from rlrun.constants import CONFLICT, Reason
 from rlrun.protocol.inference import AdapterList, LoadRequest
 from rlrun.protocol.policy import NAME, PolicyRef
 from rlrun.protocol.shared_pool import PooledRun
@@ -15,9 +15,9 @@ from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
 from rlrun_adapter_sidecar.policies.adapters import AdapterLoader
 from rlrun_adapter_sidecar.pools.run_engine import RunEngine
 
-MAX_POLICIES = 80
-"""Maximum number of a run's policies on disk. The largest `RLRunSpec.policies_in_use` is 68. A restarted orchestrator
-loads its first policies before it unloads those of its predecessor.
+MAX_POLICIES = 160
+"""Maximum number of a run's policies on disk. The largest `RLRunSpec.policies_in_use` is 68. The others are unloaded
+ones, whose files stay for `unload_grace`, and those of the predecessor of a restarted orchestrator.
 """
 MAX_LOADS = 2
 """Maximum number of concurrent loads of a run. An orchestrator sends one at a time to each replica."""
@@ -32,13 +32,15 @@ class RunAdapters(AdapterLoader):
         engine: RunEngine,
         files: PolicyFiles,
         unload_grace: float,
+        probes: asyncio.Lock,
         trainer_headers: dict[str, str],
     ) -> None:
-        """`trainer_headers` are the headers of the fallback's requests, which `use_token` sets. `unload_grace` is in
-        seconds, as in AdapterLoader.
+        """`trainer_headers` are the headers of the fallback's requests, which `use_token` sets. `unload_grace`, in
+        seconds, and `probes` are those of AdapterLoader.
         """
-        super().__init__(engine, files, unload_grace)
+        super().__init__(engine, files, unload_grace, probes)
         self.run = run
+        self._run_engine = engine
         self._trainer_headers = trainer_headers
         self._load_slots = asyncio.Semaphore(MAX_LOADS)
 
@@ -52,18 +54,29 @@ class RunAdapters(AdapterLoader):
         self._trainer_headers["Authorization"] = authorization
 
     @override
+    async def list(self) -> AdapterList:
+        """Return the run's adapters, as of at most LISTING_SECONDS ago. Raises ProblemError."""
+        return self._record(await self._run_engine.listed_adapters())
+
+    @override
     async def load(self, policy: PolicyRef) -> AdapterList:
         """Load a policy of the run. Raises ProblemError: as AdapterLoader does; `StorageAccessDenied` (403) for files
-        of another run; `InvalidRequest` (422) for a fallback that is not the run's; `AdapterLoadRejected` (409) if the
-        run has MAX_POLICIES others.
+        of another run; `InvalidRequest` (422) for a fallback that is not the run's; `AdapterDownloadFailed` (409) if
+        the run has MAX_POLICIES others, or RunFiles has no space.
         """
         check_source(policy, self.run)
-        if len(self._on_disk() | {policy.name}) > MAX_POLICIES:
-            await self._delete_unloaded()
+        try:
             if len(self._on_disk() | {policy.name}) > MAX_POLICIES:
-                message = f"the run has {MAX_POLICIES} policies on this engine, which is the maximum; unload some first"
-                raise ProblemError.of(409, Reason.ADAPTER_LOAD_REJECTED, message)
-        return await super().load(policy)
+                message = (
+                    f"the run has {MAX_POLICIES} policies on this engine, which is the maximum; unload some, and retry "
+                    f"after {self._unload_grace:g} s, when their files are deleted"
+                )
+                raise ProblemError.of(CONFLICT, Reason.ADAPTER_DOWNLOAD_FAILED, message)
+            return await super().load(policy)
+        except ProblemError as error:
+            if error.status == CONFLICT:
+                await self._remove_unlisted_later()
+            raise
 
     @override
     async def _load_into_engine(self, policy: PolicyRef) -> None:
@@ -74,13 +87,14 @@ class RunAdapters(AdapterLoader):
         """Return the names of policies that are on disk or being downloaded."""
         return {path.name for path in self._files.folder.iterdir() if NAME.fullmatch(path.name)} | self._loads.keys()
 
-    async def _delete_unloaded(self) -> None:
-        """Delete files that wait for the end of `unload_grace`, or that a restart of the sidecar left behind."""
-        listed = set((await self.list()).adapters)
-        for name in self._on_disk() - listed:
-            if name not in self._loads:
-                self._keep_files(name)
-                await self._files.remove(name)
+    async def _remove_unlisted_later(self) -> None:
+        """Schedule the deletion of files that no unload will delete: those of loads that failed, and those that a
+        former engine or sidecar left.
+        """
+        unused = self._on_disk() - self._loads.keys() - self._removals.keys()
+        listed = set((await self._query()).adapters)
+        for name in unused - listed - self._loads.keys() - self._removals.keys():
+            self._removals[name] = asyncio.create_task(self._remove_later(name))
 
 
 def check_source(policy: PolicyRef, run: PooledRun) -> None:

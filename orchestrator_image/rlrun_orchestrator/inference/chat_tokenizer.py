@@ -15,6 +15,7 @@ from rlrun.api.base.received import ENGINE_LIMITS, read_fast
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import MODEL_HEADER
+from rlrun.service.access import UNAUTHORIZED
 from rlrun.service.backoff import Backoff
 from rlrun.service.client import request
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
@@ -24,6 +25,7 @@ from rlrun_orchestrator.inference.replica_pool import (
     LONGEST_BUSY_SECONDS,
     TOO_MANY_REQUESTS,
     ReplicaPool,
+    unauthorized_message,
 )
 
 TIMEOUT_SECONDS = 30.0
@@ -106,6 +108,12 @@ class ChatTokenizer:
                 else:
                     replica.mark_suspect(problem)
             except (RequestRejected, KeyError, ValueError) as error:
+                if isinstance(error, RequestRejected) and error.status == UNAUTHORIZED:
+                    problem = Problem(
+                        reason=Reason.INFERENCE_FAILED, message=unauthorized_message(replica.endpoint.engine_url)
+                    )
+                    replica.mark_suspect(problem)
+                    continue
                 message = f"the engine cannot render a demonstration with its chat template: {error}"[:1000]
                 problem = Problem(reason=Reason.CHAT_TEMPLATE_FAILED, message=message)
                 raise FatalError(problem, ExitCode.CONFIGURATION) from error

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
-from rlrun.constants import Reason
+from rlrun.constants import CONFLICT, Reason
 from rlrun.protocol.inference import AdapterList
 from rlrun.protocol.policy import POLICY_PREFIX, PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
@@ -115,6 +115,15 @@ class Replica:
         self.is_answering = False
         self.problem = problem
         self.wake.set()
+
+
+def unauthorized_message(url: str) -> str:
+    """Return the message for a user about an engine that returned 401."""
+    return (
+        f"the engine {url} returned 401: it does not accept this run's token, probably because the list of runs of its "
+        "shared pool is not current; the request is retried. If this lasts for minutes, check the operator's log for "
+        "this pool, and restart the pod of the engine"
+    )
 
 
 def choose(replicas: Iterable[Replica], policy: str | None, home: Replica | None) -> Replica | None:
@@ -319,21 +328,34 @@ class ReplicaPool:
                     await replica.wake.wait()
 
     async def _reconcile(self, replica: Replica) -> None:
-        """Load missing policies, newest first, then unload unused ones."""
+        """Load missing policies, newest first, then unload unused ones.
+
+        Raises RequestError. If the sidecar has no space for a policy, that is after the unloads, which make space.
+        """
+        full: RequestRejected | None = None
         needed = [p for p in (self._target, self.current) if p is not None]
         used = sorted(self._in_use().values(), key=lambda policy: -policy.version)
         for policy in needed:
             if policy.name not in replica.adapters:
-                await self._load(replica, policy)
+                try:
+                    await self._load(replica, policy)
+                except RequestRejected as error:
+                    if error.status != CONFLICT:
+                        raise
+                    full = error
+                    break
                 self._notify()
         if any(policy.kind is PolicyKind.weights for policy in needed):
             return  # Older weights would replace the newest.
         for policy in used:
-            if policy.name in replica.adapters or policy.name in replica.refused:
+            if full is not None or policy.name in replica.adapters or policy.name in replica.refused:
                 continue
             try:
                 await self._load(replica, policy)
             except RequestRejected as error:
+                if error.status == CONFLICT:
+                    full = error
+                    continue
                 # An older version may have been pruned in S3; its groups finish on other replicas or fail.
                 replica.refused.add(policy.name)
                 log.warning("replica %s cannot load %s: %s", replica.endpoint.engine_url, policy.name, error)
@@ -341,6 +363,8 @@ class ReplicaPool:
         for name in replica.adapters - keep:
             if name.startswith(POLICY_PREFIX):
                 self._record_adapters(replica, await replica.sidecar.unload(name))
+        if full is not None:
+            raise full
 
     async def _load(self, replica: Replica, policy: PolicyRef) -> None:
         fallback = f"{self._fallback_url}/{policy.name}" if self._fallback_url else None

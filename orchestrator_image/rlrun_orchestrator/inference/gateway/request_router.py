@@ -11,6 +11,7 @@ from rlrun.api.base.received import ENGINE_LIMITS
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import MODEL_HEADER
+from rlrun.service.access import UNAUTHORIZED
 from rlrun.service.backoff import Backoff
 from rlrun.service.client import read_body
 from rlrun.service.errors import ProblemError, RequestRejected
@@ -22,6 +23,7 @@ from rlrun_orchestrator.inference.replica_pool import (
     TOO_MANY_REQUESTS,
     Replica,
     ReplicaPool,
+    unauthorized_message,
 )
 
 MAX_TRIES = 4
@@ -78,7 +80,8 @@ class RequestRouter:
         self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
 
     async def send(self, group: LiveGroup, served: ServedPolicy, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send a request to a replica of the policy and return status (below 500, not 429) and body of the response.
+        """Send a request to a replica of the policy and return status (below 500, not 401 or 429) and body of the
+        response.
 
         While all of these replicas are busy, the request waits, for at most `deadline`. Raises NoReplicaAvailable,
         GroupClosed, and ProblemError if the response is too large.
@@ -111,7 +114,7 @@ class RequestRouter:
                 now, pause = time.monotonic(), busy[replica]
                 pause.record_failure(now)
                 # Requests that were refused together must not return together.
-                wanted = (error.retry_after or pause.pause) * random.uniform(1, 1.5)
+                wanted = max(error.retry_after, pause.pause) * random.uniform(1, 1.5)
                 pause.until = now + min(wanted, LONGEST_BUSY_SECONDS)
                 ends = pause.until + self._wait
                 message = (
@@ -134,11 +137,12 @@ class RequestRouter:
                 raise ProblemError.of(413, error.problem.reason, message) from error
             else:
                 lost = status == 404 and served.model == served.required_policy and served.model.encode() in answer
-                if status < 500 and not lost:
+                if status < 500 and status != UNAUTHORIZED and not lost:
                     return status, answer
                 text = answer[:300].decode("utf-8", "replace")
                 url = replica.endpoint.engine_url
-                problem = Problem(reason=Reason.INFERENCE_FAILED, message=f"{url} returned {status}: {text}")
+                message = unauthorized_message(url) if status == UNAUTHORIZED else f"{url} returned {status}: {text}"
+                problem = Problem(reason=Reason.INFERENCE_FAILED, message=message)
                 if status == 404:  # the engine restarted without the adapter
                     replica.adapters.discard(served.policy.name)
                     replica.wake.set()

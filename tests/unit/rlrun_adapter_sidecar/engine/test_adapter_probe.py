@@ -110,6 +110,16 @@ def test_no_copy_is_larger_than_its_adapter(tmp_path: Path, large: bool) -> None
     assert not (tmp_path / "probe").exists()
 
 
+def test_a_rank_that_no_adapter_has_is_not_copied(tmp_path: Path) -> None:
+    header = json.dumps({B: {"dtype": "F16", "shape": [0, 100_000_000], "data_offsets": [0, 0]}}).encode()
+    source = tmp_path / "adapter"
+    source.mkdir()
+    (source / ADAPTER_WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(ValueError, match="rank 100000000, above the limit of 4096"):
+        write_copy(source, tmp_path / "probe", large=True)
+    assert not (tmp_path / "probe").exists()
+
+
 @pytest.mark.parametrize(("noise", "status"), [(1e-4, 200), (1e-2, 422)])
 async def test_a_difference_counts_only_above_the_rounding_errors_of_the_engine(sidecar, noise, status):
     sidecar.engine.noise = noise

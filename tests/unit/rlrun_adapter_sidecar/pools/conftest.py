@@ -47,8 +47,18 @@ ONE = Caller("u", "s3://bucket/run/policy")
 TWO = Caller("u-2", "s3://bucket/run/policy2")
 
 
-def order_of(*callers: Caller) -> PoolOrder:
-    return PoolOrder(base="base", runs=[caller.entry for caller in callers], grant=GRANT)
+def order_of(*callers: Caller, number: int = 0) -> PoolOrder:
+    return PoolOrder(base="base", runs=[caller.entry for caller in callers], grant=GRANT, number=number)
+
+
+class Seconds:
+    """Monotonic clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class GrantedStore(PolicyStore):
@@ -80,15 +90,21 @@ class Pool:
     runs: PoolRuns
     url: str
     http: aiohttp.ClientSession
+    engine_http: aiohttp.ClientSession
     settings: PoolSettings
+    clock: Seconds
 
     async def call(self, token: str | None, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         async with self.http.request(method, self.url + path, json=body, headers=bearer(token)) as response:
             is_json = response.content_type == "application/json"
             return response.status, await response.json() if is_json else await response.text()
 
-    async def order(self, *callers: Caller, token: str = POOL_TOKEN) -> tuple[int, Any]:
-        return await self.call(token, "PUT", "/pool-order", order_of(*callers).to_json_dict())
+    async def order(self, *callers: Caller, token: str = POOL_TOKEN, number: int = 0) -> tuple[int, Any]:
+        return await self.call(token, "PUT", "/pool-order", order_of(*callers, number=number).to_json_dict())
+
+    def restart(self) -> PoolRuns:
+        """A new process with the same folder and engine."""
+        return PoolRuns(self.engine_http, self.http, self.store, self.settings, self.clock)
 
     async def put(self, caller: Caller, policy: PolicyRef) -> tuple[int, Any]:
         return await self.call(caller.token, "PUT", f"/adapters/{policy.name}", policy.to_json_dict())
@@ -117,14 +133,16 @@ async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
         token=POOL_TOKEN,
         load_deadline=5,
         download_deadline=5,
-        unload_grace=60,
+        unload_grace=120,
     )
     async with aiohttp.ClientSession(headers=bearer(POOL_TOKEN)) as engine_http, aiohttp.ClientSession() as http:
-        runs = PoolRuns(engine_http, http, store, settings)
+        clock = Seconds()
+        runs = PoolRuns(engine_http, http, store, settings, clock)
         server = TestServer(pool_app(runs, folder, POOL_TOKEN))
         await server.start_server()
         await runs.apply(order_of(ONE, TWO))
-        yield Pool(engine, store, trainer, folder, runs, f"http://127.0.0.1:{server.port}", http, settings)
+        url = f"http://127.0.0.1:{server.port}"
+        yield Pool(engine, store, trainer, folder, runs, url, http, engine_http, settings, clock)
         await runs.close()
         await server.close()
     await engine_server.close()

@@ -6,9 +6,14 @@ from collections.abc import Callable
 import pytest
 from rlrun.protocol.inference import LoadRequest
 from rlrun.protocol.policy import PolicyKind
+from rlrun.protocol.shared_pool import uid_of
+from rlrun.storage.layout import MANIFEST
 from rlrun.storage.store import Unreachable
-from rlrun_adapter_sidecar.pools import run_adapters
+from rlrun_adapter_sidecar.pools import run_adapters, run_files
 
+from tests.support.fake_policy_server import manifest_of
+from tests.support.waiting import until
+from tests.unit.rlrun_adapter_sidecar.engine.test_adapter_probe import weights
 from tests.unit.rlrun_adapter_sidecar.pools.conftest import ONE, TWO, Pool
 
 
@@ -91,15 +96,71 @@ async def test_policies_of_a_run_on_disk_are_bounded(pool: Pool, monkeypatch: py
     await pool.put(ONE, first)
     await pool.put(ONE, second)
     status, problem = await pool.put(ONE, third)
-    assert (status, problem["reason"]) == (409, "AdapterLoadRejected")
+    assert (status, problem["reason"]) == (409, "AdapterDownloadFailed")
     assert "2 policies on this engine, which is the maximum" in problem["message"]
     assert (await pool.put(ONE, second))[0] == 200, "a policy that is there already"
     assert (await pool.put(TWO, pool.publish(TWO, 3)))[0] == 200, "the bound is that of one run"
-    # Files of an unloaded policy are kept for a minute, but make way.
+    # The engine may read the files of an unloaded policy again, so that they do not make way.
     await pool.call(ONE.token, "DELETE", f"/adapters/{first.name}")
+    assert (await pool.put(ONE, third))[0] == 409
     assert (pool.folder / ONE.uid / first.name).exists()
+
+
+async def test_files_that_no_unload_deletes_make_way_after_the_grace(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_adapters, "MAX_POLICIES", 2)
+    first, second, third = (pool.publish(ONE, version, b"%d" % version) for version in (1, 2, 3))
+    pool.engine.refuse = (400, "rank too high")
+    await pool.put(ONE, first)
+    pool.engine.refuse = None
+    await pool.put(ONE, second)
+    adapters = pool.runs.find(f"Bearer {ONE.token}")
+    assert adapters is not None
+    monkeypatch.setattr(adapters, "_unload_grace", 0.0)
+    assert (await pool.put(ONE, third))[0] == 409
+    await until(lambda: not (pool.folder / ONE.uid / first.name).exists())
     assert (await pool.put(ONE, third))[0] == 200
-    assert sorted(path.name for path in (pool.folder / ONE.uid).iterdir()) == [second.name, third.name]
+    assert await pool.names(ONE) == [second.name, third.name]
+
+
+@pytest.mark.parametrize("source", ["S3", "S3 with a fallback", "trainer"])
+@pytest.mark.parametrize(
+    ("size", "status", "advice"),
+    [(17, 422, "at most 16 GiB: reduce the rank"), (15, 409, "the maximum is 20 GiB; wait until")],
+)
+async def test_a_policy_that_is_too_large_is_refused_before_its_first_byte(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, source: str, size: int, status: int, advice: str
+) -> None:
+    monkeypatch.setattr(run_files, "MAX_RUN_BYTES", 20 * run_files.GIB)
+    monkeypatch.setattr(run_files, "_size_of", lambda _: 6 * run_files.GIB)
+    assert (await pool.put(ONE, pool.publish(ONE, 1)))[0] == 200
+    downloads, asked = pool.store.started, len(pool.trainer.asked)
+    policy = pool.publish(ONE, 2, b"2") if source != "trainer" else pool.trainer.publish(2, b"2")
+    entry = manifest_of(b"2").files[0].model_copy(update={"size": size * run_files.GIB})
+    manifest = pool.trainer.manifest = manifest_of(b"2").model_copy(update={"files": [entry]})
+    found = None if source == "trainer" else manifest
+    monkeypatch.setattr(pool.store, "read_manifest", lambda *_: found)
+    wanted = pool.trainer.load_of(policy) if source == "S3 with a fallback" else policy
+    answer, problem = await pool.put(ONE, wanted)
+    assert (answer, problem["reason"]) == (status, "AdapterDownloadFailed")
+    assert advice in problem["message"]
+    assert pool.store.started == downloads
+    assert pool.trainer.asked[asked:] == ([MANIFEST] if source == "trainer" else [])
+
+
+async def test_downloads_in_progress_count_by_their_size(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_files, "MAX_RUN_BYTES", 10)
+    policies = [pool.publish(ONE, version, b"%d" % version * 6) for version in (1, 2)]
+    answers = await asyncio.gather(*[pool.put(ONE, policy) for policy in policies])
+    assert sorted(status for status, _ in answers) == [200, 409]
+    assert (await pool.put(TWO, pool.publish(TWO, 1, b"123456")))[0] == 200, "the bound is that of one run"
+
+
+async def test_the_probes_of_two_runs_do_not_overlap(pool: Pool) -> None:
+    await asyncio.gather(*[pool.put(caller, pool.publish(caller, 1, weights())) for caller in (ONE, TWO)])
+    probed = [uid_of(name) for name in pool.engine.probed]
+    assert probed in ([ONE.uid] * 3 + [TWO.uid] * 3, [TWO.uid] * 3 + [ONE.uid] * 3)
 
 
 async def test_concurrent_loads_count(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

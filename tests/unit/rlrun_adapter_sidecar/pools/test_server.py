@@ -41,12 +41,17 @@ async def test_probes_and_metrics_need_no_token(pool: Pool) -> None:
 
 
 async def test_the_response_is_the_order_and_the_file_for_the_engine_has_no_grant(pool: Pool) -> None:
-    status, body = await pool.order(ONE)
+    status, body = await pool.order(ONE, number=7)
     assert status == 200
-    assert PoolOrder.model_validate(body) == order_of(ONE)
+    assert PoolOrder.model_validate(body) == order_of(ONE, number=7)
     assert pool.store.grant == GRANT
     file = pool.folder / ORDER_FILE
-    assert json.loads(file.read_text()) == {"base": "base", "runs": [ONE.entry.to_json_dict()], "grant": ""}
+    assert json.loads(file.read_text()) == {
+        "base": "base",
+        "runs": [ONE.entry.to_json_dict()],
+        "grant": "",
+        "number": 7,
+    }
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
     assert not list(pool.folder.glob("*.tmp"))
 

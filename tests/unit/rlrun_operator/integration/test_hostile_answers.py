@@ -19,6 +19,8 @@ from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.planning.observation import RunKey
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
+from tests.support.clocks import Clock
+
 Ask = Callable[[int], Awaitable[Any]]
 MIB = 1024**2
 SIZES = {"status": 128 * 1024, "report": MIB}
@@ -80,7 +82,7 @@ def client_of(kind: str, url: str) -> tuple[OrchestratorClient | PoolSidecarClie
     if kind == "status":
         orchestrators = OrchestratorClient(f"{url}/{{namespace}}/{{name}}", lambda *_: None, 60.0, watches=0)
         return orchestrators, lambda number: orchestrators.status(RunKey("evil", f"r{number}"), "t", is_fresh=True)
-    sidecars = PoolSidecarClient(f"{url}/{{namespace}}/{{name}}", b"k" * 32)
+    sidecars = PoolSidecarClient(f"{url}/{{namespace}}/{{name}}", b"k" * 32, Clock())
 
     def fetch(number: int) -> Awaitable[Any]:
         metadata = {"namespace": "evil", "name": f"p{number}", "labels": {}}

@@ -13,6 +13,8 @@ from rlrun_operator.resources.access.run_tokens import pool_token, run_token, sh
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
+from tests.support.clocks import Clock
+
 KEY = b"k" * 32
 POOL = PoolIdentity("team", "a/b")
 POD = {
@@ -22,7 +24,15 @@ POD = {
 SHARED = PoolIdentity("team", "a/b", "0123abcd")
 POD_OF_RUNS = {**POD, "metadata": {"name": "pod", "namespace": "team", "labels": {SERVING_LABEL: SHARED.name}}}
 RUNS = PoolOrder(base="a/b", runs=[])
+SENT = 1_767_225_600_000
+"""START of the clock in milliseconds."""
 ORDER = DesiredAdapters(base="a/b", adapters=[])
+
+
+def clients_of(server: TestServer) -> tuple[PoolSidecarClient, PoolSidecarClient]:
+    """A client with the operator's key, and one with another key."""
+    url, clock = f"http://127.0.0.1:{server.port}/adapters", Clock()
+    return PoolSidecarClient(url, KEY, clock), PoolSidecarClient(url, b"x" * 32, clock)
 
 
 async def test_the_operator_sends_the_token_of_the_pods_pool() -> None:
@@ -33,7 +43,7 @@ async def test_the_operator_sends_the_token_of_the_pods_pool() -> None:
     app.add_routes([web.get("/adapters", report), web.put("/adapters", report)])
     server = TestServer(app)
     await server.start_server()
-    sidecars, other = (PoolSidecarClient(f"http://127.0.0.1:{server.port}/adapters", key) for key in (KEY, b"x" * 32))
+    sidecars, other = clients_of(server)
     try:
         assert (await sidecars.fetch_report(POD)).order == ORDER
         assert (await sidecars.push_desired(POD, ORDER)).order == ORDER
@@ -55,9 +65,9 @@ async def test_an_order_is_sent_with_the_token_of_the_shared_pool() -> None:
     app.add_routes([web.put("/pool-order", accept)])
     server = TestServer(app)
     await server.start_server()
-    sidecars, other = (PoolSidecarClient(f"http://127.0.0.1:{server.port}/adapters", key) for key in (KEY, b"x" * 32))
+    sidecars, other = clients_of(server)
     try:
-        assert await sidecars.push_order(POD_OF_RUNS, RUNS) == RUNS
+        assert await sidecars.push_order(POD_OF_RUNS, RUNS) == RUNS.model_copy(update={"number": SENT})
         with pytest.raises(RequestRejected, match="token"):
             await other.push_order(POD_OF_RUNS, RUNS)
     finally:

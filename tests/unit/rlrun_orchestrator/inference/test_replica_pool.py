@@ -167,6 +167,8 @@ class HeldReplica(FakeReplica):
         self.asked = asyncio.Event()
         self.fallbacks: list[str | None] = []
         self.nothing_there = False
+        self.space: int | None = None
+        """Maximum number of policies. None: all fit."""
 
     async def load(self, request: web.Request) -> web.Response:
         self.fallbacks.append(LoadRequest.model_validate_json(await request.read()).fallback)
@@ -174,6 +176,8 @@ class HeldReplica(FakeReplica):
         await self.may_load.wait()
         if self.nothing_there:
             return web.json_response({"reason": "AdapterDownloadFailed", "message": "S3Unreachable"}, status=503)
+        if self.space is not None and len(self.adapters) >= self.space:
+            return web.json_response({"reason": "AdapterDownloadFailed", "message": "no space"}, status=409)
         return await super().load(request)
 
 
@@ -256,3 +260,26 @@ async def test_missing_files_keep_a_replica_serving_its_loaded_policies(restarti
     assert problem.reason == "AdapterDownloadFailed"
     first.nothing_there = False
     await restarting.until_serving(new.name, 2)
+
+
+async def test_a_sidecar_without_space_gets_space_from_unused_policies(restarting: RestartSetup) -> None:
+    for engine in restarting.engines:
+        engine.adapters = {policy(8, RUN).name, policy(9, RUN).name}
+        engine.space = 2
+    await restarting.pool.publish(policy(1, RUN), deadline=60, grace=60)
+    assert restarting.pool.serving(policy(1, RUN).name) == 2
+
+
+async def test_an_older_policy_is_loaded_once_there_is_space(restarting: RestartSetup) -> None:
+    old, new = policy(1, RUN), policy(2, RUN)
+    await restarting.pool.publish(old, deadline=60, grace=60)
+    restarting.groups.open(old)
+    await restarting.pool.publish(new, deadline=60, grace=60)
+    first = restarting.engines[0]
+    first.space = 1
+    first.restart()
+    home = restarting.pool.replicas[restarting.endpoints[0]]
+    await until(lambda: first.adapters == {new.name} and home.problem is not None)
+    assert home.serves(new.name)
+    first.space = None
+    await restarting.until_serving(old.name, 2)

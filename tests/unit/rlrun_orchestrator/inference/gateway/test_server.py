@@ -508,6 +508,46 @@ async def test_the_pause_is_what_the_engine_asks_for(
     assert sum(waits) == pytest.approx(pauses)
 
 
+async def test_an_engine_that_stays_busy_is_asked_ever_more_seldom(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+
+    async def wait(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(setup.pool, "wait_for_change", wait)
+    monkeypatch.setattr(request_router.time, "monotonic", lambda: clock[0])
+    setup.pool.replicas.popitem()
+    engine = setup.engines[0]
+    engine.busy, engine.headers = 10**9, {"Retry-After": "1"}
+    group = setup.groups.open(POLICY)
+    router = RequestRouter(setup.http, setup.pool, setup.groups, wait=0.3, deadline=30)
+    with pytest.raises(request_router.NoReplicaAvailable, match="the inference engines are busy"):
+        await router.send(group, group.served, "/v1/chat/completions", b"{}")
+    assert 4 <= engine.refused <= 8
+
+
+async def test_an_engine_that_does_not_know_the_run_is_replaced_by_another(setup: Setup) -> None:
+    group, client = setup.open()
+    stale, current = setup.pool.replicas.values()
+    group.home = stale
+    setup.engines[0].status = 401
+    await take_turn(client)
+    assert (stale.is_answering, current.is_answering) == (False, True)
+    assert stale.problem is not None
+    assert "does not accept this run's token" in stale.problem.message
+
+
+async def test_a_run_that_no_engine_knows_gets_a_temporary_refusal(setup: Setup) -> None:
+    group = setup.groups.open(POLICY)
+    for engine, replica in zip(setup.engines, setup.pool.replicas.values(), strict=True):
+        engine.status, replica.has_responded = 401, True
+    with pytest.raises(request_router.NoReplicaAvailable, match="list of runs of its shared pool is not current"):
+        await setup.router.send(group, group.served, "/v1/chat/completions", b"{}")
+    assert [len(engine.asked) for engine in setup.engines] == [1, 1]
+
+
 async def test_engines_that_stay_busy_fail_the_request_at_its_deadline(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
