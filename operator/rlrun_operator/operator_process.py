@@ -276,7 +276,9 @@ class Operator:
                 problem = variables.message
             except (ApiError, StoreError) as error:
                 problem = str(error)
-            log.warning("Files in S3 are not deleted until the bucket has the mark of this cluster: %s", problem)
+            log.warning(
+                "No files are deleted from S3 until the bucket is marked as belonging to this cluster: %s", problem
+            )
             await asyncio.sleep(MARK_SECONDS)
 
     def _held_gpus(self, informers: Informers) -> Iterator[tuple[str, str, int]]:
@@ -355,7 +357,8 @@ class Operator:
                 await informers.until_synced()
         except TimeoutError:
             log.warning(
-                "Not all kinds were listed within %.0f s; missing kinds are read from the API server", LISTS_SECONDS
+                "Not all kinds were listed within %.0f s; until they are, their objects are read from the API server",
+                LISTS_SECONDS,
             )
         if self._settings.tenant_labels:
             # Without Namespaces, no namespace would appear to be a tenant.

@@ -49,8 +49,8 @@ def read_mark(store: Store, root: S3Uri) -> InstallationMark | None:
         return None
     except InputInvalid as error:
         raise InstallationMismatch(
-            f"{uri} is not a valid mark of this version, so nothing is deleted: find out what wrote it, then adopt "
-            f"the bucket with rlrun gc --adopt"
+            f"this version cannot read the bucket's mark {uri}, so nothing is deleted: find out what wrote it, then "
+            f"adopt the bucket with rlrun gc --adopt"
         ) from error
 
 
@@ -67,8 +67,8 @@ def require_mark(store: Store, root: S3Uri, cluster: str) -> None:
     mark = read_mark(store, root)
     if mark is None:
         raise InstallationMismatch(
-            f"{mark_uri(root)} does not exist, so nothing is deleted: the operator writes it when it starts. Start it, "
-            "or adopt the bucket with rlrun gc --adopt"
+            f"{mark_uri(root)} does not exist, so nothing is deleted. Start the operator, which writes it, or adopt "
+            "the bucket with rlrun gc --adopt"
         )
     if mark.cluster != cluster:
         raise InstallationMismatch(

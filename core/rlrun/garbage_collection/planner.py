@@ -130,8 +130,9 @@ def find_mass_deletion(snapshot: ClusterSnapshot, items: Collection[GarbageItem]
     if len(losing) <= ALWAYS_ALLOWED or LARGEST_SHARE * len(losing) <= len(known):
         return None
     return (
-        f"{len(losing)} of {len(known)} runs would lose files, more than a tenth, so nothing was deleted: check "
-        f"whether the cluster or the bucket was restored. To delete them all: rlrun gc --delete --allow-mass-deletion"
+        f"{len(losing)} of {len(known)} runs would lose files, which is more than a tenth, so nothing was deleted. "
+        f"Check whether the cluster or the bucket was restored. To delete the files anyway, use rlrun gc --delete "
+        f"--allow-mass-deletion"
     )
 
 

@@ -121,7 +121,7 @@ class Sweep:
         garbage = set(plan_deletions(snapshot, now, older_than))
         self.check(snapshot, [item for item in chosen if item in garbage], allow_mass_deletion=allow_mass_deletion)
         for item in chosen:
-            yield self._remove(item) if item in garbage else Removed(item, "the item has changed since and is kept")
+            yield self._remove(item) if item in garbage else Removed(item, "the item has changed, so it is kept")
 
     def adopt(self) -> None:
         """Write this cluster's mark, so that the cluster may delete files below the prefix. Replaces the mark of

@@ -103,7 +103,7 @@ def check_urls(*urls: str) -> str:
         except OSError as problem:
             raise OSError(f"{url}: {problem}") from None
 
-    hint = "read the log of the pod that responds, and check NetworkPolicies"
+    hint = "read the log of the pod behind this URL, and check NetworkPolicies"
     return "; ".join(_retry(partial(request, url), hint) for url in urls)
 
 
@@ -143,7 +143,7 @@ def check_s3() -> str:
     try:
         store.put_bytes(folder / "object", data)
         if store.get_bytes(folder / "object") != data:
-            raise CheckFailed(f"{folder}: S3 returned different data than was written", hint)
+            raise CheckFailed(f"{folder}: S3 returned data that differs from what was written", hint)
         store.delete_prefix(folder)
     except StoreError as problem:
         raise CheckFailed(f"{folder}: {problem}", hint) from None
@@ -165,7 +165,7 @@ def check_run() -> str:
     api = SyncApiTransport(client.ApiClient())
     wanted = json.loads(os.environ["RUN"])
     namespace = wanted["metadata"]["namespace"]
-    hint = "correct the cause in the message, or `tests.run` in the chart's values"
+    hint = "fix the cause that the message names, or correct `tests.run` in the chart's values"
     try:
         name = api.send(requests.create(wanted, None))["metadata"]["name"]
     except ApiError as problem:

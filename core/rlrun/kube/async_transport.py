@@ -147,7 +147,7 @@ def too_large(request: KubeRequest, limit: int) -> ApiError:
     """Return the error for a response that is larger than `limit` bytes."""
     message = f"the response has more than {limit / 2**20:.2g} MiB"
     if selector := request.query.get("labelSelector"):
-        message += f". Delete {request.kind.plural} with the label {selector} that users have created"
+        message += f". Delete the {request.kind.plural} that users have created with the label {selector}"
     return ApiError(0, TOO_LARGE, message, action=str(request))
 
 

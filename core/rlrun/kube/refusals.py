@@ -54,7 +54,7 @@ def find_other_owner(obj: Obj, existing: Obj) -> ObjectRefused | None:
     if _has_same_owner(obj, existing):
         return None
     run = label(obj, RUN_UID_LABEL)
-    advice = "Rename or delete it if it is not needed" + (", or start the run under another name." if run else ".")
+    advice = "Delete it if it is not needed" + (", or start the run under another name." if run else ".")
     message = f"{describe_object(obj)} already exists and has a different owner. {advice}"
     return ObjectRefused(obj, 409, Problem(reason=Reason.NAME_TAKEN, message=message))
 
@@ -68,7 +68,7 @@ def explain_refusal(what: str, message: str) -> Problem:
         advice = "Ask the platform team for a larger quota, or delete runs that are not needed."
     else:
         reason = Reason.OBJECT_REFUSED
-        advice = "Fix the cause in the message, or show the message to the platform team."
+        advice = "Fix the cause, or show this message to the platform team."
     return Problem(reason=reason, message=f"{what}: {message.rstrip('.')}. {advice}")
 
 

@@ -25,7 +25,7 @@ def token_middleware(token: str | None) -> Middleware:
 
 def unauthorized_response() -> web.Response:
     """Return the response to a request without the token."""
-    message = "The request lacks the token of this run. Only processes of the same run may send it."
+    message = "The request lacks this run's token. Only processes of this run can send such requests."
     response = json_response(Problem(reason=Reason.TOKEN_INVALID, message=message), UNAUTHORIZED)
     response.headers["WWW-Authenticate"] = "Bearer"
     return response

@@ -74,7 +74,10 @@ class Tenants:
         else:
             error = self._missing.get(namespace, "they are being created")
             names = " and ".join(role.cluster_role for role in self._settings.tenant_roles)
-            message = f"Namespace {namespace} lacks the RoleBindings {names} of the operator: {error}."
+            message = (
+                f"The operator has no rights in namespace {namespace} yet, because its RoleBindings {names} are not in "
+                f"effect: {error}. The operator retries."
+            )
         return Problem(reason=Reason.NAMESPACE_NOT_TENANT, message=message)
 
     def on_change(self, kind: ResourceKind, change: ObjectChange[CachedObject]) -> None:

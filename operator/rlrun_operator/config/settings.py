@@ -256,7 +256,7 @@ def _limited_resources(capacity: dict[str, str]) -> dict[str, str]:
         if not RESOURCE_NAME.fullmatch(name):
             raise ValueError(f"`{name}` is not a resource name, such as nvidia.com/gpu or cpu")
         if to_millis(quantity) <= 0:
-            raise ValueError(f"{name} is {quantity}, but must be positive. Remove the entry for no limit")
+            raise ValueError(f"{name} is {quantity}, but must be positive. To set no limit, remove the entry")
     return capacity
 
 

@@ -68,7 +68,8 @@ class ArtifactTombstones:
             self._waiting.put_nowait(uri)
         except asyncio.QueueFull:
             log.warning(
-                "Too many deletions wait for S3: no tombstone is written for %s, so garbage collection keeps the files",
+                "Too many deletions are waiting for S3, so no tombstone is written for %s. Garbage collection keeps "
+                "its files",
                 uri,
             )
 

@@ -180,7 +180,7 @@ class TerminatingPodLogs:
         if self._quota.take(cached.namespace) is not QuotaResult.granted:
             if task is None:
                 name = f"{cached.namespace}/{cached.name}"
-                log.warning("Too many pods are terminating: copying the logs of %s is retried at its next event", name)
+                log.warning("Too many pods are terminating: the logs of %s are copied at the pod's next event", name)
             return
         self._tasks[cached.uid] = asyncio.create_task(self._keep(cached))
 
@@ -267,7 +267,7 @@ async def _hold_open(address: str) -> AsyncIterator[Callable[[], bool]]:
                         # In a pod that ends soon after its start, the process may not listen yet.
                         await asyncio.sleep(RETRY_SECONDS)
         if reader is None:
-            log.warning("The log hold of the pod at %s does not respond; copying its logs immediately", address)
+            log.warning("The pod at %s does not wait for its logs to be copied; copying them immediately", address)
         else:
             with suppress(OSError):
                 # The wait ends with the pod's grace period, when the connection is closed.

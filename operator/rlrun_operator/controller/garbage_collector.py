@@ -100,7 +100,7 @@ class GarbageCollector:
         except (StoreError, ApiError, SweepStopped) as error:
             problem = str(error)
         except TimeoutError:
-            problem = f"it took more than {SWEEP_SECONDS:.0f} s"
+            problem = f"the sweep took more than {SWEEP_SECONDS:.0f} s"
         except LeaseLost:
             raise
         except Exception as error:
@@ -148,7 +148,11 @@ class GarbageCollector:
         removed = await self._in_thread(variables, lambda sweep: list(sweep.remove(chosen, now, age)))
         failed = [one for one in removed if one.problem is not None]
         log.info("Garbage collection: %d of %d items deleted", len(removed) - len(failed), len(removed))
-        return f"{len(failed)} items were kept, first {failed[0].item.name}: {failed[0].problem}" if failed else None
+        return (
+            f"{len(failed)} items were not deleted, the first is {failed[0].item.name}: {failed[0].problem}"
+            if failed
+            else None
+        )
 
     async def _in_thread(self, variables: Mapping[str, str], work: Callable[[Sweep], T]) -> T:
         """Run one part of a sweep in a thread. Raises TimeoutError and any exception of `work`."""
@@ -196,7 +200,9 @@ class OperatorSource(ClusterSource):
     ) -> list[T]:
         if kind == SECRET:
             raise ApiError(
-                403, "Forbidden", "the operator may not list Secrets; `rlrun gc` finds the Secrets of deleted runs"
+                403,
+                "Forbidden",
+                "the operator is not allowed to list Secrets; `rlrun gc` finds the Secrets of deleted runs",
             )
 
         async def convert_pages() -> list[T]:

@@ -75,7 +75,7 @@ class KueueObserver:
                 flavor = await self._read_cached(RESOURCE_FLAVOR, name)
                 if flavor is None:
                     return _unavailable(
-                        f"Kueue admitted the run in the ResourceFlavor {name}, which does not exist, so the operator "
+                        f"Kueue assigned the ResourceFlavor {name} to the run, but it does not exist, so the operator "
                         f"cannot place the pods. Ask the platform team to recreate the ResourceFlavor."
                     )
                 flavors[name] = flavor
@@ -89,8 +89,9 @@ class KueueObserver:
         if name and not is_listed(name, allowed):
             return Problem(
                 reason=Reason.PRIORITY_CLASS_NOT_ALLOWED,
-                message=f"The label {PRIORITY_LABEL} of the run names the WorkloadPriorityClass {name!r}, which runs "
-                f"may not use. Allowed: {', '.join(allowed) or 'none'}. Change or remove the label.",
+                message=f"The run's label {PRIORITY_LABEL} names the WorkloadPriorityClass {name!r}, which this "
+                f"platform does not allow for runs (allowed: {', '.join(allowed) or 'none'}). Change or "
+                "remove the label.",
             )
         if not name:
             name, kind = str((run.get("spec") or {}).get("priorityClassName") or ""), PRIORITY_CLASS
@@ -138,11 +139,11 @@ def _explain(error: ApiError, what: str) -> Problem:
     """Return the problem for an error caused by a missing kind or permission. Raises any other error."""
     if error.status == FORBIDDEN:
         return _unavailable(
-            f"The operator is not allowed to read {what} of Kueue ({error}). Extend the operator's role."
+            f"The operator is not allowed to read Kueue's {what} ({error}). Extend the operator's role."
         )
     if error.status == NOT_FOUND:
         return _unavailable(
-            f"The API server does not serve {what} of Kueue in the version v1beta2 ({error}). The platform team must "
+            f"The API server does not serve Kueue's {what} in version v1beta2 ({error}). The platform team must "
             "install Kueue 0.15 or later."
         )
     raise error

@@ -45,7 +45,7 @@ class NodeStates:
             try:
                 found = is_lost(await self._cluster.get(NODE, None, name))
             except ApiError as error:
-                log.warning("Could not read node %s; its evicted pods are left to its kubelet: %s", name, error)
+                log.warning("Could not read node %s, so the operator does not delete its evicted pods: %s", name, error)
                 found = False
             self._known.pop(name, None)
             self._known[name] = self._clock(), found

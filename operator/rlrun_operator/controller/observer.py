@@ -256,7 +256,7 @@ class Observer:
         try:
             return catalog.with_references(namespace, await self._runs_with_checkpoint())
         except ApiError as error:
-            log.warning("Could not list the runs that reference checkpoints; retention waits: %s", error)
+            log.warning("Could not list the runs that use checkpoints; all checkpoints are kept: %s", error)
             return catalog
 
     async def _runs_with_checkpoint(self) -> list[Obj]:

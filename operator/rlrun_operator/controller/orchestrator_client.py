@@ -269,7 +269,7 @@ class OrchestratorClient:
                 if priority is not None:
                     self._changed(key, priority)
         except Exception:
-            log.exception("The watch of the orchestrator of %s failed with an internal error; it is restarted", key)
+            log.exception("Watching the orchestrator of %s failed with an internal error; the watch is restarted", key)
         finally:
             if self._watches.get(key) is watch:
                 self._drop(key)

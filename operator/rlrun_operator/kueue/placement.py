@@ -124,9 +124,9 @@ def _join(name: str, what: str, parts: Sequence[Mapping[str, str]]) -> dict[str,
                 raise PlacementConflict(
                     Problem(
                         reason=Reason.PLACEMENT_CONFLICT,
-                        message=f"Kueue admitted the run, but requires two values of the {what} {key} for the "
-                        f"pods of {name}: {joined[key]!r} and {value!r}. Correct the RLModel's nodeSelector, or the "
-                        "labels of the ResourceFlavors and the updates of the admission checks of the queue.",
+                        message=f"Kueue admitted the run, but the {what} {key} of the {name} pods would need two "
+                        f"values: {joined[key]!r} and {value!r}. Correct the RLModel's nodeSelector, the labels of the "
+                        "queue's ResourceFlavors, or the pod updates of its admission checks.",
                     )
                 )
     return joined

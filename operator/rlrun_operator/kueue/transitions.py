@@ -177,8 +177,8 @@ def _admission_problem(workload: Obj) -> Problem | None:
         return None
     return Problem(
         reason=Reason.WORKLOAD_EVICTED,
-        message=f"Kueue took the run's quota back ({why}). The run queues again and continues from its newest "
-        "checkpoint when it is admitted; this does not count toward `spec.maxRestarts`.",
+        message=f"Kueue took the run's quota back ({why}). The run queues again, and continues from its newest "
+        "checkpoint when it is admitted. The restart does not count toward `spec.maxRestarts`.",
     )
 
 
@@ -200,7 +200,7 @@ def _without_quota(workload: Obj) -> Problem:
             reason=Reason.WAITING_FOR_QUOTA,
             message=f"The queue behind the LocalQueue {queue} was stopped while the run was active "
             f"({_said(requeued)}). The run waits until the platform team starts the queue again, and then continues "
-            f"from its newest checkpoint. Kueue now says: {_said(condition)}.",
+            f"from its newest checkpoint. Current state in Kueue: {_said(condition)}.",
         )
     if condition.get("reason") in MISCONFIGURED:
         return Problem(
@@ -221,7 +221,7 @@ def _without_checks(workload: Obj) -> Problem:
     listed = "; ".join(f"{c['name']}: {c.get('message') or c.get('state')}" for c in pending)
     return Problem(
         reason=Reason.WAITING_FOR_ADMISSION_CHECKS,
-        message="Kueue has reserved quota for the run, which waits for admission checks: "
+        message="Kueue has reserved quota for the run. The run waits for its admission checks: "
         f"{listed or 'none is listed'}.",
     )
 

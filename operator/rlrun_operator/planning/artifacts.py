@@ -180,8 +180,10 @@ class _KindPlanner:
 
     def _update(self, plan: ArtifactPlan, obj: Obj | None, folder: ObservedArtifact) -> None:
         if obj is not None and not _has_uri_of(obj, folder):
-            message = f"This object names {obj['spec'].get('uri')}, but the files of the step are at {folder.uri}."
-            facts = _change_phase(obj, ArtifactPhase.failed, f"{message} Delete the object; the operator recreates it.")
+            message = f"`spec.uri` is {obj['spec'].get('uri')}, but the files of this step are at {folder.uri}."
+            facts = _change_phase(
+                obj, ArtifactPhase.failed, f"{message} Delete this object; the operator recreates it."
+            )
             if facts != (obj.get("status") or {}):
                 plan.statuses.append(_status(obj, facts))
             return

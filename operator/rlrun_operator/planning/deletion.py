@@ -98,7 +98,7 @@ def _plan_files(
         return Plan(status=status, requeue_after=RETRY_SECONDS)
     message = (
         f"Deleting the files at {root} (`spec.artifactPolicy` Delete). The operator stops trying after "
-        f"{settings.artifact_deletion_seconds:.0f} s. To delete the run at once and keep its files: `kubectl annotate "
+        f"{settings.artifact_deletion_seconds:.0f} s. To delete the run now and keep its files: `kubectl annotate "
         f"rlrun {observation.name} -n {observation.namespace} {SKIP_DELETION_ANNOTATION}=true`."
     )
     status = _status(observation, message, now)
@@ -126,7 +126,7 @@ def _plan_files(
 
 def _release(observation: RunObservation, why: str) -> Plan:
     run = f"{observation.namespace}/{observation.uid}"
-    advice = f"To delete them: `rlrun gc --mark-deleted {run}`, or use an S3 client."
+    advice = f"To delete them, run `rlrun gc --mark-deleted {run}` or use an S3 client."
     message = f"{why} Garbage collection reports the files, but keeps them. {advice}"
     event = EventRecord(Reason.ARTIFACTS_NOT_DELETED, message, warning=True)
     return Plan(events=(event,), remove_finalizer=True)

@@ -201,7 +201,10 @@ def plan_suspended(
     again = requeue_after_finish(observation, now, settings.poll_seconds)
     change = pause_change(status, Phase.suspended, problem, Reason.SUSPENDED, attempt_end(status, now))
     if again is not None:
-        message = "The run is suspended. Its pods terminate, and its last artifacts are listed in S3. No action needed."
+        message = (
+            "The run is being suspended: its pods are terminating, and the operator is listing its last artifacts in "
+            "S3. No action needed."
+        )
         change = change.then(StatusChange(fields=reason_fields(Problem(reason=Reason.FINISHING, message=message))))
     suspended = PlanPart(status=change, requeue_after=again, final=True)
     workloads = workloads_to_delete_after_pause(observation)
@@ -243,7 +246,8 @@ def plan_outcome(
         end = mark_finished(observation, status, settings, now, Phase.failed, outcome.problem)
     elif not observation.catalog.is_listed and _finishing_seconds(status, now) < FINISH_SECONDS:
         waiting = Problem(
-            reason=Reason.FINISHING, message="Waiting until the last artifacts are listed in S3. No action needed."
+            reason=Reason.FINISHING,
+            message="The operator is listing the run's last artifacts in S3. No action needed.",
         )
         ended = ConditionChange(ConditionType.ORCHESTRATOR_READY, False, waiting.reason, waiting.message)
         change = StatusChange((ended,), reason_fields(waiting))

@@ -174,7 +174,7 @@ def expired_startup_failure(
         if limit is not None and (now - record.obstacle_since).total_seconds() >= limit:
             field = FIELDS.get(problem.startup_failure)
             which = f" (`spec.failurePolicy.{field}`)" if field else ""
-            message = f"Not resolved within {limit} s{which}: {problem.problem.message}"
+            message = f"The problem was not resolved within {limit} s{which}: {problem.problem.message}"
             return Problem(reason=problem.problem.reason, message=message)
     return None
 

@@ -40,12 +40,12 @@ REJECTION_ADVICE = {
     "NodeAffinity": "The node's labels have changed: compare them with the pod's node selector.",
     "NodeShutdown": "The node is shutting down; the next pod runs on another node.",
     "Evicted": "The node lacks disk or memory: free it, or cordon it with `kubectl cordon`.",
-    "TopologyAffinityError": "The node cannot give the pod CPUs and GPUs of one NUMA node: change the kubelet's "
-    "topology manager policy, or the requests.",
+    "TopologyAffinityError": "The kubelet cannot allocate the pod's CPUs and GPUs from a single NUMA node: change the "
+    "kubelet's topology manager policy, or the pod's requests.",
     "VolumeAttachmentLimitExceeded": "The node has reached its limit of attached volumes.",
 }
 END_ADVICE = {
-    "Evicted": "The node ran out of memory or disk. If this repeats, set requests to what the pod uses.",
+    "Evicted": "The node ran out of memory or disk. If this repeats, raise the pod's requests to its actual usage.",
     "Preempting": "A critical pod on the node needed the resources.",
     "Terminated": "The node was shut down.",
     "NodeShutdown": "The node was shut down.",
@@ -137,8 +137,8 @@ def explain_injected(pod: Pod) -> Problem | None:
     return Problem(
         reason=Reason.INJECTED_CONTAINER_FAILED,
         message=(
-            f"{pod.component}: container {failing['name']} of pod {pod.name}, which a mesh, "
-            f"another program or `podTemplate` has added, keeps the pod unready: {_trouble(failing)}. Fix the "
+            f"{pod.component}: container {failing['name']} keeps pod {pod.name} from becoming ready: "
+            f"{_trouble(failing)}. A mesh, another program or `podTemplate` added this container. Fix the "
             f"container, or prevent its injection. To keep a mesh out of the pod, set "
             f"{shape_fields(pod.role, 'meshInjection')} to `Refused`."
         ),

@@ -167,7 +167,7 @@ def explain_event(pod: Pod, event: PodEvent | None) -> Problem | None:
     name, words = pod.name, IDENTIFIER.sub("…", event.message).rstrip(".") + "."
     start = f"{pod.component}: the containers of pod {name} on node {pod.node} cannot be created"
     if event.reason in VOLUME_EVENTS:
-        advice = "Create the Secret, ConfigMap or claim in the message, or repair the node's storage driver."
+        advice = "Create the Secret, ConfigMap or claim that the message names, or repair the node's storage driver."
         return Problem(
             reason=Reason.VOLUME_MOUNT_FAILED, message=(f"{start}, because a volume is missing: {words} {advice}")
         )
@@ -229,7 +229,7 @@ def _advice(role: str, words: str) -> list[str]:
     if CORDONED in taints or "were unschedulable" in words:
         found.append("Nodes are cordoned: allow new pods on them with `kubectl uncordon`.")
     if any(t.startswith(NODE_STATE) and t != CORDONED for t in taints):
-        found.append("Nodes have a taint because of a problem: repair them, or wait until they are ready.")
+        found.append("Some nodes have a taint because of a problem: repair these nodes, or wait until they are ready.")
     if own_taints or (taints == {""} and not any(found)):
         found.append(_toleration(role, own_taints))
     return [text for text in found if text]
@@ -238,7 +238,7 @@ def _advice(role: str, words: str) -> list[str]:
 def _capacity(role: str, words: str) -> str:
     short = sorted(set(re.findall(r"Insufficient ([^\s,]+?)[,.]?(?=\s|$)", words)))
     if short:
-        return f"Free {_join(short)}, add nodes that provide it, or lower {REQUESTS.get(role, 'the requests')}."
+        return f"Free {_join(short)}, add nodes, or lower {REQUESTS.get(role, 'the requests')}."
     if "Too many pods" in words:
         return "The nodes have reached their limit of pods: add nodes, or raise the kubelets' maxPods."
     if "no nodes available" in words:

@@ -330,8 +330,8 @@ def lost_at(pod: Pod, lost_nodes: Collection[str]) -> datetime | None:
 
 def _lost_message(pod: Pod) -> str:
     return (
-        f"Pod {pod.name} has not terminated {LOST_AFTER.total_seconds():.0f} s after its grace period, "
-        f"because its node {pod.node} does not report. The operator deleted the pod."
+        f"Pod {pod.name} had not terminated {LOST_AFTER.total_seconds():.0f} s after the end of its grace period, "
+        f"because node {pod.node} does not report to Kubernetes. The operator deleted the pod."
     )
 
 
@@ -380,7 +380,7 @@ def end_refused_attempt(
     if refused >= spec.start_deadline_seconds:
         problem = Problem(
             reason=found.problem.reason,
-            message=f"Pods were refused for {spec.start_deadline_seconds} s (`spec.startDeadlineSeconds`): "
+            message=f"The API server refused pods for {spec.start_deadline_seconds} s (`spec.startDeadlineSeconds`): "
             f"{found.problem.message}",
         )
         failed = mark_finished(observation, status, settings, now, Phase.failed, problem)

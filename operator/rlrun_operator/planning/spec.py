@@ -53,12 +53,10 @@ def check_arguments(spec: RLRunSpec) -> Problem | None:
         largest = max(sizes, key=lambda field: sizes[field])
         return Problem(
             reason=Reason.ENVIRONMENT_ARGS_TOO_LARGE,
-            message=f"`{item.path}.{largest}` has {sizes[largest]} bytes as JSON, and args, taskset and harness of "
-            f"this environment {sum(sizes.values())} bytes together. At most {MAX_ARGUMENT_BYTES} bytes are "
-            f"supported, because "
-            f"Linux limits an environment variable to 128 KiB. Put large data into the environment's package, and "
-            f"start "
-            "a new run.",
+            message=f"`{item.path}.{largest}` has {sizes[largest]} bytes as JSON. The environment's args, taskset and "
+            f"harness have {sum(sizes.values())} bytes together, but at most {MAX_ARGUMENT_BYTES} bytes are "
+            f"supported, because Linux limits an environment variable to 128 KiB. Put large data into the "
+            "environment's package, and start a new run.",
         )
     return None
 
@@ -241,8 +239,8 @@ def check_namespace(namespace: str) -> Problem | None:
     return Problem(
         reason=Reason.NAMESPACE_RESERVED,
         message=(
-            f"Files of runs in namespace {namespace} would be in the S3 folder of that name, which all tenants share. "
-            f"Start the run in a namespace with a different name."
+            f"Runs in namespace {namespace} would write to the S3 folder {namespace}, which is reserved for files that "
+            f"all tenants share. Start the run in a namespace with a different name."
         ),
     )
 
@@ -268,8 +266,8 @@ def check_sampling(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
             found = [f"`{paths[snake(name)]}.{name}` is {json.dumps(values[name])}" for name in sorted(rule.reads)]
             return Problem(
                 reason=Reason.INVALID_SPEC,
-                message=f"{' and '.join(found)}, which apply to the same rollouts: {rule.message}. Start a new run in "
-                "which one of these fields is changed or removed.",
+                message=f"{' and '.join(found)} for the same rollouts, but {rule.message}. Start a new run with one of "
+                "these fields changed or removed.",
             )
     return None
 
@@ -289,8 +287,8 @@ def check_lengths(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     if wanted is None and shortest > model.max_tokens_of_runs:
         return Problem(
             reason=Reason.INVALID_SPEC,
-            message=f"`spec.sampling.minTokens` is {shortest}, but runs of {model.id} without maxTokens get at most "
-            f"{model.max_tokens_of_runs} tokens per turn. Start a new run with `spec.sampling.maxTokens` of at least "
+            message=f"`spec.sampling.minTokens` is {shortest}, but maxTokens is not set and defaults to "
+            f"{model.max_tokens_of_runs} for {model.id}. Start a new run with `spec.sampling.maxTokens` of at least "
             f"{shortest}.",
         )
     limits = {"spec.sampling": wanted} | {
@@ -438,8 +436,8 @@ def check_wandb(spec: RLRunSpec, observation: RunObservation) -> Problem | None:
     return Problem(
         reason=Reason.WANDB_KEY_MISSING,
         message=f"`spec.wandb` needs an API key, but no Secret of `spec.envFrom` ({', '.join(names) or 'empty'}) has "
-        f"an entry {WANDB_KEY}. {remedy}. `rlrun run FILE -e {WANDB_KEY}` does both; a run with "
-        "`spec.wandb.offline` needs no key.",
+        f"an entry {WANDB_KEY}. {remedy}. Alternatively, `rlrun run FILE -e {WANDB_KEY}` starts a run with a Secret "
+        "for the key, and a run with `spec.wandb.offline` needs no key.",
     )
 
 

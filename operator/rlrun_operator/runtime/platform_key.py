@@ -65,9 +65,9 @@ def _key_in(secret: Obj, where: str) -> bytes:
         key = b""
     if len(key) < MIN_KEY_BYTES:
         raise KeyInvalid(
-            f"Secret {where} has no {KEY} of at least {MIN_KEY_BYTES} bytes. Restore it, or delete the Secret: the "
-            f"operator then creates a new one, but active runs lose connections between their pods, or their access "
-            f"to S3, until their next attempt."
+            f"Secret {where} has no {KEY} of at least {MIN_KEY_BYTES} bytes. Restore the key, or delete the Secret, so "
+            f"that the operator creates a new one. With a new key, active runs lose connections between their pods or "
+            f"their access to S3 until their next attempt."
         )
     return key
 

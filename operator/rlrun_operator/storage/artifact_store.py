@@ -105,8 +105,8 @@ class TooManyObjects(StoreError):
 
     def __init__(self, folder: object, limit: int) -> None:
         super().__init__(
-            f"{folder} contains more than {limit:,} objects, so the operator does not list it: delete objects that "
-            f"belong to no artifact with a client of the bucket, and stop the run if its trainer writes them"
+            f"{folder} contains more than {limit:,} objects, so the operator does not list it: use an S3 client to "
+            f"delete the objects that belong to no artifact, and stop the run if its trainer writes such objects"
         )
 
 

@@ -73,7 +73,7 @@ def test_readyz(server: str, answers: dict[str, tuple[int, Any]]) -> None:
     broken = check("readyz", *urls)
     assert broken.returncode == 1
     assert f"wrong  readyz: {urls[0]}: status 404" in broken.stderr
-    assert "do: read the log of the pod that responds, and check NetworkPolicies" in broken.stderr
+    assert "do: read the log of the pod behind this URL, and check NetworkPolicies" in broken.stderr
     answers["GET /readyz"] = (200, {"ready": True})
     answers["GET /storez"] = (503, "the S3 server does not implement If-None-Match")
     broken = check("readyz", *urls)
@@ -161,7 +161,7 @@ def test_a_refused_run_says_why(server: str, answers: dict[str, tuple[int, Any]]
     done = check("run", RUN=json.dumps(RUN), KUBECONFIG=kubeconfig(tmp_path, server))
     assert done.returncode == 1
     assert "spec.env: Required value" in done.stderr
-    assert "or `tests.run` in the chart's values" in done.stderr
+    assert "or correct `tests.run` in the chart's values" in done.stderr
 
 
 def kubeconfig(folder: Path, server: str) -> str:

@@ -81,7 +81,7 @@ def access_refusal(field: str, name: str) -> Iterator[str]:
     """Yield the reason to refuse a label or annotation that gives the pod access to something outside it."""
     if name.startswith(GRANTS):
         yield (
-            f"{field}[{name}]: it would give the pod a network, a cloud role, Secrets or a different isolation. "
+            f"{field}[{name}]: it could give the pod another network, a cloud role, Secrets or weaker isolation. "
             f"Platform teams can set it outside `podTemplate`"
         )
 
@@ -181,7 +181,7 @@ def _find_unkeyed(entries: Any, path: str, key: str) -> Iterator[str]:
     kind, name = (int, "a number") if key == "containerPort" else (str, "a string")
     for index, entry in enumerate(entries):
         if type(entry.get(key)) is not kind or not entry[key]:
-            yield f"{path}[{index}].{key}: each entry needs this key, with {name} as value"
+            yield f"{path}[{index}].{key}: must be set to {name}, because entries are merged by this key"
 
 
 def _object(value: Any) -> dict[str, Any]:

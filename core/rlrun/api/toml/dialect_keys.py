@@ -92,7 +92,9 @@ HOSTED = (
         "cluster_name", None, "has no equivalent: a run stays in its cluster, on the nodes that its RLModel selects"
     ),
     DialectKey("run_config", None, "has no equivalent: only the keys on this page can be set"),
-    DialectKey("tailscale", None, "has no equivalent: list in egress of [[env]] the hosts that it connects to"),
+    DialectKey(
+        "tailscale", None, "has no equivalent: use egress of [[env]] to list the hosts that the environment connects to"
+    ),
     *(
         DialectKey(f"sampling.extra_body.chat_template_kwargs.{key}", f"sampling.{key}")
         for key in ("enable_thinking", "reasoning_effort")

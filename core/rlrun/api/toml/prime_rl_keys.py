@@ -26,7 +26,7 @@ SAME_TOKENIZER = "has no equivalent: tokenizer and chat template come from the m
 OTHER_OPTIMIZER = "AdamW in rlrun uses betas of 0.9 and 0.95; prime-rl defaults to 0.9 and 0.999"
 """Note about settings of the optimizer that a run cannot change."""
 SAME_WEIGHTS = "has no equivalent: engines serve the trained model as described in its files"
-SAME_SAMPLING = "has no equivalent: the trainer computes the distribution of tokens only from the sampling section"
+SAME_SAMPLING = "has no equivalent: only the sampling section can change the distribution of tokens"
 OTHER_OBJECTIVE = "has no equivalent: set the policy gradient in rlrun's loss section"
 WHOLE_FILE = "belongs to a file for a single process: write one file for the whole run, with an orchestrator table"
 

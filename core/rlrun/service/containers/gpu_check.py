@@ -109,8 +109,8 @@ def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None
         return (
             f"{begin}the container has no driver library ({LIBRARY}); {where} has {driver}. Searched: the loader's "
             f"path, mounts of the container, and folders such as {PLACES[0]}. {install} NVIDIA's container toolkit or "
-            "the cloud's device plugin on the node, which puts the library into containers, and make its runtime the "
-            f"default or name its RuntimeClass. {without}"
+            "the cloud's device plugin on the node, so that the library is mounted into containers. Then make its "
+            f"runtime the default, or set {role}.runtimeClassName of the RLModel. {without}"
         )
     needed = int(facts.image_cuda.partition(".")[0]) if facts.image_cuda else 0
     if 0 < facts.driver_cuda // 1000 < needed and not facts.has_compatibility:

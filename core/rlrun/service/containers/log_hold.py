@@ -63,7 +63,10 @@ def main(arguments: Sequence[str]) -> int:
         # Clients that connect earlier wait in the backlog.
         server = socket.create_server(("", LOG_HOLD_PORT), backlog=CONNECTIONS, **_families())
     except OSError as error:
-        print(f"The logs of this pod are not held: port {LOG_HOLD_PORT} cannot be opened: {error}", file=sys.stderr)
+        print(
+            f"The pod cannot wait until its logs are copied, because port {LOG_HOLD_PORT} cannot be opened: {error}",
+            file=sys.stderr,
+        )
         signal.sigwait({signal.SIGTERM})
         return 0
     with server:

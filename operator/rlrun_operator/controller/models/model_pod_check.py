@@ -80,8 +80,9 @@ def _explain(model: RLModelSpec, pod: Obj, error: ApiError) -> ConditionChange:
     role = pod["metadata"]["name"].removesuffix("-check")
     if any(part in error.message for part in OF_NAMESPACE):
         message = (
-            f"The LimitRange or Pod Security of the operator's namespace refuses the pods of `spec.{role}`, so "
-            f"further checks were not made. Namespaces of runs may accept the pods: {error.message}"
+            f"The pods of `spec.{role}` could not be fully checked, because the operator's namespace refuses them: "
+            f"{error.message.rstrip('.')}. Namespaces of runs may have a different LimitRange or Pod Security "
+            "level and accept the pods."
         )
         return ConditionChange(kind, None, Reason.OBJECT_REFUSED, message)
     message = (

@@ -179,8 +179,8 @@ def _warnings(model: RLModelSpec, *, was_warned: bool) -> list[ConditionChange]:
         return [ConditionChange(ConditionType.WARNINGS, False, Reason.NO_WARNINGS)] if was_warned else []
     names = ", ".join(f"`spec.{name}`" for name in credentials)
     message = (
-        f"The values of {names}, which look like credentials, are in clear text in the RLModel and in the ConfigMap "
-        f"of each run. Put each value into a Secret of the namespaces that use the model, name it with "
-        "`valueFrom.secretKeyRef` instead of `value`, and replace the credential: users may have read it."
+        f"The values of {names} look like credentials. They are in clear text in the RLModel and in the ConfigMap of "
+        "each run, so users may have read them. Replace each credential, store the new one in a Secret in every "
+        "namespace that uses the model, and set `valueFrom.secretKeyRef` instead of `value`."
     )
     return [ConditionChange(ConditionType.WARNINGS, True, Reason.CREDENTIAL_IN_CLEAR_TEXT, message)]

@@ -176,7 +176,7 @@ def test_a_sweep_of_more_than_a_tenth_of_the_runs_needs_a_flag(world: World) -> 
     before = world.stored()
     answer = world.gc("--older-than", "0s", "--delete", "--yes")
     assert answer.code == 1
-    assert "of 9 runs would lose files, more than a tenth" in answer.err
+    assert "of 9 runs would lose files, which is more than a tenth" in answer.err
     assert (world.stored(), world.deleted) == (before, [])
     assert world.gc("--older-than", "0s", "--delete", "--yes", "--allow-mass-deletion").code == 0
     assert not any(name.startswith(f"team/{GONE}/") for name in world.stored())
@@ -258,7 +258,7 @@ def test_an_item_referenced_again_is_kept(world: World) -> None:
     world.cluster.answers["list rlruns"] = [{"items": before}, {"items": later}]
     answer = world.gc("--older-than", "0s", "--delete", "--yes")
     assert answer.code == 1
-    assert "the item has changed since" in answer.err
+    assert "the item has changed, so it is kept" in answer.err
     assert f"team/{GONE}/run.json" in world.stored()
     assert world.deleted == ["lost-10"]
 

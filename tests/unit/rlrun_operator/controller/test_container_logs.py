@@ -588,7 +588,7 @@ async def test_a_namespace_cannot_take_all_places(
     with caplog.at_level(logging.WARNING):
         leaving.notice(*(orchestrator(uid=f"p{number}") for number in range(4)))
     assert len(few._tasks) == 2
-    assert "copying the logs of team/reverse-orchestrator-p3 is retried" in caplog.text
+    assert "the logs of team/reverse-orchestrator-p3 are copied at" in caplog.text
     other = orchestrator(uid="other")
     other["metadata"]["namespace"] = "other"
     leaving.notice(other)

@@ -51,7 +51,9 @@ def test_the_placement_of_the_model_stays_beside_that_of_the_flavor() -> None:
 
 def test_a_model_that_asks_for_other_nodes_is_a_conflict() -> None:
     children, admission = made({"inference": {"nodeSelector": {"pool": "dedicated"}}})
-    with pytest.raises(PlacementConflict, match=r"pool for the pods of inference: 'dedicated' and 'spot'") as caught:
+    with pytest.raises(
+        PlacementConflict, match=r"pool of the inference pods would need two values: 'dedicated' and 'spot'"
+    ) as caught:
         place(children, placements(admission, {"spot": SPOT}))
     assert caught.value.problem.reason == "PlacementConflict"
 

@@ -59,7 +59,7 @@ def test_a_node_that_does_not_admit_the_pod(reason: str, words: str, advice: str
 
 
 ENDS = [
-    ("Evicted", "The node was low on resource: memory. ", "set requests to what"),
+    ("Evicted", "The node was low on resource: memory. ", "raise the pod's requests"),
     ("Preempting", "Preempted in order to admit critical pod", "critical pod"),
     ("Terminated", "Pod was terminated in response to imminent node shutdown.", "was shut down"),
 ]

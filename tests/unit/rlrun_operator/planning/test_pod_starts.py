@@ -264,7 +264,7 @@ CASES = [
         "0/3 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, "
         "2 Insufficient nvidia.com/gpu.",
         "trainer",
-        "add nodes that provide it",
+        "add nodes, or lower",
         "toleration",
     ),
     (

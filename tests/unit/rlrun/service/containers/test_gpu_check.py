@@ -66,7 +66,7 @@ def test_enough_gpus_are_no_problem() -> None:
     [
         (GpuFacts("", "580.65.06", True, 13000, visible=4), ["torch without CUDA", "make push", "trainer.gpus"]),
         (GpuFacts("13.0"), ["no driver library", "node gpu-7", "no NVIDIA driver", "container toolkit"]),
-        (GpuFacts("13.0", "580.65.06"), ["no driver library", "driver 580.65.06", "RuntimeClass", "trainer.gpus"]),
+        (GpuFacts("13.0", "580.65.06"), ["no driver library", "driver 580.65.06", "runtimeClassName", "trainer.gpus"]),
         (
             GpuFacts("13.0", "550.90.07", True, 12040, visible=4),
             ["too old for the image's CUDA 13.0", "driver 550.90.07", "CUDA 12.4", "Install driver 580 or newer"],
