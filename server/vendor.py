@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
             if package["package"] == name:
                 package["integrity"] = integrity
             elif package["integrity"] != integrity:
-                raise SystemExit(f"{package['package']} {package['version']} is not the package that was reviewed.")
+                raise SystemExit(f"{package['package']} {package['version']} differs from its `integrity` in {LIST}.")
             copy(archive, package["files"])
     LIST.write_text(json.dumps(packages, indent=2) + "\n", "utf-8")
 

@@ -77,7 +77,7 @@ async def serve(config: ServerConfig) -> int:
     try:
         configuration = await load_configuration(config.settings.kubeconfig)
     except ConfigException as error:
-        problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"no access to the API server: {error}")
+        problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"cannot access the API server: {error}")
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
     own_transport = AsyncApiTransport(configuration)
     cluster = AsyncKubeClient(own_transport)

@@ -87,7 +87,9 @@ def to_toml(loaded: RunFile) -> tuple[str, list[str]]:
     lost = []
     options = [f"--name {loaded.name}" if loaded.name else "", f"-n {loaded.namespace}" if loaded.namespace else ""]
     if any(options):
-        lost.append(f"The TOML has no name and namespace; give them when you start the run: {' '.join(options)}")
+        lost.append(
+            f"The TOML does not contain the name or namespace; give them when you start the run: {' '.join(options)}"
+        )
     if kept := [key for key in ("labels", "annotations") if loaded.metadata.get(key)]:
         lost.append(f"Not converted: metadata.{' and metadata.'.join(kept)}.")
     return text, lost

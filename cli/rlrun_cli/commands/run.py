@@ -164,7 +164,8 @@ def _settle_secret(api: RemoteCluster, name: str, *, is_refused: bool) -> None:
             return
     except (ApiError, CliError):
         output.notice(
-            f"Warning: Secret {variables.secret_name(name)} was kept. Delete it if run {name} does not exist."
+            f"Warning: Secret {variables.secret_name(name)} was kept, because it is unknown whether run {name} was "
+            f"created. Delete the Secret if the run does not exist."
         )
         return
     _own_secret(api, name, stored)

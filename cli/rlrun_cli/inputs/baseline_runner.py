@@ -50,8 +50,8 @@ def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, se
             last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-OUTPUT_LINES:]
             raise CliError(
                 f"the environment cannot be run: {problem or 'it has no examples'}",
-                "fix the environment; verifiers and the packages it imports must be installed in this Python: "
-                f"{sys.executable}",
+                "fix the environment; verifiers and the packages that the environment imports must be installed in "
+                f"this Python: {sys.executable}",
                 details=last,
             )
     return rollouts

@@ -69,8 +69,8 @@ def check_source(source: bytes, path: str, python: ImagePython = PYTHONS[0]) -> 
         line = getattr(problem, "lineno", None) or "?"
         this = ".".join(map(str, sys.version_info[:2]))
         if Version(this) < Version(python.version):
-            return [Remark(f"{path}:{line}: is not valid in Python {this}; not checked for Python {python}")]
-        return [Remark(f"{path}:{line}: is not valid Python: {problem}", "fix the syntax error")]
+            return [Remark(f"{path}:{line}: not valid in Python {this}; not checked for Python {python}")]
+        return [Remark(f"{path}:{line}: not valid Python: {problem}", "fix the syntax error")]
     function = next(
         (n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == FUNCTION), None
     )
@@ -86,7 +86,7 @@ def check_source(source: bytes, path: str, python: ImagePython = PYTHONS[0]) -> 
     if function.args.posonlyargs:
         names = ", ".join(a.arg for a in function.args.posonlyargs)
         return [
-            Remark(f"{path}:{function.lineno}: {names} cannot be passed by name", "remove the / from its parameters")
+            Remark(f"{path}:{function.lineno}: {names} cannot be passed by name", "remove the / from the parameters")
         ]
     needed = f", which requires args = {{ {', '.join(f'{name} = ...' for name in required)} }}" if required else ""
     return [Remark(f"{path} defines {FUNCTION}(){needed}")]

@@ -175,10 +175,13 @@ def find_run_uid(api: RemoteCluster, name: str) -> str:
 def _only_uid(name: str, artifacts: list[Obj]) -> str:
     uids = sorted({str(a["spec"]["runUid"]) for a in artifacts})
     if not uids:
-        raise NotFoundError(f"no run, checkpoint or adapter of {name} exists", "list existing runs: rlrun list -A")
+        raise NotFoundError(
+            f"run {name} does not exist, and no checkpoint or adapter of it remains",
+            "list existing runs: rlrun list -A",
+        )
     if len(uids) > 1:
         raise CliError(
-            f"{name} is ambiguous: {len(uids)} deleted runs of that name have artifacts",
+            f"{name} is ambiguous: {len(uids)} deleted runs with that name have artifacts",
             f"download an artifact by its URI instead, as listed by: rlrun checkpoints {name}",
         )
     return uids[0]

@@ -90,6 +90,6 @@ class UserToken:
         return kind(
             "your kubeconfig has a client certificate and no token, and no token could be created for ServiceAccount "
             f"{ACCOUNT} in namespace {namespace}: {error.message}",
-            "select a namespace with this account using -n, or ask an administrator to run these commands",
+            "use -n to select a namespace that has this account, or ask an administrator to run these commands",
             details=steps,
         )

@@ -125,8 +125,8 @@ class ApiKeyManagement:
             raise
         if user.name == account_name(namespace):
             message = (
-                f"A token of {ACCOUNT} can manage API keys only if it has the audience {KEYS_AUDIENCE}: create it as "
-                f"`rlrun key` does."
+                f"A token of ServiceAccount {ACCOUNT} can manage API keys only if it has the audience {KEYS_AUDIENCE}. "
+                f"Use `rlrun key`, which creates such a token."
             )
             raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
         await self._check(user, namespace)
@@ -166,9 +166,9 @@ def _problems() -> Iterator[None]:
 
 def _account_missing(namespace: str) -> ProblemError:
     message = (
-        f"Namespace {namespace} has no ServiceAccount {ACCOUNT}, whose permissions API keys have, or rlrun-server has "
-        f"no permissions in the namespace (see `rlrun doctor`). Ask an administrator to "
-        f"run: kubectl create serviceaccount {ACCOUNT} -n {namespace}, and kubectl create rolebinding {ACCOUNT} "
+        f"ServiceAccount {ACCOUNT} does not exist in namespace {namespace}, or rlrun-server has no permissions there "
+        f"(see `rlrun doctor`). API keys have the permissions of this ServiceAccount. Ask an administrator to create "
+        f"it: kubectl create serviceaccount {ACCOUNT} -n {namespace}, and kubectl create rolebinding {ACCOUNT} "
         f"--clusterrole=edit --serviceaccount={namespace}:{ACCOUNT} -n {namespace}"
     )
     return ProblemError.of(409, Reason.API_KEY_ACCOUNT_MISSING, message)

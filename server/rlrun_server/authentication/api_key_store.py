@@ -83,7 +83,7 @@ class ApiKeyStore:
         obj = await self._cluster.get(SECRET, self._namespace, self._name)
         if obj is None:
             raise StoreMissing(
-                f"Secret {self._namespace}/{self._name} for API keys does not exist: restart the operator, which "
-                f"creates the Secret when it starts, and check its log"
+                f"Secret {self._namespace}/{self._name} for API keys does not exist. The operator creates it at "
+                f"startup: restart the operator and check the operator's log"
             )
         return obj

@@ -40,7 +40,10 @@ def verify(token: str, key: jwt.PyJWK, settings: OidcSettings, nonce: str) -> di
             options={"require": ["exp", "iat", "iss", "aud", "sub"]},
         )
     except jwt.PyJWTError as error:
-        message = f"The issuer's ID token is not valid: {error}. Compare server.oidc with the client at the issuer."
+        message = (
+            f"The issuer's ID token is not valid: {error}. Compare server.oidc with the client's settings at the "
+            f"issuer."
+        )
         raise TokenRefused(message) from error
     if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
         raise TokenRefused("The issuer's ID token belongs to a different login. Log in again.")
@@ -54,13 +57,18 @@ def user_of(claims: dict[str, Any], settings: OidcSettings) -> tuple[str, tuple[
     """Return the names of the user and of the user's groups, with the prefixes from `settings`. Raises TokenRefused."""
     claim = settings.username_claim
     if claim == "email" and claims.get("email_verified", True) is not True:
-        raise TokenRefused("The issuer has not verified the e-mail address. Verify it there, then log in again.")
+        raise TokenRefused(
+            "The issuer has not verified the e-mail address. Verify it at the issuer, then log in again."
+        )
     name = _name(claims.get(claim), "usernameClaim", claim, settings.username_prefix)
     groups = claims.get(settings.groups_claim) or []
     if isinstance(groups, str):
         groups = [groups]
     if not isinstance(groups, list):
-        raise TokenRefused(f"Claim {settings.groups_claim} is not a list of names. Change server.oidc.groupsClaim.")
+        raise TokenRefused(
+            f"Claim {settings.groups_claim} of the ID token is not a list of names. Set server.oidc.groupsClaim to a "
+            f"claim that lists the user's groups."
+        )
     return name, tuple(_name(group, "groupsClaim", settings.groups_claim, settings.groups_prefix) for group in groups)
 
 
@@ -79,8 +87,8 @@ def _name(value: object, field: str, claim: str, prefix: str) -> str:
         or len(name) > MAX_NAME
     ):
         message = (
-            f"Claim {claim} of the ID token is not a plain name of at most {MAX_NAME} characters. Change it at the "
-            f"issuer, or set server.oidc.{field}."
+            f"Claim {claim} of the ID token is not a name of 1 to {MAX_NAME} printable characters. Change it at the "
+            f"issuer, or set server.oidc.{field} to another claim."
         )
         raise TokenRefused(message)
     if name.startswith(RESERVED):

@@ -88,15 +88,15 @@ def too_many(who: str) -> ProblemError:
 
 def busy() -> ProblemError:
     """Return the error for a new credential when all addresses together exceed the rate limit."""
-    message = "rlrun-server receives too many unknown credentials. Retry the request later."
+    message = "rlrun-server is receiving too many unknown credentials. Retry the request later."
     return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 
 def not_reviewed(error: Exception) -> ProblemError:
     """Log a TokenReview or access review that the API server did not complete, and return the error for it."""
     USER_REVIEWS.labels("error").inc()
-    log.warning("a user could not be reviewed: %s", error)
-    message = "The API server did not review the token or the permission. Retry the request."
+    log.warning("a token or permission could not be checked with the API server: %s", error)
+    message = "The API server could not check the token or the permission. Retry the request."
     return ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 

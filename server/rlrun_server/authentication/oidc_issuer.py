@@ -116,8 +116,7 @@ class OidcIssuer:
             message = (
                 f"The issuer returned no ID token for the login: {error.problem.message}. Log in again. If this "
                 f"persists, compare server.oidc (clientId, Secret, scopes) and the address of the page with the "
-                f"client at "
-                "the issuer."
+                f"client's settings at the issuer."
             )
             raise TokenRefused(message) from error
         except RequestError as error:
@@ -145,7 +144,7 @@ class OidcIssuer:
         try:
             keys = jwt.PyJWKSet.from_json(data.decode())
         except (jwt.PyJWTError, ValueError, AttributeError) as error:
-            message = f"{url} has no keys: {error}"
+            message = f"{url} did not return valid keys: {error}"
             raise RequestRejected(Problem(reason=Reason.ANSWER_INVALID, message=message)) from error
         return {key.key_id or "": key for key in keys if key.public_key_use in (None, "sig")}
 

@@ -205,7 +205,7 @@ def refuse_other_sites(request: Request) -> None:
     reason = cross_site_reason(request)
     if reason is not None:
         message = (
-            f"The request was refused, because {reason}. Cookies are only accepted from the page of this server; "
+            f"The request was refused, because {reason}. Cookies are accepted only from this server's web page; "
             f"programs must send Authorization: Bearer."
         )
         raise ProblemError.of(403, Reason.CROSS_SITE_REQUEST, message)

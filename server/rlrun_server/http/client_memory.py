@@ -143,7 +143,7 @@ class CountedAnswer:
             return
         if message["type"] == "http.response.start" and not self._has_room(message):
             self._is_over = True
-            log.warning("a response to %s was not sent, because earlier responses have not been read", self.owner)
+            log.warning("a response to %s was not sent, because the client has not read earlier responses", self.owner)
             await self._refuse(self._request)(self._request.scope, self._request.receive, self._send)
             return
         await self._send(message)

@@ -39,7 +39,7 @@ class Endpoint:
             response = json_response(Problem(reason=Reason.INVALID_REQUEST, message=str(error)), 422)
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
-            message = "This is an error of the server: see its log"
+            message = "Internal server error: see the server's log"
             response = json_response(Problem(reason=Reason.INTERNAL_ERROR, message=message), 500)
         answer = CountedAnswer(request, send, _no_memory)
         try:

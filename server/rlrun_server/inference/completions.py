@@ -81,7 +81,7 @@ class Completions:
                 if answer.status != 200:
                     raise await until_left(request.receive, self._refusal(model, answer, record), deadline)
                 if answer.media_type != (EVENTS if asked.stream else JSON):
-                    raise engine_failed(model, f"responds with type {answer.media_type[:80]!r}")
+                    raise engine_failed(model, f"responded with Content-Type {answer.media_type[:80]!r}")
                 if asked.stream:
                     events = EventSplitter(wants_usage=asked.wants_usage)
                     return RelayedStream(answer, events, record, deadline, stack.pop_all())
@@ -110,7 +110,7 @@ class Completions:
 
     def _require_ready(self, model: DeployedModel) -> None:
         if not model.is_ready:
-            cause = self.models.message(model) or "The operator has not deployed the adapter yet. No action needed."
+            cause = self.models.message(model) or "The operator has not deployed the adapter yet."
             message = (
                 f"{model.own_name} is not ready: {cause} Retry the request later, or check the adapter's state: rlrun "
                 f"adapters list -n {model.namespace}"
@@ -135,7 +135,7 @@ class Completions:
             )
             return InferenceError(503, "model_not_ready", message, "model")
         if answer.status not in PASSED_STATUSES:
-            return engine_failed(model, f"responds with status {answer.status}")
+            return engine_failed(model, f"responded with status {answer.status}")
         record.outcome = "refused"
         document = _parse(await _read(model, answer, MAX_REFUSAL))
         error = document.get("error") if isinstance(document, dict) else None
@@ -149,7 +149,7 @@ class Completions:
 
 def engine_failed(model: DeployedModel, what: str) -> InferenceError:
     """Return the error for an engine that fails. `what` describes the failure."""
-    message = f"The engine of {model.own_name} {what}. Retry the request; the pod's log has the cause."
+    message = f"The engine of {model.own_name} {what}. Retry the request; the engine pod's log shows the cause."
     return InferenceError(502, "engine_failed", message)
 
 

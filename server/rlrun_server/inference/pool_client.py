@@ -77,16 +77,16 @@ class PoolClient:
             response = await self._open_session().post(url, data=body, headers=headers, allow_redirects=False)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             message = (
-                f"The serving pool {pool} of namespace {model.namespace} does not respond. Retry the request in a few "
-                f"seconds; check its state: {_advice(model)}"
+                f"Serving pool {pool} in namespace {model.namespace} does not respond. Retry the request in a few "
+                f"seconds. If this persists, check its state: {_advice(model)}"
             )
             raise InferenceError(503, "pool_not_ready", message) from error
         if not is_proven(key, nonce, response.headers.get(PROOF_HEADER, "")):
             response.close()
             message = (
-                f"The engines of the serving pool {pool} of namespace {model.namespace} do not have the key of "
-                f"rlrun-server. After an upgrade, the operator replaces them: retry the request in a few minutes. If "
-                f"this persists: kubectl rollout restart deployment/{pool} -n {model.namespace}"
+                f"The engines of serving pool {pool} in namespace {model.namespace} do not have rlrun-server's key. "
+                f"After an upgrade, the operator replaces these engines: retry the request in a few minutes. If this "
+                f"persists, run: kubectl rollout restart deployment/{pool} -n {model.namespace}"
             )
             raise InferenceError(503, "pool_not_ready", message)
         return EngineAnswer(response)

@@ -67,5 +67,8 @@ class RelayedStream(StreamingResponse):
             what = "sent an event that is too large"
         except (aiohttp.ClientError, OSError):
             what = "closed the connection"
-        message = f"The engine of {self._record.model.own_name} {what}. Retry the request; the pod's log has the cause."
+        message = (
+            f"The engine of {self._record.model.own_name} {what}. Retry the request; the engine pod's log shows the "
+            f"cause."
+        )
         return InferenceError(502, "engine_failed", message)

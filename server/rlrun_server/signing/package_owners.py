@@ -67,7 +67,7 @@ class PackageOwners:
         uid = await self._uids.get(owner.encode(), lambda: self._uid(owner))
         if uid != await self._records.get(owner.encode(), lambda: self._record(owner, uid)):
             raise RequestNotAllowed(
-                f"the packages of {owner} belong to a deleted namespace of this name; the platform team can transfer "
+                f"the packages of {owner} belong to a deleted namespace with this name; the platform team can transfer "
                 f"them to this namespace by deleting {package_owner_record(self._root, owner)}"
             )
 
@@ -78,7 +78,7 @@ class PackageOwners:
             if error.status != 403:
                 raise
             raise RequestNotAllowed(
-                f"rlrun-server may not read namespace {owner}, which owns the packages of this name, because the "
+                f"namespace {owner} owns these packages, but rlrun-server may not read the namespace, because the "
                 "chart's `operator.watchNamespaces` does not list it"
             ) from error
         return "" if namespace is None else str(namespace["metadata"]["uid"])

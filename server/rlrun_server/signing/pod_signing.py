@@ -104,9 +104,9 @@ class Signing:
             return
         times = f"{grant.ends.isoformat()}; rlrun-server's time is {now.isoformat(timespec='seconds')}"
         message = (
-            f"The grant ended at {times}. Retry with the current grant, which the operator renews every 30 minutes."
+            f"The grant expired at {times}. Retry with the current grant, which the operator renews every 30 minutes."
             if grant.ends <= now
-            else f"The grant ends more than 2 hours from now, at {times}. Check the clocks of the cluster's nodes."
+            else f"The grant expires more than 2 hours from now, at {times}. Check the clocks of the cluster's nodes."
         )
         raise ProblemError.of(401, Reason.TOKEN_INVALID, message)
 
@@ -139,8 +139,8 @@ class Signing:
             review = await self._reviews.review(token, grant.audience)
         except ApiError as error:
             REVIEWS.labels("error").inc()
-            log.warning("a token could not be reviewed: %s", error)
-            message = "The API server did not review the token. Retry the request."
+            log.warning("a token could not be checked with the API server: %s", error)
+            message = "The API server could not check the token. Retry the request."
             raise ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message) from error
         REVIEWS.labels("accepted" if review.is_accepted else "refused").inc()
         if review.namespace != grant.namespace:

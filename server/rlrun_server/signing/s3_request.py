@@ -137,7 +137,7 @@ def _listed_prefix(method: str, parameters: Mapping[str, str]) -> str:
         )
     prefix = parameters.get("prefix", "")
     if not prefix.endswith("/"):
-        raise RequestNotAllowed("a list needs a prefix that ends with a slash")
+        raise RequestNotAllowed("a list request needs a prefix that ends with a slash")
     _check_segments(prefix[:-1])
     return prefix
 

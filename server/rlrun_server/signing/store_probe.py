@@ -117,7 +117,7 @@ class StoreProbe:
             work = asyncio.get_running_loop().run_in_executor(self._threads, self._run)
             return await asyncio.wait_for(work, TEST_SECONDS)
         except TimeoutError as error:
-            raise Inconclusive(f"the test has not ended after {TEST_SECONDS:.0f} s") from error
+            raise Inconclusive(f"the test did not end within {TEST_SECONDS:.0f} s") from error
         except (CredentialsMissing, Unreachable) as error:
             raise Inconclusive(str(error)) from error
         except StoreError as error:
@@ -218,7 +218,7 @@ async def follow(
                 log.error("requests of runs and users are %s: %s", now, verdict.problem)
             else:
                 now = "not signed until further tests" if safety.problem else f"signed in {verdict.method}"
-                log.info("the S3 server is safe, requests of runs and users are %s", now)
+                log.info("the S3 server is safe: requests of runs and users are %s", now)
                 if verdict.lack:
                     log.error("%s", verdict.lack)
         await sleep(safety.pause)

@@ -79,7 +79,7 @@ def _package_check(
                 f"the {field} {part!r} of an environment package must begin with a letter or digit: choose another one"
             )
     if len(rest) <= OWNER_AND_NAME:
-        raise RequestNotAllowed("specify owner and name of an environment package")
+        raise RequestNotAllowed("specify the owner and name of an environment package")
     owner = rest[0]
     if operation in READ and owner not in owners:
         return None

@@ -120,7 +120,7 @@ def whoami(
 ) -> None:
     """Show the identity that rlrun-server sees."""
     api = cluster(ctx, kubeconfig, context, namespace)
-    with s3_operation("ask who you are"):
+    with s3_operation("read your identity"):
         identity = find_server(api, server)("GET", WHOAMI_PATH, None)
     if fmt is output.Format.name:
         typer.echo(identity["name"])

@@ -104,7 +104,7 @@ def set_secret(
         api.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data})
         done = "created"
     typer.echo(f"secrets/{secret} {done}: {', '.join(data)}")
-    output.notice("Only runs that start from now on get these values. Restart other runs: rlrun restart RUN")
+    output.notice("New runs get these values. Runs that have already started need a restart: rlrun restart RUN")
 
 
 @with_cluster
@@ -161,7 +161,7 @@ def _check_names(names: list[str]) -> None:
                 code=INVALID,
             )
         if not NAME.fullmatch(name):
-            raise CliError(f"{name!r} is not a name of a variable", "use letters, digits and _", code=INVALID)
+            raise CliError(f"{name!r} is not a valid variable name", "use letters, digits and _", code=INVALID)
 
 
 def _content(option: str) -> tuple[str, str]:
@@ -183,7 +183,7 @@ def _ask_for_values(names: list[str]) -> dict[str, str]:
         return {name: typer.prompt(f"Value of {name}", hide_input=True, err=True) for name in names}
     if len(names) > 1:
         raise CliError(
-            "standard input can hold the value of one variable only",
+            "standard input can provide the value of only one variable",
             "run the command once per variable, or use --env-file",
             code=INVALID,
         )

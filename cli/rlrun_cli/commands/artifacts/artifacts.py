@@ -156,7 +156,7 @@ def _delete(api: RemoteCluster, kind: ResourceKind, name: str, *, yes: bool) -> 
     if run is not None and run["metadata"]["uid"] == spec.get("runUid"):
         keep = "checkpoints.keepCloud" if kind is RLCHECKPOINT else "adapters.keepLast"
         raise CliError(
-            f"{name} belongs to run {spec['runName']}, which still exists, so the operator would recreate it",
+            f"{name} was not deleted: its run {spec['runName']} still exists, so the operator would recreate it",
             f"let retention delete it (the run's {keep}), or delete the run first: rlrun delete {spec['runName']}",
         )
     confirm(f"Delete {api.namespace}/{name}?", f"{name} was not deleted", yes=yes)

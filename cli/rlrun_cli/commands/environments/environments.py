@@ -205,9 +205,13 @@ def _check_visibility(is_public: bool | None, owner: str, is_private: bool) -> N
     be public.
     """
     if is_private and is_public is not False:
-        fact = "are public" if is_public else "may be public: this version of rlrun-server does not report it"
+        fact = (
+            "are public"
+            if is_public
+            else "may be public: this version of rlrun-server does not report their visibility"
+        )
         raise CliError(
-            f"packages of {owner} {fact}; nothing is pushed",
+            f"packages of {owner} {fact}; nothing was pushed",
             "ask the platform team to list the owner in runs.environmentOwners of the chart, which hides all its "
             "packages from other namespaces, or push without --private",
         )

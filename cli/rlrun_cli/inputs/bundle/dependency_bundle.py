@@ -194,8 +194,8 @@ class _Search:
             return [f"The newest versions could not be compared: {problem.message}"]
         newest = {_name(line): Version(line.split()[0].partition("==")[2]) for line in locked}
         return [
-            f"Warning: {wheel.name} {wheel.version} is older than {newest[wheel.name]}, which the requirements allow, "
-            "because that version conflicts with the environment image or the other wheels. Require "
+            f"Warning: {wheel.name} {wheel.version} is older than {newest[wheel.name]}. The requirements allow "
+            f"{newest[wheel.name]}, but it conflicts with the environment image or the other wheels. Require "
             f"{wheel.name}>={newest[wheel.name]} to see the conflict"
             for wheel in found
             if wheel.name in newest and newest[wheel.name] > Version(wheel.version)
@@ -231,7 +231,7 @@ class _Search:
             output.notice(f"Built {wheel.name} from {source.name} (sha256:{digest})")
             return wheel
         raise CliError(
-            f"{source.name} is available only as a source distribution, and its wheel is for one platform, "
+            f"{source.name} is available only as a source distribution, and its wheel is for one platform only: "
             f"{wheel.name}",
             f"build it on {self._target} or in the environment image, `pip wheel --no-deps {name}=={version}`, and "
             f"give it with --include; {SKIP}",

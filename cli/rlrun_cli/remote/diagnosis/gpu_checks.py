@@ -140,7 +140,7 @@ def check_runtime_classes(api: RemoteCluster) -> str:
             "create the RuntimeClass, or correct its name",
         )
     hint = "; pods need NVIDIA's RuntimeClass unless its runtime is the nodes' default" if not named and there else ""
-    return f"{', '.join(sorted(there)) or 'none'}; {len(named)} named{hint}"
+    return f"existing: {', '.join(sorted(there)) or 'none'}; {len(named)} used by RLModels or environments{hint}"
 
 
 def check_pull_secrets(api: RemoteCluster) -> str:

@@ -164,12 +164,12 @@ class NetworkProbe:
         }
         self._create(policy)
         if self._wait_for(POLICY_SECONDS, lambda: self._last_line("connector") == "closed"):
-            return [*found, Finding("network policies", "enforced: a policy stopped a pod's connections")]
+            return [*found, Finding("network policies", "enforced: a policy blocked a pod's connections")]
         return [
             *found,
             Finding(
                 "network policies",
-                f"not enforced: {POLICY_SECONDS:g} s after a policy forbade it, a pod can still connect",
+                f"not enforced: a pod can still connect {POLICY_SECONDS:g} s after a policy forbade its connections",
                 "install a network plugin that enforces NetworkPolicies: otherwise nothing isolates user code from "
                 "the network (docs/security.md)",
             ),
@@ -287,16 +287,16 @@ def _hub_finding(hub: str, answer: str, has_authorities: bool) -> Finding:
         return Finding("hub", f"pods can reach {hub}")
     if any(words in answer for words in UNKNOWN_AUTHORITY):
         if has_authorities:
-            what = "not checked, because its authority is private and only pods of runs have the chart's caBundle"
+            what = "not checked, because it has a private authority and only pods of runs have the chart's caBundle"
             return Finding("hub", f"pods can reach {hub}; its certificate was {what}")
         return Finding(
             "hub",
             f"pods do not trust the certificate of {hub}: {answer}",
-            "set caBundle of the chart to the certificate of its authority, which may be a company proxy",
+            "set caBundle of the chart to the authority's certificate; the authority may be a company proxy",
         )
     return Finding(
         "hub",
         f"pods cannot reach {hub}: {answer}",
-        "allow access from the nodes' network, set proxy of the chart, set HF_ENDPOINT in the RLModels to a mirror, "
-        "or use s3:// sources",
+        "allow access from the nodes' network or set proxy of the chart; or set HF_ENDPOINT in the RLModels to a "
+        "mirror, or use s3:// sources",
     )

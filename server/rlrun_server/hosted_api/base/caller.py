@@ -45,7 +45,7 @@ class KeyIdentified:
         caller = await access_of(request).identify(request)
         if not caller.user.namespace:
             detail = (
-                "These paths require an API key (rlrun key create). Kubernetes tokens are accepted below /rlrun/v1."
+                "This path requires an API key (rlrun key create). Kubernetes tokens are accepted only under /rlrun/v1."
             )
             raise RestError(401, Reason.TOKEN_INVALID, detail)
         hosted = HostedCaller(caller, caller.user.namespace)

@@ -22,7 +22,7 @@ from rlrun_server.rest.base.problems import (
     respond_to_errors,
 )
 
-NOT_HERE = "This platform has no equivalent: "
+NOT_HERE = "Not supported by this platform: "
 
 
 class FieldProblems(Exception):

@@ -31,7 +31,7 @@ async def environment_problems(request: Request, caller: HostedCaller, spec: RLR
         async with asyncio.timeout(CHECK_SECONDS):
             await _check(request, caller, spec, problems)
     except TimeoutError:
-        log.info("some environments of a new run were not checked: S3 takes more than %.0f s", CHECK_SECONDS)
+        log.info("some environments of a new run were not checked: S3 did not respond within %.0f s", CHECK_SECONDS)
     return problems
 
 
@@ -73,4 +73,4 @@ async def _similar(request: Request, caller: HostedCaller, owner: str, name: str
 
 
 def _missing(environment: str) -> str:
-    return f"{environment} does not exist, or you may not read it; the `env push` command pushes it"
+    return f"{environment} does not exist, or you may not read it; push it with the `env push` command"

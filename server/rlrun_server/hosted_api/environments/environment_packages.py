@@ -118,7 +118,7 @@ class EnvironmentPackages:
         except RequestNotAllowed as error:
             raise RestError(403, Reason.ACCESS_FORBIDDEN, f"{str(error)[0].upper()}{str(error)[1:]}.") from error
         except (StoreError, CredentialsMissing) as error:
-            log.warning("the owner of packages cannot be read: %s", error)
+            log.warning("the owner of environment packages cannot be determined: %s", error)
             raise store_failure(error) from error
         except ApiError as error:
             raise from_api_error(error) from error
@@ -204,7 +204,7 @@ class EnvironmentPackages:
     def _file(self, owner: str, name: str, version: str, file: str) -> S3Uri:
         _require_names(owner, name)
         if not VERSION.fullmatch(version) or not FILE.fullmatch(file):
-            raise invalid("A package needs a version that follows PEP 440 and a wheel (.whl).", status=422)
+            raise invalid("A package needs a wheel (.whl), and a version that follows PEP 440.", status=422)
         return self._folder(owner, name) / version / file
 
 

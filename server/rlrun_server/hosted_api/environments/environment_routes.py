@@ -165,7 +165,7 @@ async def delete_version(
     owner: Owner, name: Name, version: Annotated[str, Path(max_length=64)], caller: HostedCaller = KEY_IDENTIFIED
 ) -> Response:
     """Respond that versions cannot be deleted."""
-    raise no_counterpart("clients cannot delete versions, because runs may use them.")
+    raise no_counterpart("deleting versions, because runs may use them.")
 
 
 async def _versions(request: Request, caller: HostedCaller, owner: str, name: str) -> list[StoredVersion]:

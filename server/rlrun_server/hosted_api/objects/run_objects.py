@@ -126,7 +126,7 @@ def inflight(spec: Mapping[str, Any]) -> int | None:
 def waiting_reason(phase: Phase, status: Mapping[str, Any]) -> str | None:
     """Return why a run is not training, or None if it has started or the reason is unknown."""
     if phase is Phase.suspended:
-        return "Suspended. Continue it with: rlrun resume"
+        return "The run is suspended. Continue it with: rlrun resume"
     if phase not in NOT_RUNNING:
         return None
     if status.get("message"):

@@ -34,10 +34,10 @@ async def list_teams(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
 @router.get("/billing/wallet")
 async def get_wallet(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """Respond that there is no wallet."""
-    raise no_counterpart("runs are not billed. The `usage` command shows the trained tokens of a run.")
+    raise no_counterpart("billing. The `usage` command shows the trained tokens of a run.")
 
 
 @router.post("/feedback")
 async def send_feedback(caller: HostedCaller = KEY_IDENTIFIED) -> Response:
     """Respond that feedback is not supported."""
-    raise no_counterpart("feedback is not collected. Contact the platform team.")
+    raise no_counterpart("feedback. Contact the platform team.")

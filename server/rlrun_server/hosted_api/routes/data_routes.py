@@ -94,7 +94,7 @@ def rows_of(columns: Columns, min_step: int, max_step: int, limit: int | None) -
     fitting = min(MAX_VALUES // max(1, len(columns.values)), MAX_BYTES // row_bytes)
     if last - first > fitting:
         raise TooManyRows(
-            f"{last - first} steps of {len(columns.values)} metrics are too many: ask for {fitting} steps"
+            f"{last - first} steps of {len(columns.values)} metrics are too many: request at most {fitting} steps"
         )
     return [row_of(columns, at) for at in range(first, last)]
 

@@ -111,7 +111,8 @@ async def answer_about_others(path: str, caller: HostedCaller = KEY_IDENTIFIED) 
     run without these features.
     """
     raise no_counterpart(
-        "volumes, local validation and the like. Files of a run are in S3, and a run is checked when it is created.",
+        "volumes, local validation and related features. A run's files are in S3, and a run is validated when it is "
+        "created.",
         status=404,
     )
 

@@ -103,7 +103,9 @@ def continue_from(
     done = own + (earlier if counts_earlier else 0)
     left = run.spec.max_steps - done
     if left < 1:
-        message = f"must be greater than {done}, the number of steps before the checkpoint from which the run starts"
+        message = (
+            f"must be greater than {done}, the number of steps completed at the checkpoint that the run continues from"
+        )
         raise FieldProblems([(("config", "max_steps"), message)])
     spec = run.spec.model_copy(update={"max_steps": left, "checkpoint_id": source})
     return replace(run, spec=spec, earlier_steps=earlier + own)

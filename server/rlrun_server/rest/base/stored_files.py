@@ -20,7 +20,7 @@ FAILED_DEPENDENCY = 424
 CAUSES: dict[str, str] = {
     Reason.S3_ACCESS_DENIED: "the credentials of rlrun-server are wrong or lack a permission",
     Reason.S3_BUCKET_MISSING: "the bucket of the platform does not exist",
-    Reason.S3_NOT_FOUND: "a file is gone",
+    Reason.S3_NOT_FOUND: "a file no longer exists",
     Reason.S3_ARTIFACT_CORRUPT: "a file is damaged or too large",
     Reason.S3_NOT_IMPLEMENTED: "the S3 server lacks an operation that the platform needs",
     Reason.S3_CREDENTIALS_MISSING: "rlrun-server has no credentials for S3",
@@ -34,7 +34,7 @@ _LOG = "the platform team: S3's response is in the log of rlrun-server."
 ADVICE = {
     Repeat.later: "Retry the request later.",
     Repeat.grace: f"Retry the request later. If this persists, ask {_LOG}",
-    Repeat.never: f"A retry does not help. Ask {_LOG}",
+    Repeat.never: f"Retrying does not help. Ask {_LOG}",
 }
 
 
@@ -96,7 +96,11 @@ class StoredFiles:
     def layout(self, namespace: str, uid: str) -> RunLayout:
         """Return the layout of a run's files. Raises RestError for a namespace whose folder belongs to the platform."""
         if namespace in SHARED_FOLDERS:
-            raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Namespace {namespace} cannot have runs.")
+            raise RestError(
+                404,
+                Reason.OBJECT_NOT_FOUND,
+                f"Namespace {namespace} cannot have runs, because its name is reserved for the platform.",
+            )
         return RunLayout.of(self.root.bucket, self.root.key, namespace, uid)
 
     async def run(self, tenant: str, what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

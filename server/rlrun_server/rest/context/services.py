@@ -68,8 +68,8 @@ class KnownObjects:
         """Check that the objects of the kind have been listed. Raises RestError."""
         if not kind.is_synced:
             detail = (
-                f"rlrun-server has not read the {kind.kind.plural} of the cluster yet. Retry the request; if this "
-                f"persists, ask the platform team to look in the server's log."
+                f"rlrun-server has not read the cluster's {kind.kind.plural} yet. Retry the request; if this "
+                f"persists, ask the platform team to check the server's log."
             )
             raise RestError(503, Reason.SERVER_NOT_READY, detail)
 

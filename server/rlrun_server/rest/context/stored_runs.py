@@ -25,7 +25,11 @@ def uid_of_run(objects: KnownObjects, namespace: str, run: str) -> tuple[str, bo
     """
     objects.require(objects.runs)
     if namespace in SHARED_FOLDERS:
-        raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Namespace {namespace} has no files of runs.")
+        raise RestError(
+            404,
+            Reason.OBJECT_NOT_FOUND,
+            f"Namespace {namespace} cannot have runs, because its name is reserved for the platform.",
+        )
     known = objects.runs.find(namespace, run) or objects.runs.find_uid(namespace, run)
     if known is not None:
         return known.uid, True

@@ -79,9 +79,9 @@ def select_roles(roles: Sequence[Role], env: str | None, run: Obj | None, attemp
     if env is None:
         return PodSelection(list(dict.fromkeys(roles)) or [Role.orchestrator], (), attempt)
     if any(role is not Role.environment for role in roles):
-        detail = "env selects environments only. Remove role."
+        detail = "env selects an environment, so role must be environment. Omit all other roles."
     elif run is None:
-        detail = "the run is deleted, so its environments are not known. Use role=environment."
+        detail = "the run was deleted, so its environments are not known. Remove env, and use role=environment."
     else:
         try:
             return PodSelection([Role.environment], components_of(run, env), attempt)

@@ -86,12 +86,10 @@ class LogReader:
         result, tenant = self._quota.take(user.limited_as), user.limited_as
         if result is QuotaResult.tenant_limit:
             count = self._quota.uses_of(tenant)
-            detail = f"User {tenant} has {count} requests for logs open, which is the limit. Close one of them."
+            detail = f"User {tenant} has {count} open log requests, which is the limit. Close one of them."
             raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
         if result is QuotaResult.exhausted:
-            detail = (
-                f"rlrun-server has {CONCURRENT} requests for logs open, which is the limit. Retry the request later."
-            )
+            detail = f"rlrun-server has {CONCURRENT} open log requests, which is the limit. Retry the request later."
             raise RestError(503, Reason.TOO_MANY_REQUESTS, detail)
         try:
             yield
@@ -148,10 +146,10 @@ class LogReader:
         )
         if not logs:
             which = "" if query.attempt is None else f" in attempt {query.attempt}"
-            before = " from before a restart of a container" if query.previous else ""
+            before = " from before a container restart" if query.previous else ""
             detail = (
-                f"No log{before} of the {_names(wanted)} of this run{which} is stored. Logs are copied when "
-                "containers terminate, and the pods are gone. Select a different role or attempt."
+                f"This run has no stored {_names(wanted)} log{which}{before}, and the pods no longer exist. Logs are "
+                "stored when containers terminate. Select a different role or attempt."
             )
             raise RestError(404, Reason.LOGS_NOT_AVAILABLE, detail)
         return await self._parsing.run(run.namespace, _answer, run, LogSource.kept, logs, lines, query.tail)
@@ -184,6 +182,6 @@ def _not_available(run: RunSummary, why: str) -> RestError:
     state = f"{run.phase} ({run.reason})" if run.reason else run.phase
     detail = (
         f"Logs are not available yet: run {run.namespace}/{run.name} is {state}, and {why}. Retry the request later. "
-        f"The status of the run shows what it waits for."
+        f"The run's status shows what it is waiting for."
     )
     return RestError(404, Reason.LOGS_NOT_AVAILABLE, detail)

@@ -226,7 +226,7 @@ class MetricReader:
 
     def _check(self, deadline: float) -> None:
         if self._clock() >= deadline:
-            raise TooSlow(f"it takes longer than {READ_SECONDS:.0f} s")
+            raise TooSlow(f"reading takes longer than {READ_SECONDS:.0f} s")
 
     def _part(self, file: PartKey, deadline: float) -> bytes:
         self._check(deadline)
@@ -257,7 +257,11 @@ class MetricReader:
 
 def _run_key(namespace: str, uid: str) -> RunKey:
     if namespace in SHARED_FOLDERS:
-        raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Namespace {namespace} cannot have runs.")
+        raise RestError(
+            404,
+            Reason.OBJECT_NOT_FOUND,
+            f"Namespace {namespace} cannot have runs, because its name is reserved for the platform.",
+        )
     return namespace, uid
 
 

@@ -125,7 +125,7 @@ def read_changes(media_type: str, body: bytes) -> dict[str, Any]:
     except InputInvalid as error:
         raise invalid(str(error)) from error
     if not isinstance(document, dict) or set(document) != {"spec"} or not isinstance(document["spec"], dict):
-        raise invalid('The body must be a merge patch of the spec alone: {"spec": {"maxSteps": 200}}.')
+        raise invalid('The body must be a merge patch that contains only spec, such as {"spec": {"maxSteps": 200}}.')
     changes: dict[str, Any] = document["spec"]
     known = fields_at(RLRunSpec, (), by_name=False)
     mutable = {RLRunSpec.model_fields[name].alias or name for name in RLRunSpec.mutable or ()}

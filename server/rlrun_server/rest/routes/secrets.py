@@ -118,7 +118,7 @@ def read_values(body: bytes) -> SecretValues:
     except InputInvalid as error:
         if not error.faults:
             raise invalid(str(error)) from None
-        message = "must be text, with a key of letters, digits, - _ and ."
+        message = "the value must be text, and the key may contain only letters, digits, - _ and ."
         found = [FieldProblem(path_of(fault.location), message) for fault in error.faults]
         raise invalid("The body must map keys to values.", from_field_problems(found), 422) from None
 

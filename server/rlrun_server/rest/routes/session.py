@@ -143,12 +143,14 @@ def read_login(body: bytes) -> Login:
         if not error.faults:
             raise invalid(str(error)) from None
         message = (
-            f"must be text of at most {MAX_CREDENTIAL} printable characters; the fields are `token`, `code` and `oidc` "
-            "with `code` and `state`"
+            f"must be text of at most {MAX_CREDENTIAL} printable characters; the permitted fields are `token`, `code`, "
+            "`oidc.code` and `oidc.state`"
         )
         found = [FieldProblem(path_of(fault.location), message) for fault in error.faults]
         field_errors = from_field_problems(found)
-        raise invalid("The body must have a token, or a code of rlrun open.", field_errors, 422) from None
+        raise invalid(
+            "The body must have a token, a login code from rlrun open, or an OIDC code and state.", field_errors, 422
+        ) from None
     if len(login.model_dump(exclude_none=True)) != 1:
         raise invalid("The body must have one of `token`, `code` and `oidc`.", status=422)
     return login

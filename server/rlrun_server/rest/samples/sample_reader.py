@@ -127,25 +127,25 @@ class SampleReader:
         chosen = [file for file in files if split_of(file[0]) is split]
         if not chosen:
             detail = (
-                f"Step {step} has no stored rollouts of the split {split}. See the run's list of steps for those with "
+                f"Step {step} has no stored rollouts of split {split}. The run's list of steps shows which steps have "
                 "stored rollouts."
             )
             raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
         if len(chosen) > MAX_OBJECTS:
-            opened_step.problems.append(f"The step has {len(chosen)} objects; only the first {MAX_OBJECTS} are read.")
+            opened_step.problems.append(f"The step has {len(chosen)} files; only the first {MAX_OBJECTS} are read.")
         left = LIMITS.rows
         for file in chosen[:MAX_OBJECTS]:
             if left <= 0:
                 opened_step.problems.append(
-                    f"{file[0]} and the following files are not read, because the previous files already have too "
-                    f"many rollouts."
+                    f"{file[0]} and the following files are not read, because the previous files already "
+                    f"contain too many rollouts."
                 )
                 break
             try:
                 limits = replace(LIMITS, rows=left)
                 opened = open_samples(self._read_of(run, file), self._uri(run, file[0]), step, split, limits)
             except NotFound:
-                opened_step.problems.append(f"{file[0]} was deleted just now.")
+                opened_step.problems.append(f"{file[0]} was deleted while it was being read.")
                 continue
             if opened.problem is not None:
                 opened_step.problems.append(cut(f"{file[0]} is damaged or too large: {opened.problem}"))

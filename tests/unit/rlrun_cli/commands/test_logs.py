@@ -154,8 +154,8 @@ def test_stored_logs_of_a_deleted_run_are_printed_if_its_name_is_unambiguous(rlr
     ended.put(custom_object(RLADAPTER, "other", spec=other))
     answer = rlrun("logs", "first")
     assert answer.code == 1
-    assert "2 deleted runs of that name" in answer.err
-    assert "no run, checkpoint or adapter of second exists" in rlrun("logs", "second").err
+    assert "2 deleted runs with that name" in answer.err
+    assert "run second does not exist" in rlrun("logs", "second").err
 
 
 def test_logs_are_read_from_existing_pods_before_stored_copies(rlrun: Rlrun, ended: FakeCluster) -> None:

@@ -42,7 +42,7 @@ def test_a_package_that_exports_a_harness_only_is_wrong_as_in_pods() -> None:
         ("async def load_environment(): ...", "is async", True),
         ("def load_environment(a, /): ...", "a cannot be passed by name", True),
         ("if 1:\n  pass", "does not define", True),
-        ("def load_environment(:", "m.py:1: is not valid Python", True),
+        ("def load_environment(:", "m.py:1: not valid Python", True),
     ],
 )
 def test_the_function(source: str, said: str, is_wrong: bool) -> None:
@@ -54,7 +54,7 @@ def test_the_function(source: str, said: str, is_wrong: bool) -> None:
 def test_source_for_a_newer_python_than_this_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.version_info", (3, 11, 7))
     found = check_source(b"class of no Python:", "m.py", PYTHONS[-1])
-    assert found == [Remark("m.py:1: is not valid in Python 3.11; not checked for Python 3.13")]
+    assert found == [Remark("m.py:1: not valid in Python 3.11; not checked for Python 3.13")]
 
 
 @pytest.mark.parametrize("source", ["x = " + "-" * 100_000 + "1\n", "x = " + "a." * 100_000 + "b\n"])

@@ -131,7 +131,7 @@ def test_a_private_push_needs_an_owner_with_private_packages(tmp_path: Path, wor
     project = tmp_path / "words"
     assert call("env", "init", "words", "--dir", str(project)).code == 0
     store = InMemoryStore("b")
-    for public, fact in ((True, "packages of acme are public"), (None, "does not report it")):
+    for public, fact in ((True, "packages of acme are public"), (None, "does not report their")):
         answer = pushed(project, store, public, *words)
         assert answer.code == 1
         assert fact in answer.err

@@ -179,7 +179,7 @@ def test_the_stores_of_a_pools_trainer_have_one_token_and_the_grants_of_their_ru
         mine.put_bytes(other / "policy/v1/w", b"forged")
     assert others.get_bytes(other / "policy/v1/w") == b"others"
     mine.use_grant(held_grant(run, timedelta(hours=-1)))
-    with pytest.raises(StorageServerUnavailable, match="The grant ended at"):
+    with pytest.raises(StorageServerUnavailable, match="The grant expired at"):
         mine.get_bytes(run / "policy/v1/w")
     mine.use_grant(held_grant(run, timedelta(hours=2)))
     assert mine.get_bytes(run / "policy/v1/w") == b"mine"
@@ -245,7 +245,7 @@ def test_a_server_that_is_away_is_like_s3_that_is_away(server: SigningServer, ru
     with pytest.raises(StorageServerUnavailable, match="rlrun-server does not respond"):
         Store.of_process(variables).put_bytes(run / "metrics/a", b"")
     server.api.is_away = True
-    with pytest.raises(StorageServerUnavailable, match="API server did not review"):
+    with pytest.raises(StorageServerUnavailable, match="API server could not check"):
         server.store(StorageRole.orchestrator, str(run)).put_bytes(run / "metrics/a", b"")
 
 

@@ -54,7 +54,7 @@ async def test_a_namespace_that_the_server_may_not_read_owns_nothing(monkeypatch
         raise ApiError(403, "Forbidden", "namespaces is forbidden")
 
     monkeypatch.setattr(platform.api, "get", refuse)
-    with pytest.raises(RequestNotAllowed, match=r"may not read namespace team.*operator\.watchNamespaces"):
+    with pytest.raises(RequestNotAllowed, match=r"namespace team owns these packages.*operator\.watchNamespaces"):
         await platform.replica().require("team")
 
 

@@ -149,7 +149,7 @@ async def test_a_grant_is_valid_until_its_end(
 async def test_a_renewed_grant_is_accepted_after_the_end_of_the_first_one(signing: Signing, wall: WallClock) -> None:
     token, first = token_of("team", held().audience), held()
     wall.now += 3 * HOUR
-    with pytest.raises(ProblemError, match="TokenInvalid: The grant ended at 2026-01-01T14:00:00") as raised:
+    with pytest.raises(ProblemError, match="TokenInvalid: The grant expired at 2026-01-01T14:00:00") as raised:
         await signing.sign(token, asked(first).grant, [asked(first, POLICY_URL)])
     assert raised.value.status in TRANSIENT_STATUSES
     assert await status_of(signing, token, asked(held(ends=wall.now + HOUR), POLICY_URL)) == 200

@@ -166,7 +166,7 @@ async def test_a_test_that_does_not_end_has_no_result(monkeypatch: pytest.Monkey
     probe = probe_of(ListedStore(), send)
     try:
         for _ in range(2):
-            with pytest.raises(Inconclusive, match="has not ended"):
+            with pytest.raises(Inconclusive, match="did not end within"):
                 await probe.run()
         assert names == {"probe_0"}, "credentials are read in the default threads"
     finally:

@@ -170,7 +170,7 @@ def test_a_namespace_that_is_made_again_does_not_inherit_the_packages_of_the_ear
         lambda: user.put_bytes(package / "1.0/x.whl", b"second"),
         lambda: user.delete_prefix(package / "1.0"),
     ):
-        with pytest.raises(AccessDenied, match="deleted namespace of this name"):
+        with pytest.raises(AccessDenied, match="deleted namespace with this name"):
             change()
     assert user.get_bytes(package / "1.0/x.whl") == b"first"
     record = package_owner_record(S3Uri(server.s3.bucket, PREFIX), team)
@@ -298,5 +298,5 @@ def test_without_the_api_server_nothing_is_signed(
     token = server.user(f"ann-of-{team}", f"get rlruns/metrics in {team}")
     user = server.user_store(token)
     server.api.is_away = True
-    with pytest.raises(StorageServerUnavailable, match="API server did not review"):
+    with pytest.raises(StorageServerUnavailable, match="API server could not check"):
         user.list_files(run / "metrics")

@@ -67,8 +67,8 @@ def test_standard_input_that_is_no_text_is_refused(rlrun: Rlrun, api: FakeCluste
     ("words", "message"),
     [
         ([f"KEY={VALUE}"], "KEY: values must not be given as arguments"),
-        (["A", "B"], "one variable only"),
-        (["A-B"], "not a name of a variable"),
+        (["A", "B"], "only one variable"),
+        (["A-B"], "not a valid variable name"),
         ([], "no variables are given"),
         (["KEY"], "has no value for KEY"),
         (["--from-file", "x"], "not NAME=FILE"),

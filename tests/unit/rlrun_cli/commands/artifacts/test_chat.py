@@ -92,7 +92,7 @@ def test_a_prompt_of_standard_input(server: ThreadedApi) -> None:
 def test_adapters_of_other_namespaces(server: ThreadedApi, words: list[str], model: str) -> None:
     answer = ask(server, *words, "hello")
     # The fake engine has the key of the pool of `team`.
-    assert "The engines of the serving pool" in answer.err
+    assert "The engines of serving pool" in answer.err
     assert f"namespace {model}" in " ".join(answer.err.split())
 
 

@@ -297,7 +297,7 @@ def test_a_built_wheel_obeys_the_constraints(index: Path, environment: Callable[
 @pytest.mark.slow
 def test_a_wheel_for_one_platform_is_refused(index: Path, environment: Callable[..., Wheel]) -> None:
     write_source(index, "only_source", "1.0", tag="cp311-cp311-linux_x86_64")
-    with pytest.raises(CliError, match=r"for one platform, only_source-1\.0-cp311-cp311-linux_x86_64") as told:
+    with pytest.raises(CliError, match=r"for one platform only: only_source-1\.0-cp311-cp311-linux_x86_64") as told:
         find_dependencies([environment("only-source")])
     assert "`pip wheel --no-deps only-source==1.0`, and give it with --include" in (told.value.hint or "")
 

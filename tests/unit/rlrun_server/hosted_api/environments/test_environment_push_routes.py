@@ -204,7 +204,7 @@ async def test_a_namespace_that_is_made_again_pushes_no_version_of_the_earlier_o
     api.now += NAMESPACE_SECONDS
     answer = await resolve(api)
     assert answer.status_code == 403
-    assert "deleted namespace of this name" in answer.text
+    assert "deleted namespace with this name" in answer.text
     ticket = uploads_ticket(api)
     assert (await api.client.put(f"/environmentshub/uploads/{ticket}", content=WHEEL)).status_code == 403
     assert not api.store.list_files(FOLDER)

@@ -45,7 +45,7 @@ def test_a_step_has_the_numbers_that_it_has() -> None:
 
 def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_routes, "MAX_VALUES", 15)
-    with pytest.raises(TooManyRows, match="ask for 5 steps"):
+    with pytest.raises(TooManyRows, match="at most 5 steps"):
         rows_of(COLUMNS, 0, 99, None)
     assert len(rows_of(COLUMNS, 0, 99, 5)) == 5
 

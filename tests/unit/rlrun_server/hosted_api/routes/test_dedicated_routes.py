@@ -224,7 +224,7 @@ async def test_models_and_gpus(api: HostedApi) -> None:
 async def test_preparation_and_volumes_are_absent_on_purpose(api: HostedApi, path: str) -> None:
     """Clients go on after a 404 of the preparation, and end after any other error."""
     answer = await api.client.post(f"/training/{path}", json={})
-    assert (answer.status_code, "has no equivalent" in answer.json()["detail"]) == (404, True)
+    assert (answer.status_code, "Not supported" in answer.json()["detail"]) == (404, True)
 
 
 async def test_gpus_of_a_run_are_those_of_its_attempt(api: HostedApi) -> None:

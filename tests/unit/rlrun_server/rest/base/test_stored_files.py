@@ -39,7 +39,7 @@ def test_only_what_a_repetition_may_mend_is_to_be_repeated(error: Exception, sta
     found = store_failure(error)
     assert (found.status, found.reason) == (status, reason)
     assert ("Retry the request later" in found.detail) is (status == 503)
-    assert ("A retry does not help" in found.detail) is (status == 424)
+    assert ("Retrying does not help" in found.detail) is (status == 424)
     assert ("platform team" in found.detail) is (reason not in (Reason.S3_UNREACHABLE, Reason.S3_FULL))
     for secret in ("s3.internal", "platform-bucket", "InvalidAccessKeyId", "s3://"):
         assert secret not in found.detail

@@ -65,7 +65,7 @@ async def test_steps_have_a_limit_of_objects(stored: SampleApi, monkeypatch: pyt
         stored.run.add(3, [[record(f"g{n}", f"r{n}")]], SampleSplit.eval, f"exam-{n}")
     found = await stored.found("steps/3/samples", {"split": "eval"})
     assert found["total"] == 3
-    assert "5 objects" in found["problems"][0]
+    assert "5 files" in found["problems"][0]
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["with an index", "without an index"])
