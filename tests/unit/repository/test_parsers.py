@@ -21,7 +21,7 @@ ALLOWED = {
     "operator/rlrun_operator/config/settings.py:parse_settings": "the administrator's settings",
     "operator/rlrun_operator/planning/children.py:_in_the_keys_of": OWN,
     "operator/rlrun_operator/planning/spec.py:_parse": OWN,
-    "orchestrator_image/rlrun_engine_access/body.py:check_prompt": "MAX_BODY bounds the body, which vLLM parses as well",
+    "orchestrator_image/rlrun_engine_access/body.py:check_prompt": "MAX_BODY bounds it, and vLLM parses it too",
     "orchestrator_image/rlrun_engine_access/order.py:_parse": OWN,
     "orchestrator_image/rlrun_orchestrator/reporting/wandb_client.py:WandbLog._watch": OWN,
     "orchestrator_image/rlrun_orchestrator/reporting/wandb_process.py:main": OWN,
