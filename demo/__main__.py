@@ -55,7 +55,9 @@ def main() -> int:
     """Run the demo. Returns 0 if every claim holds."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--control", action="store_true", help="also train without learning, which must not gain; takes a minute more"
+        "--control",
+        action="store_true",
+        help="also train without learning, as a control whose reward must not rise; takes one more minute",
     )
     args = parser.parse_args()
     started = time.monotonic()
@@ -232,14 +234,14 @@ def summary(report: dict[str, Any], failures: list[str]) -> None:
     print()
     for claim in failures:
         print(f"  FAILED: {claim}", file=sys.stderr)
-    print("demo passed" if not failures else f"demo FAILED: {len(failures)} claims do not hold")
+    print("demo passed" if not failures else f"demo FAILED (failed checks: {len(failures)})")
 
 
 def before_training(report: dict[str, Any]) -> str:
     """Return what the tiny model could do before training: its scores on held-out prompts."""
     return (
-        f"the base model scores {report['base_reward_greedy']:.3f} greedy, {report['base_reward_sampled']:.3f} sampled "
-        "of 1 on held-out prompts"
+        f"the base model scores {report['base_reward_greedy']:.3f} greedy and {report['base_reward_sampled']:.3f} "
+        "sampled on held-out prompts; the maximum is 1"
     )
 
 

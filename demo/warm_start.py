@@ -46,8 +46,8 @@ def failed_claims(first: Mapping[str, Any], warm: Mapping[str, Any]) -> list[str
     """Return the claims about the warm run that do not hold. A number that is not finite satisfies no claim."""
     half = (first["reward_first"] + first["reward_last"]) / 2
     claims = {
-        f"engine and trainer agree to {MISMATCH_LIMIT} on the same policy version, in {WANTED_STEPS} steps or more "
-        "of a trained adapter": warm["mismatch_kl_on_policy"] <= MISMATCH_LIMIT
+        f"the trained adapter's on-policy mismatch KL is at most {MISMATCH_LIMIT} in every step, and at least "
+        f"{WANTED_STEPS} steps are on policy": warm["mismatch_kl_on_policy"] <= MISMATCH_LIMIT
         and warm["mismatch_kl_on_policy_steps"] >= WANTED_STEPS,
         "a run that starts from the checkpoint keeps at least half of the gained reward": warm["reward"] >= half,
     }

@@ -23,7 +23,7 @@ def docker_problem() -> str | None:
     words = answer.stdout.split()
     if answer.returncode != 0 or len(words) != 2:
         lines = (answer.stderr or answer.stdout).strip().splitlines()
-        return f"the Docker engine does not respond: {lines[-1] if lines else 'no output of `docker version`'}"
+        return f"the Docker engine does not respond: {lines[-1] if lines else '`docker version` printed nothing'}"
     try:
         require_supported(words[0].capitalize(), words[1], "The Docker engine")
     except LocalClusterError as error:

@@ -27,8 +27,9 @@ def require_supported(system: str, machine: str, subject: str = "This machine") 
     if machine not in _X86_64:
         raise LocalClusterError(
             f"{subject} is {system} on {machine}. The local cluster needs x86_64: requirements/*.lock are resolved for "
-            "it, trainer_image/Dockerfile and inference_image/Dockerfile delete CUDA libraries by their names in the "
-            f"x86_64 wheel of torch, and the images have never been built on another architecture. {_INSTEAD}"
+            "it, and the images have never been built on another architecture. trainer_image/Dockerfile and "
+            "inference_image/Dockerfile also delete CUDA libraries by their names in the x86_64 wheel of torch. "
+            f"{_INSTEAD}"
         )
     if system != "Linux":
         raise LocalClusterError(

@@ -74,7 +74,7 @@ class StepLog:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(json.dumps(_read_step_seconds(target) | self._seconds, indent=2, sort_keys=True) + "\n")
         except OSError as error:  # a full disk must not fail the cluster
-            self.say(f"      step times not written: {error}")
+            self.say(f"      could not save the step times: {error}")
 
     def _say_time_left(self) -> str:
         now = time.monotonic()

@@ -86,8 +86,8 @@ class BuildOptions:
             raise LocalClusterError(f"PIP_INDEX_URL: {self.index!r} is not a URL. Write https://host/path/simple.")
         if "@" in url.netloc:
             raise LocalClusterError(
-                "PIP_INDEX_URL has a user or password, which everybody could read in the history of the images. Give "
-                "the builder's network access to an index without one."
+                "PIP_INDEX_URL contains a user or password, which anybody could read in the history of the images. "
+                "Use an index that the builder can reach without credentials."
             )
 
     def words(self, image: ImageSpec) -> list[str]:

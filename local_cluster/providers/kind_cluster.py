@@ -39,7 +39,7 @@ _CREATE_SECONDS = 900.0
 _LOAD_SECONDS = 300.0
 _DELETE_SECONDS = 600.0
 _ANSWER_SECONDS = 15.0
-_HINT = "RLRUN_CLUSTER=embedded needs root, but neither Docker nor kind."
+_HINT = "Alternatively, set RLRUN_CLUSTER=embedded, which needs root, but neither Docker nor kind."
 
 
 class KindCluster:

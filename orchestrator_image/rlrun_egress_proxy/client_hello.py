@@ -73,7 +73,9 @@ def server_name(data: bytes) -> str | None:
     except (IncompleteError, UnicodeError) as error:
         raise NotTlsError("the ClientHello is damaged") from error
     if ENCRYPTED_CLIENT_HELLO in extensions:
-        raise NotTlsError("the client sends an Encrypted ClientHello (ECH), which may hide another server; disable it")
+        raise NotTlsError(
+            "the client sends an Encrypted ClientHello (ECH), which may hide another server; disable ECH in the client"
+        )
     return name
 
 

@@ -144,7 +144,7 @@ class EgressProxy:
             raise EgressRefused(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 Reason.INVALID_REQUEST,
-                f"The request head has more than {MAX_HEAD_BYTES} bytes. Send only the credentials.",
+                f"The request head has more than {MAX_HEAD_BYTES} bytes. Send no headers except the credentials.",
             ) from error
         return parse_request(head)
 
@@ -158,8 +158,8 @@ class EgressProxy:
             listed = ", ".join(grant.hosts)
             log.info("%s/%s %s: refused %s", grant.namespace, grant.run, grant.environment, request.destination)
             raise _not_allowed(
-                f"{request.destination} is not listed in `egress` of this environment ({listed}). Add it, if the "
-                "platform allows it."
+                f"{request.destination} is not listed in `egress` of this environment ({listed}). Add it there if the "
+                "platform allows this destination."
             )
         return grant
 

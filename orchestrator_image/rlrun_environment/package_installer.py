@@ -96,7 +96,10 @@ def python_of(folder: Path, package: str) -> ImagePython:
     try:
         return choose_python(distribution.metadata["Requires-Python"] if distribution else None)
     except UnsupportedPythonError as error:
-        message = f"{package} cannot be run: {error}. Change requires-python to allow one of these, and push it again."
+        message = (
+            f"{package} cannot be run: {error}. Change requires-python to allow one of these versions, and push the "
+            "package again."
+        )
         raise _not_installable(message) from error
 
 
@@ -135,7 +138,7 @@ async def _pip_install(wheels: list[Path], target: Path, python: ImagePython) ->
         process.kill()
         await process.wait()
         raise PackageError(
-            Reason.ENVIRONMENT_INSTALL_FAILED, f"pip took longer than {INSTALL_SECONDS:.0f} s."
+            Reason.ENVIRONMENT_INSTALL_FAILED, f"pip did not install the package within {INSTALL_SECONDS:.0f} s."
         ) from error
     if process.returncode:
         lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
@@ -246,8 +249,8 @@ def check_wheels(wheels: Iterable[Path], python: ImagePython = PYTHONS[0]) -> No
         for found in importlib.metadata.distributions(path=[str(wheel)]):
             if not admits(wanted := found.metadata["Requires-Python"] or "", python.full_version):
                 raise _not_installable(
-                    f"{wheel.name} needs Python {wanted}, but the package is run with Python {python}. Build it again "
-                    "with a version that fits, and push it"
+                    f"{wheel.name} needs Python {wanted}, but the package is run with Python {python}. Build the "
+                    f"package again with a wheel that supports Python {python}, and push it"
                 )
         files += len(entries)
         size += sum(entry.file_size for entry in entries)

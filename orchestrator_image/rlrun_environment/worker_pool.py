@@ -63,7 +63,8 @@ TEARDOWN_SECONDS = 5.0
 ANSWER = "The response of the environment's worker"
 HUNG = Problem(
     reason=Reason.ENVIRONMENT_WORKER_DIED,
-    message="it was killed because it blocked its event loop or ignored a cancellation beyond a group's deadline",
+    message="it was killed because it did not stop at a group's deadline: it blocked its event loop or ignored the "
+    "cancellation",
 )
 
 

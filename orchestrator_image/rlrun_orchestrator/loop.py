@@ -263,7 +263,7 @@ class RunLoop:
             return
         state = await self._session.extend()
         if state.step != self.step:
-            raise SessionLost(f"it was replaced while the number of steps was increased, and is at step {state.step}")
+            raise SessionLost(f"the trainer was replaced while maxSteps was increased, and is at step {state.step}")
 
     async def _collect(self) -> Batch:
         began = self._clock()

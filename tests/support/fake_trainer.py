@@ -252,7 +252,7 @@ def missing() -> web.Response:
 
 
 def behind() -> web.Response:
-    problem = Problem(reason="UploadsBehind", message="2 uploads of this run still wait")
+    problem = Problem(reason="UploadsBehind", message="2 uploads of this run still wait.")
     return web.json_response(problem.to_json_dict(), status=503)
 
 

@@ -186,7 +186,10 @@ def _load_failure(config: EnvironmentConfig, error: BaseException, folder: Path)
         if top == module:
             return f"{message}. The package has no module {error.name!r}. Include it in the build."
         if top != error.name and top in sys.modules:
-            return f"{message}. The environment was written for a different version; this image has {_version_of(top)}."
+            return (
+                f"{message}. The environment was written for a different version of {top}; this image has "
+                f"{_version_of(top)}."
+            )
         return f"{message}. Dependencies are not installed. Push a wheel of {error.name!r} too, or add it to the image."
     if isinstance(error, TypeError) and any(kind in str(error) for kind in ("keyword argument", "positional argument")):
         return f"{message}. Compare the run's env.args with the signature of load_environment."

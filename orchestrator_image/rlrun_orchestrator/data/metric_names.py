@@ -47,9 +47,9 @@ class ChosenMetricNames:
         return Problem(
             reason=Reason.METRIC_NAMES_DROPPED,
             message=(
-                f"{len(self._dropped)} metrics of the newest step are dropped, because the environments of this run "
-                f"have already reported {self._limit} other names: {some}. Do not put ids or texts into metric "
-                "names."
+                f"{len(self._dropped)} metrics of the newest step are dropped ({some}), because the environments of "
+                f"this run have already reported {self._limit} other metric names. Do not put ids or texts into "
+                "metric names."
             ),
         )
 

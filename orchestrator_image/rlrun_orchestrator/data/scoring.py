@@ -127,7 +127,7 @@ def _rollout(
         message = f"rollout {reported.rollout_id!r} was not requested: the request was for "
         message += f"{scoring.rollouts_per_example} rollouts"
         if reported.episode is not None:
-            message += f", and an episode may have at most {MAX_AGENTS}"
+            message += f", and an episode may have at most {MAX_AGENTS} agents"
         error = Problem(reason=Reason.ROLLOUT_UNASKED, message=message)
     else:
         error = reported.error or _own_error(reported, trajectory, turns, refusal)
@@ -167,8 +167,8 @@ def _name_incomparable(group: Group, scoring: ScoringSettings) -> None:
     names = sorted({str(rollout.result.agent) for rollout in valid})
     shown = ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
     message = (
-        f"no agent has {scoring.needed} rollouts to compare; the group's episodes have rollouts of {shown}. Give an "
-        "agent the same name in every episode"
+        f"no agent has {scoring.needed} rollouts to compare; the group's valid rollouts belong to the agents {shown}. "
+        "Give an agent the same name in every episode"
     )
     for rollout in valid:
         rollout.error = Problem(reason=Reason.AGENTS_NOT_COMPARABLE, message=message)
@@ -219,15 +219,15 @@ def _own_error(
         return refusal
     if turns:
         message = (
-            f"the prompt of {len(turns[0].prompt_ids)} tokens leaves no token to train on within the model's seqLen; "
-            "shorten it, or choose a model with a higher seqLen"
+            f"the prompt has {len(turns[0].prompt_ids)} tokens, and the model's seqLen has no room for a token to "
+            "train on; shorten the prompt, or choose a model with a higher seqLen"
         )
         return Problem(reason=Reason.PROMPT_TOO_LONG, message=message)
     return Problem(
         reason=Reason.ROLLOUT_NOT_RECORDED,
         message=(
-            f"rollout {reported.rollout_id!r} sent no request with this X-Rollout-Id to the gateway; the environment "
-            "must send its rollout id with every request to the group's base URL"
+            f"the gateway received no request with the X-Rollout-Id {reported.rollout_id!r}; the environment must "
+            "send a rollout's id with every request to the group's base URL"
         ),
     )
 

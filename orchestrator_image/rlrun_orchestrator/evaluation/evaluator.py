@@ -188,8 +188,9 @@ class Evaluator:
         elif self._settings.base_model:
             wanted = [m for m in self._evaluation_tasks if m.use is EnvironmentUse.eval]
             if self._settings.warm_start and policy.kind is PolicyKind.weights:
-                message = "engines have the weights from which the run starts, so the base model is not measured: run "
-                message += "an evaluation without checkpointId, or set eval.evalBaseModel to false"
+                message = "the base model is not measured, because the engines serve the weights from which the run "
+                message += "starts. To measure it, run an evaluation without checkpointId. If you do not need it, set "
+                message += "eval.evalBaseModel to false"
                 self._conditions.add_warning(Problem(reason=Reason.BASE_MODEL_NOT_MEASURED, message=message))
                 return
             # A new adapter changes nothing yet, so version 0 is the base model.
@@ -218,7 +219,7 @@ class Evaluator:
             self._set_limits(self._limit)
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
-            message = f"cancelled because they took longer than {deadline:.0f} s: {names}. Lower eval.numExamples"
+            message = f"cancelled after {deadline:.0f} s: {names}. Lower eval.numExamples"
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_TIMEOUT, message=message[:MESSAGE_LIMIT]))
         await self.close()
 

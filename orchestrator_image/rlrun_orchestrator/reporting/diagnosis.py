@@ -99,9 +99,9 @@ def flat_at_zero(history: Sequence[Metrics]) -> Problem | None:
     return _problem(
         TrainingIssue.reward_flat_at_zero,
         f"the mean reward has been 0 for {FLAT_STEPS} steps, so there is nothing to learn from. Read some rollouts of "
-        "the run: either the task is too hard for this model (use easier examples or a stronger model, or start with "
-        "algorithm.sftSteps), or the reward function expects a different format than the prompt, or the tools do not "
-        "work as the prompt says",
+        "the run. If the task is too hard for this model, use easier examples or a stronger model, or start with "
+        "algorithm.sftSteps. Otherwise, check that the reward function expects the format that the prompt asks for, "
+        "and that the tools work as the prompt says",
     )
 
 
@@ -123,9 +123,9 @@ def no_diversity(history: Sequence[Metrics]) -> Problem | None:
         return None
     return _problem(
         TrainingIssue.no_reward_diversity,
-        f"for {DIVERSITY_STEPS} steps nearly all groups had equal rewards within the group, and such groups give no "
-        "gradient. Increase rolloutsPerExample or sampling.temperature, add examples of different difficulty, or "
-        "reward partial success; with rewards of 0 and 1 also set buffer.onlineDifficultyFiltering and an "
+        f"in the last {DIVERSITY_STEPS} steps, nearly every group had rollouts with equal rewards, and such groups "
+        "give no gradient. Increase rolloutsPerExample or sampling.temperature, add examples of different difficulty, "
+        "or reward partial success. With rewards of 0 and 1, also set buffer.onlineDifficultyFiltering and an "
         "oversamplingFactor above 1",
     )
 
@@ -141,9 +141,9 @@ def most_filtered(history: Sequence[Metrics]) -> Problem | None:
         return None
     return _problem(
         TrainingIssue.most_groups_filtered,
-        f"{100 * math.fsum(filtered) / total:.0f} % of the rollouts of the last {DIVERSITY_STEPS} steps were filtered "
-        "for their rewards. Choose examples that suit the policy's ability, or relax difficultyFilter and the "
-        "thresholds of buffer",
+        f"in the last {DIVERSITY_STEPS} steps, {100 * math.fsum(filtered) / total:.0f} % of the rollouts were filtered "
+        "out because of their rewards. Choose examples whose difficulty suits the policy, or relax difficultyFilter "
+        "and the thresholds of buffer",
     )
 
 
@@ -170,10 +170,10 @@ def mismatch(history: Sequence[Metrics]) -> Problem | None:
         return None
     return _problem(
         TrainingIssue.policy_mismatch,
-        f"the trainer's and the engine's probabilities differ by {newest[-1]:.2g} nats per token "
-        f"(mismatch_kl/all/mean), for {MISMATCH_STEPS} steps. Lower learningRate and maxOffPolicySteps; if it persists "
-        "with maxAsyncLevel 0, the engine's numerics differ from the trainer's: check inference.extraArgs for "
-        "options that change them",
+        f"the probabilities of trainer and engine have differed for {MISMATCH_STEPS} steps, in the newest step by "
+        f"{newest[-1]:.2g} nats per token (mismatch_kl/all/mean). Lower learningRate and maxOffPolicySteps. If the "
+        "difference persists with maxAsyncLevel 0, check inference.extraArgs for options that change the engine's "
+        "numerics",
     )
 
 
@@ -201,8 +201,8 @@ def entropy(history: Sequence[Metrics]) -> Problem | None:
         return None
     return _problem(
         TrainingIssue.entropy_collapsed,
-        f"the policy's entropy fell from {first:.3g} to {newest[-1]:.3g} nats per token while the reward is not high: "
-        "it has stopped exploring. Return to an earlier checkpoint with a lower learningRate, a higher "
+        f"the policy's entropy fell from {first:.3g} to {newest[-1]:.3g} nats per token although the reward is not "
+        "high: the policy has stopped exploring. Return to an earlier checkpoint with a lower learningRate, a higher "
         "sampling.temperature, or a klPenalty",
     )
 
@@ -225,8 +225,8 @@ def steps_stalled(history: Sequence[Metrics]) -> Problem | None:
     where = max(parts, key=lambda part: history[-1].get(parts[part], 0.0))
     return _problem(
         TrainingIssue.throughput_stalled,
-        f"the last {STALL_STEPS} steps took {statistics.fmean(newest):.0f} s each instead of {usual:.1f} s before; "
-        f"most of that time was spent on {where}",
+        f"the last {STALL_STEPS} steps took {statistics.fmean(newest):.0f} s each, compared with {usual:.1f} s before. "
+        f"Most of that time was spent on {where}",
     )
 
 
@@ -240,8 +240,8 @@ def long_rollouts_lost(history: Sequence[Metrics]) -> Problem | None:
         return None
     return _problem(
         TrainingIssue.long_rollouts_lost,
-        f"{100 * math.fsum(stale) / total:.0f} % of the rollouts of the last {LOST_STEPS} steps were dropped, because "
-        "they took longer than maxOffPolicySteps steps, so the policy learns less from examples with long rollouts. "
+        f"in the last {LOST_STEPS} steps, {100 * math.fsum(stale) / total:.0f} % of the rollouts were dropped, because "
+        "they took longer than maxOffPolicySteps steps. The policy learns less from examples with long rollouts. "
         "Increase maxOffPolicySteps, or lower oversamplingFactor or sampling.maxTokens",
     )
 

@@ -145,15 +145,15 @@ class DemonstrationLoader:
         answers = [i for i in range(first, len(messages)) if messages[i].get("role") == "assistant"]
         if not answers:
             message = (
-                "a demonstration's completion has no message of the role assistant, so there is nothing to train "
+                "a demonstration's completion has no message with the role `assistant`, so there is nothing to train "
                 "on; correct the environment's dataset"
             )
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
         other = refused_content(messages, media=False)
         if other is not None:
             message = (
-                f"a demonstration has content that is not text ({other}, counted over prompt and completion), which "
-                "the trainer would not see; describe it in text, or remove the example from the dataset"
+                f"a demonstration has content that is not text ({other}, counted over prompt and completion), and the "
+                "trainer reads only text; describe the content in text, or remove the example from the dataset"
             )
             raise FatalError(Problem(reason=Reason.DEMONSTRATIONS_INVALID, message=message), ExitCode.CONFIGURATION)
         last = answers[-1] + 1
@@ -177,7 +177,7 @@ class DemonstrationLoader:
 def _mismatch() -> Problem:
     message = (
         "the model's chat template renders a demonstration's prompt differently if the answer follows, so the policy "
-        "would learn from a prompt that it never gets; use a template whose generation prompt is a "
+        "would learn from a prompt that it never gets in rollouts; use a template whose generation prompt is a "
         "prefix of the whole conversation"
     )
     return Problem(reason=Reason.CHAT_TEMPLATE_MISMATCH, message=message)

@@ -172,7 +172,10 @@ class DistillationTeacher:
             )
             raise FatalError(_problem(Reason.TEACHER_ANSWER_UNUSABLE, message), ExitCode.CONFIGURATION) from error
         if any(map(math.isnan, logprobs)):
-            message = f"the teacher's log probabilities of a sequence of {len(token_ids)} tokens are not all numbers"
+            message = (
+                f"the teacher returned a log probability of NaN for a sequence of {len(token_ids)} tokens; check the "
+                "log of its server"
+            )
             raise SequenceRefused(_problem(Reason.TEACHER_ANSWER_UNUSABLE, message))
         return logprobs
 

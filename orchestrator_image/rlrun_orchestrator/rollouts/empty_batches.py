@@ -82,7 +82,7 @@ class EmptyBatchMonitor:
         else:
             cause = self._filter_cause()
             if self._errors and error:
-                cause += f". {self._errors} of them failed, {error}"
+                cause += f". Failed groups: {self._errors}; the last error was {error}"
         batches = unusable // self._size
         counted = f"{batches} batch" if batches == 1 else f"{batches} batches"
         message = f"none of the last {unusable} groups ({counted}) is usable: {cause}"

@@ -80,6 +80,6 @@ def _error_warnings(progress: RunProgress) -> list[Problem]:
         (Reason.ROLLOUT_ERRORS, progress.rollout_errors, "rollouts", progress.first_rollout_error),
     ):
         if first is not None:
-            message = f"{count} {what} failed and are not trained on; first: {first.reason}: {first.message}"
+            message = f"{count} {what} failed and are not trained on; first error: {first.reason}: {first.message}"
             problems.append(Problem(reason=reason, message=message[:MESSAGE_LIMIT]))
     return problems

@@ -304,12 +304,12 @@ class RunRecorder:
 
     def _report_problem(self, priority: UploadPriority, problem: Problem | None) -> None:
         if problem is not None:
-            message = f"{problem.message}. Training continues; {len(self.spool)} objects ({self.spool.bytes} bytes) "
+            message = f"{problem.message}. Training continues. {len(self.spool)} objects ({self.spool.bytes} bytes) "
             message += (
-                "are waiting on the orchestrator's disk, and their upload is retried; repair S3 or the network to it"
+                "are waiting on the orchestrator's disk, and their upload is retried. Repair S3 or the network to it"
             )
             if self.dropped_objects:
-                message += f". {self.dropped_objects} were dropped, the oldest rollouts first"
+                message += f". {self.dropped_objects} objects were dropped, the oldest rollouts first"
             self._problems[priority] = Problem(reason=problem.reason, message=message[:1000])
         elif self._problems.pop(priority, None) is None:
             return

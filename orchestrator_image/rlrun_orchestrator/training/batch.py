@@ -21,9 +21,9 @@ from rlrun_orchestrator.rollouts.demonstrations import DemonstrationSample, demo
 from rlrun_orchestrator.training.serialization import sample_of, trained_tokens, training_samples
 
 TOO_LARGE_ADVICE = (
-    "Start a new run with a lower spec.batchSize (with spec.tokenBatchSize: a lower spec.rolloutsPerExample or "
-    "tokenBatchSize), or with spec.trajectoryStrategy: interleaved, which makes fewer sequences than branching. With "
-    "checkpointId it continues from this run's newest checkpoint"
+    "Start a new run with a lower spec.batchSize, or, if spec.tokenBatchSize is set, with a lower "
+    "spec.rolloutsPerExample or spec.tokenBatchSize. Alternatively, set spec.trajectoryStrategy to interleaved, which "
+    "makes fewer sequences than branching. To continue from this run's newest checkpoint, set spec.checkpointId"
 )
 
 

@@ -65,9 +65,9 @@ def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) ->
     spec, model = run.spec, run.model
     if spec.checkpoint_id is not None and resume_from is None and run.warm_start_from is None:
         message = (
-            f"`spec.checkpointId`: checkpoint {spec.checkpoint_id} could not be used when this attempt began, and the "
-            f"run has no usable checkpoint of its own in {run.artifacts.run_uri}/checkpoints. The run does not start "
-            "from the base model instead. Start a new run from another checkpoint."
+            f"`spec.checkpointId`: checkpoint {spec.checkpoint_id} could not be used when this attempt began, and "
+            f"{run.artifacts.run_uri}/checkpoints has no usable checkpoint of this run. The run does not fall back to "
+            "the base model. Start a new run from another checkpoint."
         )
         raise FatalError(Problem(reason=Reason.CHECKPOINT_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
     adapter = {name: value for name, value in spec.lora if name in Lora.model_fields and value not in (None, [])}
@@ -235,8 +235,9 @@ class TrainerSession:
         result = await self._with_retries(lambda: self._client.step(step, batch, limit), deadline)
         if result.step != step + 1:
             message = (
-                f"the trainer returned a result of step {result.step} instead of {step + 1} after step {step}; the "
-                "result is not used. If restarts do not help, check that trainer and orchestrator have the same version"
+                f"the trainer returned a result of step {result.step}, but after step {step} the result of step "
+                f"{step + 1} was expected, so the result is not used. If restarts do not help, check that trainer and "
+                "orchestrator have the same version"
             )
             raise FatalError(Problem(reason=Reason.STEP_RESULT_INVALID, message=message), ExitCode.RESTART)
         self._add_warnings(result.warnings)

@@ -25,7 +25,7 @@ def control(**changes: float) -> dict[str, float]:
 
 def test_demo_says_what_the_model_knew_before_training(report: dict[str, Any], capsys: Any) -> None:
     line = before_training(report)
-    assert "0.273 greedy, 0.429 sampled" in line
+    assert "0.273 greedy and 0.429 sampled" in line
     summary(report, [])
     assert f"before training    {line}" in capsys.readouterr().out
 
@@ -38,7 +38,7 @@ def test_demo_reports_the_agreement_of_engine_and_trainer_on_a_trained_adapter(
     summary(report, [])
     assert f"on policy at most {warm['mismatch_kl_on_policy']:.1e} in" in capsys.readouterr().out
     [failed] = failed_claims(report | {"warm_start": warm | {"mismatch_kl_on_policy": 2e-6}})
-    assert "engine and trainer agree" in failed
+    assert "on-policy mismatch KL" in failed
 
 
 def test_demo_without_a_control_says_so(report: dict[str, Any], capsys: Any) -> None:

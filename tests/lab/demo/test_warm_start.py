@@ -40,9 +40,9 @@ def test_figures_are_of_the_worst_step_on_policy() -> None:
     [
         ({"reward": 0.41}, "starts from the checkpoint"),
         ({"reward": math.nan}, "starts from the checkpoint"),
-        ({"mismatch_kl_on_policy": 2e-6}, "engine and trainer agree"),
-        ({"mismatch_kl_on_policy": math.nan}, "engine and trainer agree"),
-        ({"mismatch_kl_on_policy_steps": 4}, "engine and trainer agree"),
+        ({"mismatch_kl_on_policy": 2e-6}, "on-policy mismatch KL"),
+        ({"mismatch_kl_on_policy": math.nan}, "on-policy mismatch KL"),
+        ({"mismatch_kl_on_policy_steps": 4}, "on-policy mismatch KL"),
     ],
 )
 def test_planted_mistake_is_found(planted: dict[str, float], claim: str) -> None:

@@ -123,8 +123,8 @@ class UploadQueue:
         raise ProblemError.of(
             LATER,
             Reason.UPLOADS_BEHIND,
-            f"The {kind} is skipped: {len(staying)} uploads of this run, {sum(job.size for job in staying)} bytes in "
-            f"total, are pending{because}. If S3 is healthy, increase the interval of checkpoints and adapters.",
+            f"{len(staying)} uploads of this run, {sum(job.size for job in staying)} bytes in total, are still "
+            f"pending{because}. If S3 is healthy, increase the interval of checkpoints and adapters.",
         )
 
     def submit(self, job: UploadJob, first: bool = False) -> None:

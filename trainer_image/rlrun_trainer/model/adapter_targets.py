@@ -26,14 +26,16 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Configuration fields with the number of routed experts."""
 EXPERT = "layers of routed experts"
 ROUTER = "a router or gate"
-ABSORBED = "a projection that vLLM folds into its attention, where it ignores an adapter"
+ABSORBED = "a projection that vLLM merges into its attention, where adapters are ignored"
 OUTSIDE = "not a layer of the language model"
 INDEXER = "a layer that chooses tokens for sparse attention, which gets no gradient"
-DIRECT = "a layer whose weights kernels of the engine or the trainer read directly, bypassing its adapter"
-CONVERTED = "a layer that the model's files store in another form, so that no name of an adapter fits it in the engine"
-UNNAMED = "a shared expert that vLLM lists inside the routed experts, where no name of an adapter fits it"
-KEYS_ONLY = "a projection to keys and values at once, to which vLLM applies an adapter for the keys only"
-REORDERED = "a projection whose rows vLLM reorders when it loads the weights, but not those of its adapter"
+DIRECT = "a layer whose weights are read directly by kernels of the engine or the trainer, which bypass its adapter"
+CONVERTED = "a layer that the model's files store in another form, so that the engine cannot assign an adapter to it"
+UNNAMED = "a shared expert that vLLM lists inside the routed experts, where it cannot be given an adapter"
+KEYS_ONLY = "a projection that computes both keys and values, to which vLLM applies an adapter for the keys only"
+REORDERED = (
+    "a projection whose rows vLLM reorders when it loads the weights, without reordering the rows of its adapter"
+)
 WITHOUT_ADAPTERS = frozenset({"kimi_linear", "kimi_k25", "mimo_v2_flash", "minimax_m3_vl"})
 """Values of `model_type` for which vLLM 0.32 has models without the interface `SupportsLoRA`."""
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})

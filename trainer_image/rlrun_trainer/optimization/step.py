@@ -213,9 +213,9 @@ def _check_gradients(slot: AdapterSlot) -> None:
     shown = [name.removeprefix(NAME_PREFIX).rpartition(".lora_B.")[0] for name in missed[:SHOWN_LAYERS]]
     problem = Problem(
         reason=Reason.ADAPTER_WITHOUT_GRADIENT,
-        message=f"A step gave no gradient to {len(missed)} of {len(gradients)} layers with an adapter, which stay as "
-        f"in the base model: {', '.join(shown)}{', ...' if len(missed) > SHOWN_LAYERS else ''}. Leave them out of "
-        "`lora.targetModules`.",
+        message=f"In one step, {len(missed)} of {len(gradients)} layers with an adapter received no gradient and "
+        f"stay as in the base model: {', '.join(shown)}{', ...' if len(missed) > SHOWN_LAYERS else ''}. Remove these "
+        "layers from `lora.targetModules`.",
     )
     log.warning("%s: %s", slot.name, problem.message)
     slot.warnings.append(problem)

@@ -77,7 +77,7 @@ def _download(store: Store, uri: S3Uri, folder: Path, digest: str) -> None:
     manifest = store.download(uri, folder, digest=digest)
     if manifest.kind != ArtifactKind.checkpoint:
         raise ProblemError.of(
-            UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, f"{uri} contains a {manifest.kind} instead of a checkpoint."
+            UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, f"{uri} contains {manifest.kind} files instead of a checkpoint."
         )
 
 

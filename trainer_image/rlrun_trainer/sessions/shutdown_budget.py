@@ -22,8 +22,8 @@ def exceeds_grace_period(
     return Problem(
         reason=Reason.CHECKPOINT_EXCEEDS_GRACE_PERIOD,
         message=f"the newest step took {step_seconds:.0f} s and the newest checkpoint {checkpoint_seconds:.0f} s, but "
-        f"a trainer that is stopped has only {shutdown_seconds:.0f} s for both, so a drained node or a preemption may "
-        f"lose the steps since the last complete checkpoint. {ADVICE}",
+        f"a trainer that is stopped has only {shutdown_seconds:.0f} s for both. If the node is drained or the pod is "
+        f"preempted, the steps since the last complete checkpoint may be lost. {ADVICE}",
     )
 
 

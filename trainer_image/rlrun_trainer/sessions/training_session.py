@@ -300,9 +300,7 @@ class TrainingSession:
         except ProblemError as error:
             if error.problem.reason != DISK_FULL:
                 raise
-            raise ProblemError.of(
-                LATER, Reason.UPLOADS_BEHIND, f"The {kind} is skipped: {error.problem.message}"
-            ) from error
+            raise ProblemError.of(LATER, Reason.UPLOADS_BEHIND, error.problem.message) from error
         reward = self._reward[1] if self._reward is not None and self._reward[0] == self._step else None
         taken = time.perf_counter() - started
         self.uploads.submit(UploadJob(kind, self._step, uri, files, reward, taken), first)

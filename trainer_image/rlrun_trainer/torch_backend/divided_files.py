@@ -77,7 +77,7 @@ class StoredTensors:
         paths = paths_of(folder, file)
         count = NUMBERED.search(paths[0].stem) if paths else None
         if len(paths) != (int(count[1]) if count else 1):
-            raise mismatch(f"The checkpoint has no {file}, or not all files in its place.")
+            raise mismatch(f"The checkpoint has no {file}, or some of the files into which it was divided are missing.")
         files = [safe_open(path, "pt") for path in paths]
         self._files = {name: one for one in files for name in one.keys()}  # noqa: SIM118
 

@@ -137,7 +137,7 @@ def _invalidity(error: Any) -> str:
 def _refusal(runtime: str) -> str:
     return (
         f".type: the runtime {runtime!r} needs containers or machines, which environments do not have here. "
-        f"Use the runtime {RUNTIME!r}, with which agents and tool servers are processes of the environment's pod"
+        f"Use the runtime {RUNTIME!r}, which runs agents and tool servers as processes in the environment's pod"
     )
 
 
@@ -190,7 +190,7 @@ def _refuse_models(settings: BaseModel) -> None:
 def _refuse_containers(environment: Any, settings: Any, task: Any) -> None:
     """Reject harnesses and tasks that need a container. `task` is the first task."""
     subprocess = vf.SubprocessConfig()
-    instead = f"Only the runtime {RUNTIME!r} exists here, with the harnesses 'null' and 'bash' or the package's own"
+    instead = f"Only the runtime {RUNTIME!r} is available, with the harnesses 'null' and 'bash' or the package's own"
     tools = [*task.toolsets(task.config), *environment.taskset.toolsets(environment.taskset.config)]
     try:
         for config in settings.agent_harnesses().values():

@@ -107,7 +107,7 @@ def test_a_family_is_trained_with_exact_probabilities_in_every_layer(tmp_path: P
         ("deepseek_v32", "indexer.wk", "chooses tokens for sparse attention"),
         ("glm_moe_dsa", "weights_proj", "chooses tokens for sparse attention"),
         ("deepseek_v4", "o_a_proj", "a DeepseekV4GroupedLinear, which adapters do not compute"),
-        ("deepseek_v4", "compressor.kv_proj", "read directly, bypassing its adapter"),
+        ("deepseek_v4", "compressor.kv_proj", "which bypass its adapter"),
         ("mistral4", "shared_experts.down_proj", "lists inside the routed experts"),
         ("llama4_text", "q_proj", "whose rows vLLM reorders"),
         ("llama4", "k_proj", "whose rows vLLM reorders"),
@@ -155,7 +155,9 @@ def test_layers_without_a_gradient_are_named_once(tmp_path: Path, monkeypatch: p
         train_step(base, slot, sampled(base), PLAN)
     (warning,) = slot.warnings
     assert warning.reason == "AdapterWithoutGradient"
-    assert f"no gradient to {len(indexer)} of {len(slot.parameters) // 2} layers" in warning.message
+    assert (
+        f"{len(indexer)} of {len(slot.parameters) // 2} layers with an adapter received no gradient" in warning.message
+    )
     assert "model.layers.0.self_attn.indexer." in warning.message
 
 

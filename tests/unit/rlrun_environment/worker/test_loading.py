@@ -132,5 +132,5 @@ def test_a_refusal_names_the_version_wanted_and_the_one_that_is_there(write_envi
 
 def test_a_module_that_a_package_of_the_image_lacks_is_not_to_be_pushed(write_environment, tmp_path):
     message = problem_of(write_environment("import verifiers.v9.tasksets"), tmp_path).message
-    assert "written for a different version; this image has verifiers 0.3.1 and 0.4.0." in message
+    assert "written for a different version of verifiers; this image has verifiers 0.3.1 and 0.4.0." in message
     assert "Push a wheel" not in message

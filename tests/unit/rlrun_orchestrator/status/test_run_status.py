@@ -97,7 +97,9 @@ def test_failed_rewards_and_rollouts_are_warnings_with_their_number_and_first_er
     progress.first_reward_error = problem("RewardFunctionError", "boom")
     conditions.add_warning(problem("RewardCollapsed"))
     assert status(progress, conditions).warnings == [
-        problem("RewardFunctionErrors", "7 rewards failed and are not trained on; first: RewardFunctionError: boom"),
+        problem(
+            "RewardFunctionErrors", "7 rewards failed and are not trained on; first error: RewardFunctionError: boom"
+        ),
         problem("RewardCollapsed"),
     ]
 

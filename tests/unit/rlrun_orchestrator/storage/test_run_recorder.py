@@ -110,7 +110,7 @@ async def test_objects_that_exceed_the_spool_limit_are_dropped_and_counted(tmp_p
         desk.recorder.rollouts(step_rollouts(step))
         await desk.recorder._queue.join()
     given_up = desk.recorder.dropped_objects
-    said = f"{given_up} were dropped"
+    said = f"{given_up} objects were dropped"
     async with asyncio.timeout(60.0):
         while not any(problem and said in problem.message for problem in desk.told):  # noqa: ASYNC110 (a writer's)
             await asyncio.sleep(0.002)
