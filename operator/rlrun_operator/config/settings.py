@@ -254,7 +254,7 @@ class ServingPoolSettings(PodShape):
 def _limited_resources(capacity: dict[str, str]) -> dict[str, str]:
     for name, quantity in capacity.items():
         if not RESOURCE_NAME.fullmatch(name):
-            raise ValueError(f"`{name}` is not a resource name, such as nvidia.com/gpu or cpu")
+            raise ValueError(f"`{name}` is not a resource name. Valid examples: nvidia.com/gpu, cpu")
         if to_millis(quantity) <= 0:
             raise ValueError(f"{name} is {quantity}, but must be positive. To set no limit, remove the entry")
     return capacity

@@ -51,7 +51,7 @@ class Sessions:
             raise ProblemError.of(
                 SESSION_MISSING,
                 Reason.SESSION_MISSING,
-                f"Session {name!r} is not open, because the trainer was restarted. Open it again.",
+                f"Session {name!r} is not open; the trainer may have restarted. Open it again.",
             )
         return session
 
