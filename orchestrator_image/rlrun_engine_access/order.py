@@ -1,4 +1,6 @@
-"""Order of a shared pool: the runs that may use the engine. The sidecar writes it (`rlrun.protocol.shared_pool`)."""
+"""Order file of a shared pool, which lists the runs that may use the engine. The sidecar writes the file (see
+`rlrun.protocol.shared_pool`).
+"""
 
 import hashlib
 import hmac

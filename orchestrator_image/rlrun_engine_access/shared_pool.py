@@ -84,7 +84,9 @@ class SharedPool:
             await self._serve(self._tokenizations, Ticket(run.uid, None), fields, scope, receive, send)
 
     async def serve_pool(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Handle a request to one of SAMPLING_PATHS with the pool's token. It takes a slot like an adapter."""
+        """Handle a request to one of SAMPLING_PATHS with the pool's token. All such requests take one slot together, as
+        if they used one adapter.
+        """
         await self._serve(self._samples, Ticket(POOL.uid, "pool"), None, scope, receive, send)
 
     async def _serve(

@@ -28,7 +28,7 @@ class NotRestorable(Exception):
 
 @dataclass(frozen=True)
 class LostArtifact:
-    """Artifact in the bucket, with the object to create for it."""
+    """Object and status to create for an artifact that exists only in the bucket."""
 
     obj: Obj
     status: dict[str, Any]

@@ -37,7 +37,7 @@ from rlrun.storage.store import NotFound, Store, StoreError
 
 
 class SweepStopped(Exception):
-    """Raised if nothing was deleted. The message says why, and what to do."""
+    """Raised if a sweep is refused before anything was deleted. The message says why, and what to do."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class StorageGrant(Schema):
     @model_validator(mode="after")
     def _held_grant_ends(self) -> "StorageGrant":
         if self.holder and self.ends is None:
-            raise ValueError("a grant with a holder must have an end")
+            raise ValueError("a grant with `holder` must also set `ends`")
         return self
 
     @property

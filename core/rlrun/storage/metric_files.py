@@ -1,7 +1,7 @@
 """Parser of a run's metric files, and merging to one line per step.
 
-A run writes one line per trained step, and one per evaluation with the step of the evaluated policy when the evaluation
-ends. Values are numbers, or lists of numbers for histograms.
+A run writes one line per trained step. When an evaluation ends, it writes another one, with the step of the evaluated
+policy. Values are numbers, or lists of numbers for histograms.
 """
 
 import json

@@ -169,7 +169,8 @@ def explain_event(pod: Pod, event: PodEvent | None) -> Problem | None:
     if event.reason in VOLUME_EVENTS:
         advice = "Create the Secret, ConfigMap or claim that the message names, or repair the node's storage driver."
         return Problem(
-            reason=Reason.VOLUME_MOUNT_FAILED, message=(f"{start}, because a volume is missing: {words} {advice}")
+            reason=Reason.VOLUME_MOUNT_FAILED,
+            message=(f"{start}, because a volume could not be attached or mounted: {words} {advice}"),
         )
     if event.reason in NETWORK_EVENTS:
         advice = "Repair the node's network plugin or container runtime, or install the runtime class."

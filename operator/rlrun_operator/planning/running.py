@@ -338,7 +338,9 @@ def quiet_pause(
 
 
 def spread(uid: str) -> float:
-    """Return the factor of the run's pauses, 0.75 to 1.25, to spread the reconciles of runs that started together."""
+    """Return a factor from 0.75 to 1.25 for the run's pauses, so that runs that started together are not reconciled
+    together. The factor of a run is constant.
+    """
     return 0.75 + 0.5 * zlib.crc32(uid.encode()) / 2**32
 
 

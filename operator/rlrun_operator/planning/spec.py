@@ -467,8 +467,8 @@ def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | Non
 
 
 def check_urls(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
-    """Return a problem if a URL in the spec is refused for its scheme or host. Its addresses are checked by the
-    processes that connect to it.
+    """Return a problem if the scheme or host of the teacher's URL is not allowed. The IP addresses of the host are
+    checked later, by the processes that connect to it.
     """
     teacher = spec.algorithm.teacher
     if teacher is None:

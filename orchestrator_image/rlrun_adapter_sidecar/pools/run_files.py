@@ -1,4 +1,4 @@
-"""Policy files of one run in a shared pool, whose size is bounded because all runs use the same disk."""
+"""Policy files of one run in a shared pool. Their total size is bounded, because all runs use the same disk."""
 
 from pathlib import Path
 

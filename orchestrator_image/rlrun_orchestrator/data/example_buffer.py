@@ -140,8 +140,10 @@ class ExampleBuffer:
         Raises ValueError if there is nothing to draw from.
         """
         empty = [name for name, size in sizes.items() if size < 1]
-        if empty or not sizes:
-            raise ValueError(f"no training examples in environment {', '.join(empty) or '(none given)'}")
+        if not sizes:
+            raise ValueError("the run has no environments")
+        if empty:
+            raise ValueError(f"no training examples in these environments: {', '.join(empty)}")
         if weights is not None and (len(weights) != len(sizes) or any(w < 0 for w in weights) or not any(weights)):
             raise ValueError(
                 f"{len(sizes)} environments need {len(sizes)} weights, none negative and one or more above 0: {weights}"

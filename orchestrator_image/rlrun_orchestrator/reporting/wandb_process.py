@@ -56,7 +56,7 @@ def open_run(wandb: Any, folder: str, run: Mapping[str, Any], *, online: bool) -
 
 
 def main() -> None:
-    """Log the metrics in the lines of standard input to Weights & Biases until the input ends."""
+    """Read a header and then lines of metrics from standard input until it ends, and log them to Weights & Biases."""
     # The client's own output must not be mistaken for the response.
     answer, sys.stdout = sys.stdout, sys.stderr
     header = json.loads(sys.stdin.readline())

@@ -12,7 +12,8 @@ DISK_FULL = Reason.TRAINER_DISK_FULL
 
 
 class TempFolder:
-    """Temporary folder. Its owner must remove it; otherwise it is removed when the process exits.
+    """Temporary folder. Its owner should remove it as early as possible; a folder that is left is removed when the
+    process exits.
 
     Raises ProblemError if it cannot be created.
     """

@@ -103,7 +103,8 @@ def lay_out(rows: Sequence[Sequence[torch.Tensor]]) -> PlacedSamples:
 
 
 def measure(hidden: Hidden, head: Head, vocab_size: int, device: torch.device) -> RowDifference:
-    """Compute log probabilities of two random samples, alone and in both layouts, and compare them.
+    """Compute the log probabilities of two random samples: each alone, both in one row, and each in its own row of a
+    batch. Returns how much the two batches differ from the samples alone.
 
     All processes that share the model must call it.
 

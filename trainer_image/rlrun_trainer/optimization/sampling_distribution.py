@@ -266,6 +266,10 @@ def _tokenizer_end(folder: str) -> int | None:
     try:
         end: int | None = AutoTokenizer.from_pretrained(folder, local_files_only=True).eos_token_id
     except (OSError, ValueError, KeyError, ImportError) as error:
-        log.warning("Could not load the tokenizer of %s; minTokens uses only its generation config (%s)", folder, error)
+        log.warning(
+            "Could not load the tokenizer of %s; minTokens applies only to stop tokens in generation_config.json (%s)",
+            folder,
+            error,
+        )
         return None
     return end

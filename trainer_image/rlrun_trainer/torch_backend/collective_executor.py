@@ -180,7 +180,9 @@ ANSWERS = MessageFormat(Answer)
 
 
 def exit_immediately() -> None:
-    """Exit this process immediately. The other processes notice and exit, too, because their states would differ."""
+    """Exit this process immediately, because its state may differ from that of the other processes. They exit as well
+    at their next collective operation.
+    """
     logging.shutdown()
     os._exit(1)
 

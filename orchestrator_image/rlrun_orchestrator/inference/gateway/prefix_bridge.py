@@ -1,4 +1,6 @@
-"""Prompts that keep the exact tokens of a conversation, built from the engine's own rendering."""
+"""Token prompts that continue a conversation. The earlier tokens stay exactly as sampled, and the new messages have the
+tokens of the engine's rendering of the chat.
+"""
 
 from array import array
 from collections.abc import Mapping

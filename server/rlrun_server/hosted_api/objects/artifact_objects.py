@@ -19,7 +19,7 @@ def is_leaving(artifact: Obj) -> bool:
 
 
 def checkpoint_of(checkpoint: Obj) -> Json:
-    """Convert an RLCheckpoint to the clients' checkpoint."""
+    """Return the RLCheckpoint in the format of hosted clients."""
     metadata, spec, status = checkpoint["metadata"], checkpoint["spec"], checkpoint.get("status") or {}
     return {
         "id": metadata["name"],
@@ -34,7 +34,7 @@ def checkpoint_of(checkpoint: Obj) -> Json:
 
 
 def adapter_of(adapter: Obj, user_id: str, display_name: str | None) -> Json:
-    """Convert an RLAdapter to the clients' adapter. `display_name` is the display name of its run."""
+    """Return the RLAdapter in the format of hosted clients. `display_name` is the display name of its run."""
     metadata, spec, status = adapter["metadata"], adapter["spec"], adapter.get("status") or {}
     changes = [c.get("lastTransitionTime") for c in status.get("conditions") or [] if isinstance(c, dict)]
     state = deployment_state(adapter)

@@ -235,8 +235,12 @@ async def _own_secret(cluster: CallerCluster, run: Obj) -> None:
     try:
         await cluster.send(requests.patch(SECRET, namespace, secret, owner_patch(run), SERVER_FIELD_MANAGER))
     except RestError as error:
-        # The run exists, but its Secret will not be deleted with it.
-        log.warning("Secret %s/%s has no owner: %s", namespace, secret, error.reason)
+        log.warning(
+            "could not make the run the owner of Secret %s/%s, so the Secret is not deleted with the run: %s",
+            namespace,
+            secret,
+            error.reason,
+        )
 
 
 async def _run_answers(services: Services, caller: HostedCaller, runs: list[KeptRun]) -> list[Json]:

@@ -64,7 +64,7 @@ def test_the_audience_is_that_of_the_process_that_has_the_grant() -> None:
 
 @pytest.mark.parametrize("end", [{}, {"ends": None}, {"ends": "2026-01-01T14:00:00"}])
 def test_a_holder_needs_an_end_with_a_time_zone(end: dict[str, str | None]) -> None:
-    with pytest.raises(ValidationError, match=r"must have an end|timezone"):
+    with pytest.raises(ValidationError, match=r"must also set `ends`|timezone"):
         StorageGrant.model_validate({**OWN.to_json_dict(), "holder": "pool-a", **end})
 
 
