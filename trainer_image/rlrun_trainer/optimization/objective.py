@@ -74,7 +74,9 @@ def backward(
     figures = tuple(torch.zeros(len(n), dtype=torch.float64, device=base.device) for n in (SUMS, MAXIMA))
     with base.guard.attempt():
         figures = _backward_to(base, leaf, batch, objective, reference)
-    hidden.backward(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+    # Without an adapter below the head, as with targetModules: [lm_head], the hidden states need no gradient.
+    if hidden.requires_grad:
+        hidden.backward(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
     return figures[0], figures[1]
 
 

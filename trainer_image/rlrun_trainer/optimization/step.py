@@ -10,6 +10,7 @@ unchanged. A failure of the update ends the process.
 import logging
 import math
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -91,10 +92,10 @@ def step_units(
     objective = Objective(plan.loss, beta, plan.version, totals.trainable)
     random_states = dict(slot.rng)
     with _memory_limits(plan, base.loader.memory_advice), _clean_gradients(slot):
-        if base.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(base.device)
         with world.all_or_none():
-            parts, paused = yield from _accumulate(base, slot, share, plan.distribution, objective, random_states)
+            parts, paused, most_memory = yield from _accumulate(
+                base, slot, share, plan.distribution, objective, random_states
+            )
             _check_memory(slot)
         world.all_reduce_gradients(parameters)
         _check_gradients(slot)
@@ -131,7 +132,7 @@ def step_units(
         "batch/padding": 1 - totals.tokens / totals.cells,
     }
     if base.device.type == "cuda":
-        used = torch.tensor(torch.cuda.max_memory_allocated(base.device), device=base.device)
+        used = torch.tensor(max(most_memory, torch.cuda.max_memory_allocated(base.device)), device=base.device)
         metrics["perf/peak_memory"] = int(world.all_reduce_max(used)) / 2**30
         if peak := peak_flops(torch.cuda.get_device_name(base.device)):
             # Not every architecture has the fields, and the update has already been made.
@@ -148,19 +149,22 @@ def _accumulate(
     distribution: SamplingDistribution,
     objective: Objective,
     random_states: dict[str, torch.Tensor],
-) -> Units[tuple[list[tuple[torch.Tensor, torch.Tensor]], float]]:
+) -> Units[tuple[list[tuple[torch.Tensor, torch.Tensor]], float, int]]:
     """Add the gradients of this process's micro-batches, and advance `random_states`.
 
-    Returns SUMS and MAXIMA of each micro-batch, with zeros for padding passes, and the seconds between the units. The
-    first call with policy tokens and a penalty fixes the slot's reference.
+    Returns SUMS and MAXIMA of each micro-batch, with zeros for padding passes, the seconds between the units, and the
+    peak memory of the units in bytes. The first call with policy tokens and a penalty fixes the slot's reference.
     """
     parts = []
-    paused = 0.0
+    paused, most_memory = 0.0, 0
+    on_gpu = base.device.type == "cuda"
     shares_model = base.world.size == 1 and slot.shape is not None
     base.guard.failure = None
     try:
         if objective.beta is not None and share.totals.policy_tokens:
             base.fix_reference(slot)
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(base.device)
         for number in range(share.passes):
             base.activate(slot)
             with _random_numbers(random_states):
@@ -173,15 +177,21 @@ def _accumulate(
                     sums, maxima = backward(base, slot, batch, replace(objective, trainable=math.inf))
                     parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
             if shares_model:
+                if on_gpu:
+                    # Otherwise the next run's unit would wait for this one, and be charged for it.
+                    torch.cuda.synchronize(base.device)
+                    most_memory = max(most_memory, torch.cuda.max_memory_allocated(base.device))
                 began = time.perf_counter()
                 yield
                 paused += time.perf_counter() - began
+                if on_gpu:
+                    torch.cuda.reset_peak_memory_stats(base.device)
     except Exception as error:
         if base.world.size > 1:
             raise StepAborted(str(error)) from error
         raise
     base.guard.settle()
-    return parts, paused
+    return parts, paused, most_memory
 
 
 def _apply(slot: AdapterSlot, plan: StepPlan) -> None:
@@ -298,6 +308,9 @@ def _memory_limits(plan: StepPlan, advice: str) -> Iterator[None]:
         # torch reports a failed allocation on the CPU as a plain RuntimeError.
         if not isinstance(cause, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(cause):
             raise
+        # Frames in the traceback hold the pass's activations, and another run may compute next.
+        if cause is not None:
+            traceback.clear_frames(cause.__traceback__)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         refusal = ProblemError.of(

@@ -7,6 +7,7 @@ have work in units of the same length, none is ever more than two units ahead.
 """
 
 import asyncio
+import sys
 import threading
 import time
 from collections import deque
@@ -37,6 +38,10 @@ class Compute:
         """Virtual time of each run in seconds. Runs that are not ahead of `_now` may be missing."""
         self._now = 0.0
         """Virtual time at which the latest unit started, in seconds."""
+        self._running: _Task | None = None
+        """Task whose unit is running."""
+        self._in_turn = False
+        self._closed = False
 
     async def run(self, owner: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function for the run `owner` as one unit, and return its result. Cancelling the caller does not stop
@@ -47,46 +52,80 @@ class Compute:
             yield from ()
             return function(*args, **kwargs)
 
-        return await self.run_units(owner, units)
+        result: T = await self._wait_for(_Task(owner, units(), is_step=False))
+        return result
 
     async def run_units(self, owner: str, function: Callable[P, Units[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do the units that the function returns for the run `owner`, and return their result."""
-        task = _Task(function(*args, **kwargs), Future())
-        with self._lock:
-            self._used[owner] = max(self._used.get(owner, 0.0), self._now)
-            self._waiting.setdefault(owner, deque()).append(task)
-        self._executor.submit(self._do_unit)
-        result: T = await asyncio.shield(asyncio.wrap_future(task.result))
+        result: T = await self._wait_for(_Task(owner, function(*args, **kwargs), is_step=True))
         return result
 
-    def close(self) -> None:
-        """Cancel waiting calls without waiting for the running unit."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+    def finish_in_turn(self) -> None:
+        """From now on, finish one step after another instead of all steps at the same time, because the process exits
+        soon. Work of a single unit, such as a snapshot, comes before the next unit of a step.
+        """
+        self._in_turn = True
+
+    def cancel_waiting(self) -> None:
+        """Cancel all work except the work whose unit is running."""
         with self._lock:
-            for task in (task for tasks in self._waiting.values() for task in tasks):
-                task.result.cancel()
+            waiting = [task for tasks in self._waiting.values() for task in tasks if task is not self._running]
+            running = [self._running] if self._running is not None else []
+            self._waiting = {task.owner: deque([task]) for task in running}
+        for task in waiting:
+            task.cancel()
+
+    def close(self) -> None:
+        """Cancel all work without waiting for the running unit, which is the last."""
+        self._closed = True
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self.cancel_waiting()
+
+    async def _wait_for(self, task: "_Task") -> Any:
+        with self._lock:
+            self._used[task.owner] = max(self._used.get(task.owner, 0.0), self._now)
+            self._waiting.setdefault(task.owner, deque()).append(task)
+        self._executor.submit(self._do_unit)
+        return await asyncio.shield(asyncio.wrap_future(task.result))
 
     def _do_unit(self) -> None:
         with self._lock:
-            owner = min(self._waiting, key=lambda owner: self._used[owner])
-            task = self._waiting[owner][0]
-            self._now = self._used[owner]
+            if not self._waiting:  # cancelled
+                return
+            task = self._running = min((tasks[0] for tasks in self._waiting.values()), key=self._place)
+            self._now = self._used[task.owner]
         started = self._clock()
         settle = task.do_unit()
         with self._lock:
-            self._used[owner] += self._clock() - started
+            self._running = None
+            self._used[task.owner] += self._clock() - started
             if settle is not None:
-                self._waiting[owner].popleft()
-                if not self._waiting[owner]:
-                    del self._waiting[owner]
-                    self._used = {o: used for o, used in self._used.items() if o in self._waiting or used > self._now}
+                self._forget(task.owner)
         if settle is not None:
             settle()
-            return
-        try:
+        elif self._closed:
+            task.cancel()
+        else:
             self._executor.submit(self._do_unit)
-        except RuntimeError:  # closed
-            task.result.set_exception(CancelledError())
+
+    def _place(self, task: "_Task") -> tuple[int, float]:
+        """Return the task's place: tasks with a lower one come first."""
+        first = 0
+        if self._in_turn:
+            # The step with the most units done is the first to end.
+            first = -task.units_done if task.is_step else -sys.maxsize
+        return first, self._used[task.owner]
+
+    def _forget(self, owner: str) -> None:
+        """Remove the run's finished task."""
+        self._waiting[owner].popleft()
+        if not self._waiting[owner]:
+            del self._waiting[owner]
+        if self._waiting:
+            self._used = {o: used for o, used in self._used.items() if o in self._waiting or used > self._now}
+        else:
+            # Time used before all runs were idle counts no more.
+            self._used.clear()
 
 
 def finish(units: Units[T]) -> T:
@@ -100,11 +139,20 @@ def finish(units: Units[T]) -> T:
 
 
 class _Task:
-    """Units, and the future for their result."""
+    """Units of a run, and the future for their result."""
 
-    def __init__(self, units: Units[Any], result: "Future[Any]") -> None:
-        self.result = result
+    def __init__(self, owner: str, units: Units[Any], *, is_step: bool) -> None:
+        self.owner = owner
+        self.is_step = is_step
+        """True if there may be several units."""
+        self.result: Future[Any] = Future()
+        self.units_done = 0
         self._units = units
+
+    def cancel(self) -> None:
+        """Let the caller end with CancelledError."""
+        if not self.result.cancel():
+            self.result.set_exception(CancelledError())
 
     def do_unit(self) -> Callable[[], None] | None:
         """Do the next unit. After the last one, returns the call that completes the future."""
@@ -118,4 +166,5 @@ class _Task:
         except BaseException as raised:
             error = raised
             return lambda: self.result.set_exception(error)
+        self.units_done += 1
         return None

@@ -77,6 +77,8 @@ class Sessions:
                 return session
             session = await open_session(name, spec, self._backend, self._compute, self._store, self._settings)
             self._open[name] = session
+            if self._stopping:  # since this request arrived
+                session.reject_steps()
             return session
 
     async def close(self, name: str) -> None:
@@ -95,7 +97,8 @@ class Sessions:
         await self._compute.run(PLATFORM, self._backend.heartbeat)
 
     async def stop(self, seconds: float) -> None:
-        """Stop the other processes, if the compute thread becomes free within `seconds`."""
+        """Stop the other processes, if the compute thread becomes free within `seconds`. Cancels waiting work."""
+        self._compute.cancel_waiting()
         try:
             await asyncio.wait_for(self._compute.run(PLATFORM, self._backend.stop), seconds)
         except TimeoutError:
@@ -104,6 +107,7 @@ class Sessions:
     async def rescue(self, seconds: float) -> None:
         """Save a last checkpoint of every session within `seconds`, and reject further steps."""
         self._stopping = True
+        self._compute.finish_in_turn()
         rescues = [asyncio.create_task(session.save_before_exit()) for session in self._open.values()]
         if not rescues:
             return

@@ -1,9 +1,12 @@
 """Steps of several slots whose units alternate are those of each slot alone, bit for bit."""
 
+import gc
 import itertools
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +16,7 @@ from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.peft_format import AdapterShape
-from rlrun_trainer.optimization import step
+from rlrun_trainer.optimization import objective, step
 from rlrun_trainer.optimization.packing import MicroBatch
 from rlrun_trainer.optimization.step import StepPlan, step_units
 from rlrun_trainer.runtime.compute_thread import Units, finish
@@ -147,3 +150,36 @@ def test_pauses_between_units_are_not_part_of_the_throughput(model_dir: Path, mo
         metrics = end.value
     assert metrics["time/forward_backward"] == 2.0 * metrics["batch/micro_batches"]
     assert metrics["perf/throughput"] == metrics["batch/tokens"] / metrics["time/forward_backward"]
+
+
+def test_a_refusal_for_lack_of_memory_holds_no_activations(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = tiny_model.load(model_dir)
+    slot = opened(base, 0, 0.0)
+    kept: list[weakref.ref[torch.Tensor]] = []
+    hidden_states = objective._hidden_states
+
+    def watched(*arguments: Any) -> torch.Tensor:
+        made = hidden_states(*arguments)
+        kept.append(weakref.ref(made))
+        return made
+
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr(objective, "_hidden_states", watched)
+    monkeypatch.setattr(objective, "_backward_to", full)
+    gc.disable()
+    try:
+        with pytest.raises(ProblemError, match="does not fit"):
+            finish(step_units(base, slot, batch(0, 0), PLAN))
+        assert [one() for one in kept] == [None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("recompute", ["on", "off"])
+def test_an_adapter_on_the_head_alone_is_trained(model_dir: Path, recompute: str) -> None:
+    base = tiny_model.load(model_dir, gradient_checkpointing=recompute)
+    slot = base.open("head", tiny_model.MODEL, AdapterShape(4, 8.0, ("lm_head",)), 0)
+    finish(step_units(base, slot, batch(0, 0), PLAN))
+    assert any(parameter.any() for name, parameter in slot.parameters.items() if ".lora_B." in name)

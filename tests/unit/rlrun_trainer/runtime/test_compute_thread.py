@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from rlrun_trainer.runtime.compute_thread import PLATFORM, Compute, Units
@@ -64,6 +64,9 @@ class Bench:
             turn = threading.Event()
             self._loop.call_soon_threadsafe(turn.set)
             assert turn.wait(10)
+
+    def save(self, owner: str, function: Callable[[], None]) -> "asyncio.Task[None]":
+        return asyncio.ensure_future(self.compute.run(owner, function))
 
     async def start(self) -> None:
         await asyncio.sleep(0)
@@ -174,4 +177,82 @@ async def test_closing_cancels_what_waits(bench: Bench) -> None:
     await bench.start()
     with pytest.raises(asyncio.CancelledError):
         await call
+    assert bench.order == []
+
+
+async def test_time_used_before_the_thread_was_idle_counts_no_more(bench: Bench) -> None:
+    await bench.start()
+    await bench.call("early", 1, 600.0)
+    await bench.compute.run(PLATFORM, int)
+    del bench.order[:]
+    gate = threading.Event()
+    waiting = asyncio.ensure_future(bench.compute.run(PLATFORM, gate.wait))
+    await asyncio.sleep(0)
+    calls = [bench.call(owner, 10, 10.0) for owner in ("early", "late", "later")]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(waiting, *calls)
+    assert bench.order.index("early") < 4
+
+
+async def test_before_the_end_one_step_is_finished_after_another(bench: Bench) -> None:
+    def snapshot() -> None:
+        bench.order.append("snapshot")
+
+    def step(owner: str) -> Units[None]:
+        for number in range(6):
+            if number == 2 and owner == "b":
+                bench.compute.finish_in_turn()
+            yield from bench.units(owner, 1)
+            if number == 5 and owner == "a":
+                bench._loop.call_soon_threadsafe(lambda: saved.append(bench.save("a", snapshot)))
+                bench.wait_for_loop()
+            yield
+
+    saved: list[asyncio.Task[None]] = []
+    calls = [asyncio.ensure_future(bench.compute.run_units(owner, step, owner)) for owner in ("a", "b")]
+    await bench.start()
+    await asyncio.gather(*calls)
+    await asyncio.gather(*saved)
+    ending = bench.order[bench.order.index("b", bench.order.index("b", bench.order.index("b") + 1) + 1) + 1 :]
+    first = ending[0]
+    steps = [owner for owner in ending if owner != "snapshot"]
+    assert steps == sorted(steps, key=lambda owner: owner != first), "one step after the other"
+    assert "snapshot" in ending
+
+
+async def test_closing_cancels_a_step_that_has_begun(bench: Bench) -> None:
+    gate, began, stepped = threading.Event(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        began.set()
+        gate.wait(10)
+
+    def endless() -> Units[None]:
+        while True:
+            bench.clock.now += 1.0
+            stepped.set()
+            yield
+
+    await bench.start()
+    step = asyncio.ensure_future(bench.compute.run_units("a", endless))
+    assert await asyncio.to_thread(stepped.wait, 10)
+    blocked = asyncio.ensure_future(bench.compute.run("b", block))
+    assert await asyncio.to_thread(began.wait, 10)
+    bench.compute.close()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(step, 10)
+    gate.set()
+    await asyncio.wait_for(blocked, 10)
+
+
+async def test_cancelled_work_never_starts(bench: Bench) -> None:
+    calls = [bench.call("a", 3), bench.call("b", 3)]
+    await asyncio.sleep(0)
+    bench.compute.cancel_waiting()
+    await bench.start()
+    for call in calls:
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    await bench.compute.run(PLATFORM, int)
     assert bench.order == []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri
 from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
@@ -65,4 +66,17 @@ async def test_a_slow_opening_delays_no_other_run(store: SlowFolders) -> None:
     assert first is second
     await closing
     assert (sessions.all(), backend.opened) == ([], 2)
+    compute.close()
+
+
+async def test_a_session_that_opens_during_the_shutdown_makes_no_step(store: SlowFolders) -> None:
+    compute = Compute()
+    sessions = Sessions(Counted(), compute, store, TrainerSettings())  # type: ignore[arg-type]
+    opening = asyncio.ensure_future(sessions.open("slow", trainer_requests.spec("s3://bucket/runs/team/slow")))
+    await asyncio.sleep(0.05)
+    await sessions.rescue(1.0)
+    store.may_list.set()
+    session = await opening
+    with pytest.raises(ProblemError, match="TrainerStopping"):
+        await session.train(0, trainer_requests.samples(2))
     compute.close()
