@@ -25,7 +25,7 @@ EXPECTED = {
     ],
 }
 WIDE = {
-    "RLRun": ["Last-Step", "Environment", "Attempt", "Policy", "Checkpoint", "Ahead"],
+    "RLRun": ["Last-Step", "Environment", "Attempt", "Policy", "Checkpoint", "Ahead", "Pool"],
     "RLCheckpoint": ["Model", "Shared-With"],
     "RLAdapter": ["Model", "Shared-With", "Served-As"],
     "RLModel": ["Valid", "Weights", "Warnings"],
@@ -106,6 +106,7 @@ def test_a_run_in_a_table(api: client.ApiClient, namespace: str) -> None:
                 "restarts": 1,
                 "lastCheckpoint": "shown-step-40",
                 "queue": {"runsAhead": 2},
+                "pool": {"name": "rlpool-tiny-0123abcd"},
                 "progress": {
                     "lastStepTime": "2026-01-01T00:00:00Z",
                     "step": 41,
@@ -139,6 +140,7 @@ def test_a_run_in_a_table(api: client.ApiClient, namespace: str) -> None:
         "Policy": 40,
         "Checkpoint": "shown-step-40",
         "Ahead": 2,
+        "Pool": "rlpool-tiny-0123abcd",
     }
 
 
