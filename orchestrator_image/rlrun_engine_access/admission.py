@@ -29,7 +29,7 @@ batch at once, while the wait stays at a few times the duration of a response.
 """
 
 
-class Stage(Enum):
+class TicketState(Enum):
     """Progress of a request."""
 
     receiving = "receiving"
@@ -44,7 +44,7 @@ class Ticket:
     uid: str
     adapter: str | None
     """Name of the adapter in the engine. None for requests that need no slot."""
-    stage: Stage = Stage.receiving
+    stage: TicketState = TicketState.receiving
     number: int = 0
     """Position in the order of arrival."""
 
@@ -105,7 +105,7 @@ class Admission:
 
     def offer(self, ticket: Ticket) -> list[Ticket]:
         """Let a request that has entered wait for its turn."""
-        ticket.stage, ticket.number = Stage.waiting, next(self._clock)
+        ticket.stage, ticket.number = TicketState.waiting, next(self._clock)
         self._runs[ticket.uid].lines.setdefault(ticket.adapter, OrderedDict())[ticket] = None
         return self._admit()
 
@@ -113,9 +113,9 @@ class Admission:
         """Free the place of a request that has entered, at any stage. Call once."""
         run = self._runs[ticket.uid]
         run.present -= 1
-        if ticket.stage is Stage.waiting:
+        if ticket.stage is TicketState.waiting:
             self._leave_line(run, ticket)
-        elif ticket.stage is Stage.running:
+        elif ticket.stage is TicketState.running:
             run.running -= 1
             self._running -= 1
             self._release_slot(run, ticket.adapter)
@@ -147,7 +147,7 @@ class Admission:
             run.running += 1
             self._running += 1
             run.started = next(self._clock)
-            ticket.stage = Stage.running
+            ticket.stage = TicketState.running
             if ticket.adapter is not None:
                 if ticket.adapter not in self._active:
                     run.served = next(self._clock)

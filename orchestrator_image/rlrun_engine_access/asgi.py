@@ -13,7 +13,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
-class Refusal(Exception):
+class Rejection(Exception):
     """Raised for a request that does not reach vLLM. `message` is for the client; `closes` ends its connection."""
 
     def __init__(self, status: int, message: str, *, closes: bool = False) -> None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from rlrun_engine_access.asgi import Disconnected, Message, Receive, Refusal, header_values
+from rlrun_engine_access.asgi import Disconnected, Message, Receive, Rejection, header_values
 
 MAX_BUFFERED = 512 * 1024**2
 """Maximum size in bytes of the bodies of all requests that wait or are in vLLM."""
@@ -30,10 +30,10 @@ class BodyBuffer:
     async def receive(self, uid: str, scope: Message, receive: Receive) -> bytearray:
         """Receive a body of the run `uid`, and count it until `release`.
 
-        Raises Refusal (408, 413, 415, 429) and Disconnected.
+        Raises Rejection (408, 413, 415, 429) and Disconnected.
         """
         if any(value.lower() != b"identity" for value in header_values(scope, b"content-encoding")):
-            raise Refusal(415, "Bodies with a Content-Encoding are not accepted; send the JSON as it is", closes=True)
+            raise Rejection(415, "Bodies with a Content-Encoding are not accepted; send the JSON as it is", closes=True)
         if any(value.isdigit() and int(value) > self._max_body for value in header_values(scope, b"content-length")):
             raise self._too_large()
         body = bytearray()
@@ -45,7 +45,7 @@ class BodyBuffer:
             self.release(uid, len(body))
             if isinstance(error, TimeoutError):
                 message = f"The body was not complete after {RECEIVE_SECONDS:g} seconds"
-                raise Refusal(408, message, closes=True) from None
+                raise Rejection(408, message, closes=True) from None
             raise
         return body
 
@@ -57,7 +57,7 @@ class BodyBuffer:
         if len(body) + len(chunk) > self._max_body:
             raise self._too_large()
         if self._sizes.total() + len(chunk) > MAX_BUFFERED or self._sizes[uid] + len(chunk) > MAX_BUFFERED_PER_RUN:
-            raise Refusal(429, "Too many bytes of requests are in this engine; retry the request", closes=True)
+            raise Rejection(429, "Too many bytes of requests are in this engine; retry the request", closes=True)
         body += chunk
         self._sizes[uid] += len(chunk)
         return bool(message.get("more_body", False))
@@ -68,16 +68,16 @@ class BodyBuffer:
         if not self._sizes[uid]:
             del self._sizes[uid]
 
-    def _too_large(self) -> Refusal:
+    def _too_large(self) -> Rejection:
         # The gateway recognizes the words "maximum context length".
         message = (
             f"The body has more than {self._max_body} bytes, which this model's maximum context length never needs"
         )
-        return Refusal(413, message, closes=True)
+        return Rejection(413, message, closes=True)
 
 
 def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes:
-    """Return the JSON object `body` with fields set. Raises Refusal (400) if `body` cannot be a JSON object in UTF-8.
+    """Return the JSON object `body` with fields set. Raises Rejection (400) if `body` cannot be a JSON object in UTF-8.
 
     The fields are inserted before the last brace, because parsers take the last of several equal names. `body` is not
     parsed. The result is either not JSON, or an object with these fields: as the result ends with the inserted text and
@@ -86,13 +86,13 @@ def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes:
     """
     text = body.strip(_BLANK)
     if not text.startswith(b"{") or not text.endswith(b"}") or b"\0" in text:
-        raise Refusal(400, NOT_JSON)
+        raise Rejection(400, NOT_JSON)
     separator = b"" if _EMPTY.fullmatch(text) else b","
     return b"".join((memoryview(text)[:-1], separator, json.dumps(fields)[1:].encode()))
 
 
 def check_prompt(body: bytes) -> None:
-    """Check that the JSON object `body` is a request for one sequence. Raises Refusal (400).
+    """Check that the JSON object `body` is a request for one sequence. Raises Rejection (400).
 
     vLLM samples a sequence for each text or list of tokens in a list. Its parser takes the last of several equal names,
     as `json.loads` does.
@@ -100,13 +100,13 @@ def check_prompt(body: bytes) -> None:
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refusal(400, NOT_JSON) from None
+        raise Rejection(400, NOT_JSON) from None
     if isinstance(prompt := request.get("prompt"), list) and not _are_tokens(prompt):
-        raise Refusal(400, "prompt must be a single text or a single list of token ids")
+        raise Rejection(400, "prompt must be a single text or a single list of token ids")
     parameters = request.get("kv_transfer_params")
     tokens = parameters.get("prompt_token_ids") if isinstance(parameters, dict) else None
     if tokens is not None and not _are_tokens(tokens):
-        raise Refusal(400, "kv_transfer_params.prompt_token_ids must be a list of token ids")
+        raise Rejection(400, "kv_transfer_params.prompt_token_ids must be a list of token ids")
 
 
 def _are_tokens(value: object) -> bool:

@@ -18,7 +18,7 @@ import hmac
 import os
 from pathlib import Path
 
-from rlrun_engine_access.asgi import UNAUTHORIZED, App, Message, Receive, Refusal, Send, header_values
+from rlrun_engine_access.asgi import UNAUTHORIZED, App, Message, Receive, Rejection, Send, header_values
 from rlrun_engine_access.shared_pool import RUN_PATHS, SAMPLING_PATHS, SharedPool
 
 TOKEN_VARIABLE = "RLRUN_TOKEN"
@@ -116,7 +116,7 @@ class EngineAccess:
                 "This path requires the token of the engine's run or serving pool, which only platform processes "
                 f"have. Paths without a token: {', '.join(self._open)}"
             )
-        await Refusal(UNAUTHORIZED, message).respond(send)
+        await Rejection(UNAUTHORIZED, message).respond(send)
 
 
 def _read_digest(variable: str) -> bytes | None:

@@ -37,7 +37,7 @@ class PooledRun:
 
 
 @dataclass(frozen=True)
-class Order:
+class OrderContent:
     """Complete list of the pool's runs."""
 
     base: str
@@ -61,9 +61,9 @@ class OrderFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp: tuple[int, int, int] | None = None
-        self._found: Order | OrderInvalid = OrderInvalid("not read yet")
+        self._found: OrderContent | OrderInvalid = OrderInvalid("not read yet")
 
-    def read(self) -> Order:
+    def read(self) -> OrderContent:
         """Return the current order, the same object while the file is unchanged. Raises OrderInvalid."""
         try:
             if _stamp(os.stat(self._path)) != self._stamp:
@@ -82,7 +82,7 @@ def _stamp(stat: os.stat_result) -> tuple[int, int, int]:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-def _parse(data: bytes) -> Order | OrderInvalid:
+def _parse(data: bytes) -> OrderContent | OrderInvalid:
     try:
         given = json.loads(data)
         base, entries = given["base"], given["runs"]
@@ -94,7 +94,7 @@ def _parse(data: bytes) -> Order | OrderInvalid:
     for values in ({run.uid for run in runs}, {run.token_digest for run in runs}):
         if len(values) != len(runs):
             return OrderInvalid("two runs of the order have the same uid or token")
-    return Order(base, runs)
+    return OrderContent(base, runs)
 
 
 def _run(entry: dict[str, Any]) -> PooledRun:

@@ -25,9 +25,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun_engine_access.admission import Admission, QueueFull, Ticket
-from rlrun_engine_access.asgi import App, Disconnected, Message, Receive, Refusal, Send, header_values
+from rlrun_engine_access.asgi import App, Disconnected, Message, Receive, Rejection, Send, header_values
 from rlrun_engine_access.body import BodyBuffer, check_prompt, with_fields
-from rlrun_engine_access.order import MAX_RUNS, Order, OrderFile, OrderInvalid, PooledRun
+from rlrun_engine_access.order import MAX_RUNS, OrderContent, OrderFile, OrderInvalid, PooledRun
 
 MODEL_HEADER = b"x-rlrun-model"
 SAMPLING_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
@@ -59,7 +59,7 @@ class SharedPool:
         """
         self._app = app
         self._file = OrderFile(order_file)
-        self._order: Order | None = None
+        self._order: OrderContent | None = None
         # A quarter more than vLLM batches, so that a request is always there when another one ends.
         self._samples = Admission(max_loras, capacity=max_sequences * 5 // 4)
         self._samples.set_limits({POOL.uid: POOL.max_requests})
@@ -73,7 +73,7 @@ class SharedPool:
         try:
             run, order = self._authorize(scope)
             model = _model(scope, run, order)
-        except Refusal as refusal:
+        except Rejection as refusal:
             await refusal.respond(send)
             return
         fields = _own_fields(run, model)
@@ -101,7 +101,7 @@ class SharedPool:
         try:
             admission.enter(ticket)
         except QueueFull:
-            await Refusal(429, "Too many requests of this run wait for this engine; retry the request").respond(send)
+            await Rejection(429, "Too many requests of this run wait for this engine; retry the request").respond(send)
             return
         size = 0
         try:
@@ -111,7 +111,7 @@ class SharedPool:
                 bodies = [self._edit(received, fields, scope)]
                 del received
                 await self._wait(admission, ticket, receive)
-            except Refusal as refusal:
+            except Rejection as refusal:
                 await refusal.respond(send)
                 return
             except Disconnected:
@@ -171,17 +171,17 @@ class SharedPool:
             if turn is not None and not turn.done():
                 turn.set_result(None)
 
-    def _authorize(self, scope: Message) -> tuple[PooledRun, Order]:
+    def _authorize(self, scope: Message) -> tuple[PooledRun, OrderContent]:
         try:
             order = self._read_order()
         except OrderInvalid as error:
             raise _unavailable(error) from None
         run = order.run_with(header_values(scope, b"authorization"))
         if run is None:
-            raise Refusal(401, "This path requires the token of a run that the shared pool serves")
+            raise Rejection(401, "This path requires the token of a run that the shared pool serves")
         return run, order
 
-    def _read_order(self) -> Order:
+    def _read_order(self) -> OrderContent:
         try:
             order = self._file.read()
         except OrderInvalid as error:
@@ -190,10 +190,10 @@ class SharedPool:
             raise
         if order is not self._order:
             self._order = order
-            self._set_runs(order.runs, Refusal(401, "The shared pool no longer serves this run"))
+            self._set_runs(order.runs, Rejection(401, "The shared pool no longer serves this run"))
         return order
 
-    def _set_runs(self, runs: Sequence[PooledRun], reason: Refusal) -> None:
+    def _set_runs(self, runs: Sequence[PooledRun], reason: Rejection) -> None:
         samples = {run.uid: run.max_requests for run in (POOL, *runs)}
         tokenizations = {run.uid: TOKENIZATIONS for run in runs}
         for admission, limits in ((self._samples, samples), (self._tokenizations, tokenizations)):
@@ -202,7 +202,7 @@ class SharedPool:
             for ticket in removed:
                 turn = self._turns.get(ticket)
                 if turn is not None and not turn.done():
-                    turn.set_exception(Refusal(reason.status, str(reason)))
+                    turn.set_exception(Rejection(reason.status, str(reason)))
 
     def _watch(self) -> None:
         if self._watcher is None or self._watcher.done():
@@ -215,15 +215,15 @@ class SharedPool:
                 self._read_order()
 
 
-def _model(scope: Message, run: PooledRun, order: Order) -> str:
+def _model(scope: Message, run: PooledRun, order: OrderContent) -> str:
     names = header_values(scope, MODEL_HEADER)
     if len(names) != 1:
-        raise Refusal(400, f"{len(names)} headers {MODEL_HEADER.decode()}; send exactly one, with the policy's name")
+        raise Rejection(400, f"{len(names)} headers {MODEL_HEADER.decode()}; send exactly one, with the policy's name")
     name = names[0].decode("utf-8", "replace")
     if name == order.base:
         return name
     if not _POLICY.fullmatch(name):
-        raise Refusal(400, f"{MODEL_HEADER.decode()} must match {_POLICY.pattern}, or be the id of the base model")
+        raise Rejection(400, f"{MODEL_HEADER.decode()} must match {_POLICY.pattern}, or be the id of the base model")
     return engine_name(run.uid, name)
 
 
@@ -234,8 +234,8 @@ def _own_fields(run: PooledRun, model: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _unavailable(error: OrderInvalid) -> Refusal:
-    return Refusal(503, f"The shared pool serves no run: {error}")
+def _unavailable(error: OrderInvalid) -> Rejection:
+    return Rejection(503, f"The shared pool serves no run: {error}")
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -25,7 +25,7 @@ from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
 from rlrun_adapter_sidecar.pools.run_adapters import RunAdapters
 from rlrun_adapter_sidecar.pools.run_engine import EngineListing, RunEngine
-from rlrun_adapter_sidecar.pools.run_files import RunFiles
+from rlrun_adapter_sidecar.pools.run_files import RunPolicyFiles
 from rlrun_adapter_sidecar.pools.settings import PoolSettings
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class PoolRuns:
                 shutil.rmtree(path, ignore_errors=True)
         headers: dict[str, str] = {}
         fallback = TrainerFallback(self._trainer_http, self._store, headers=headers)
-        files = RunFiles(self._store, folder, settings.download_deadline, self.metrics, fallback)
+        files = RunPolicyFiles(self._store, folder, settings.download_deadline, self.metrics, fallback)
         engine = RunEngine(self._engine_http, settings.engine_url, settings.load_deadline, run.uid, self._listing)
         return RunAdapters(run, engine, files, settings.unload_grace, self._probes, headers)
 

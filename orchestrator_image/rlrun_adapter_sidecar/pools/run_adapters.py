@@ -62,7 +62,7 @@ class RunAdapters(AdapterLoader):
     async def load(self, policy: PolicyRef) -> AdapterList:
         """Load a policy of the run. Raises ProblemError: as AdapterLoader does; `StorageAccessDenied` (403) for files
         of another run; `InvalidRequest` (422) for a fallback that is not the run's; `AdapterDownloadFailed` (409) if
-        the run has MAX_POLICIES others, or RunFiles has no space.
+        the run has MAX_POLICIES others, or RunPolicyFiles has no space.
         """
         check_source(policy, self.run)
         try:

@@ -22,7 +22,7 @@ MAX_RUN_BYTES = 64 * GIB
 """Maximum size of a run's policies on disk: four of the largest, or 68 policies of nearly 1 GiB."""
 
 
-class RunFiles(PolicyFiles):
+class RunPolicyFiles(PolicyFiles):
     """Manager of a run's folder, which holds at most MAX_RUN_BYTES, including downloads in progress."""
 
     def __init__(

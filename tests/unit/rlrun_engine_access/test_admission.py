@@ -4,7 +4,7 @@ import random
 from collections import Counter, defaultdict
 
 import pytest
-from rlrun_engine_access.admission import QUEUE_FACTOR, Admission, QueueFull, Stage, Ticket
+from rlrun_engine_access.admission import QUEUE_FACTOR, Admission, QueueFull, Ticket, TicketState
 
 SLOTS = 2
 LONGEST = 60
@@ -25,7 +25,7 @@ def ask(gate: Admission, uid: str, adapter: str | None = "") -> Ticket:
 
 
 def is_running(*tickets: Ticket) -> list[bool]:
-    return [ticket.stage is Stage.running for ticket in tickets]
+    return [ticket.stage is TicketState.running for ticket in tickets]
 
 
 def test_adapters_get_slots_while_there_are_any() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 from rlrun_engine_access import body as bodies
-from rlrun_engine_access.asgi import Disconnected, Message, Refusal
+from rlrun_engine_access.asgi import Disconnected, Message, Rejection
 from rlrun_engine_access.body import BodyBuffer, check_prompt, with_fields
 
 MAX_BODY = 64 * 1024**2
@@ -49,7 +49,7 @@ def accepted(body: bytes) -> list[Any]:
     found = []
     try:
         edited = with_fields(body, OURS)
-    except Refusal:
+    except Rejection:
         return []
     for parse in PARSERS:
         try:
@@ -84,7 +84,7 @@ def test_bodies_in_other_encodings_are_refused(encoding: str) -> None:
     for text in ('{"model": "other"}', "{}", '{"model": "other"}\u7d00', '{"model": "other", "x": "\u7d7d"}\u7d7d'):
         body = text.encode(encoding)
         for shift in (b"", b" ", b"{", b"}"):
-            with pytest.raises(Refusal, match="must be a JSON object in UTF-8"):
+            with pytest.raises(Rejection, match="must be a JSON object in UTF-8"):
                 with_fields(body + shift, OURS)
             assert accepted(shift + body + b"}") == []
 
@@ -123,7 +123,7 @@ def test_a_body_that_is_not_json_stays_so(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "{", "}", "[]", "null", '"{}"', "[{}]", "x{}", "{}x", "\ufeff{}", "{\0}"])
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(Refusal, match="must be a JSON object in UTF-8") as raised:
+    with pytest.raises(Rejection, match="must be a JSON object in UTF-8") as raised:
         with_fields(text.encode(), OURS)
     assert raised.value.status == 400
 
@@ -158,7 +158,7 @@ def test_a_request_for_one_sequence_passes(text: str) -> None:
     ids=lambda text: text[:70],
 )  # fmt: skip
 def test_a_request_for_many_sequences_is_refused(text: str) -> None:
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(Rejection) as raised:
         check_prompt(with_fields(text.encode(), {"model": "x"}))
     assert raised.value.status == 400
 
@@ -180,8 +180,8 @@ class Client:
         return {"type": "http.request", "body": chunk, "more_body": self.taken < self._count}
 
 
-async def refusal_of(buffer: BodyBuffer, client: Client, uid: str = "a") -> Refusal:
-    with pytest.raises(Refusal) as raised:
+async def refusal_of(buffer: BodyBuffer, client: Client, uid: str = "a") -> Rejection:
+    with pytest.raises(Rejection) as raised:
         await buffer.receive(uid, client.scope, client.receive)
     return raised.value
 
@@ -249,7 +249,7 @@ async def test_a_slow_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.Event().wait()
         return {"type": "http.request", "body": given.pop(), "more_body": True}
 
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(Rejection) as raised:
         await buffer.receive("a", {"headers": []}, receive)
     assert (raised.value.status, raised.value.closes, buffer._sizes) == (408, True, {})
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rlrun.protocol.shared_pool import MAX_RUNS, PooledRun, PoolOrder
 from rlrun_engine_access import order as engine_order
-from rlrun_engine_access.order import Order, OrderFile, OrderInvalid
+from rlrun_engine_access.order import OrderContent, OrderFile, OrderInvalid
 
 TOKENS = {f"run-{number}": str(number) * 32 for number in range(3)}
 
@@ -32,7 +32,7 @@ def replace_file(path: Path, text: str) -> None:
     new.rename(path)
 
 
-def read(tmp_path: Path, text: str) -> Order:
+def read(tmp_path: Path, text: str) -> OrderContent:
     replace_file(tmp_path / "order.json", text)
     return OrderFile(tmp_path / "order.json").read()
 

@@ -8,6 +8,7 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
@@ -97,15 +98,7 @@ class StorageAccess:
 
     def grant(self, role: StorageRole, readable: Sequence[str] = (), listable: Sequence[str] = ()) -> str:
         """Return the signed grant. It contains no time, so equal inputs give equal grants."""
-        content = StorageGrant(
-            namespace=self.namespace,
-            owner=self.owner,
-            role=role,
-            folder=self.folder,
-            readable=list(readable),
-            listable=list(listable),
-        )
-        return signed_text.sign(content, self.key)
+        return self._sign(role, readable=list(readable), listable=list(listable))
 
     def held_grant(self, role: StorageRole, holder: str, now: datetime, readable: Sequence[str] = ()) -> str:
         """Return the signed grant for a process of the pool `holder`, valid for at least 90 minutes.
@@ -114,15 +107,11 @@ class StorageAccess:
         interval give equal grants. An unchanged PoolOrder is therefore sent again only in the next interval.
         """
         begin = now.timestamp() // RENEWAL_SECONDS * RENEWAL_SECONDS
-        content = StorageGrant(
-            namespace=self.namespace,
-            owner=self.owner,
-            role=role,
-            folder=self.folder,
-            readable=list(readable),
-            holder=holder,
-            ends=datetime.fromtimestamp(begin, UTC) + MAX_GRANT_LIFETIME,
-        )
+        ends = datetime.fromtimestamp(begin, UTC) + MAX_GRANT_LIFETIME
+        return self._sign(role, readable=list(readable), holder=holder, ends=ends)
+
+    def _sign(self, role: StorageRole, **fields: Any) -> str:
+        content = StorageGrant(namespace=self.namespace, owner=self.owner, role=role, folder=self.folder, **fields)
         return signed_text.sign(content, self.key)
 
     def client(
