@@ -476,6 +476,8 @@ class Reason(StrEnum):
     # Shared pools
     POOL_STARTING = "PoolStarting"
     POOL_REPLACED = "PoolReplaced"
+    POOL_RESTARTING = "PoolRestarting"
+    POOL_EVICTED = "PoolEvicted"
 
     # Adapter deployment
     ADAPTER_NOT_READY = "AdapterNotReady"

@@ -275,7 +275,7 @@ class SharingMode(StrEnum):
 
 
 class Sharing(Spec):
-    """Engines that several runs share. A shared pool belongs to one namespace and serves the runs that train adapters for this model. Each run keeps its own trainer."""  # noqa: E501
+    """Trainer and engines that several runs share. A shared pool belongs to one namespace and serves the runs that train adapters for this model. A trainer with several GPUs or nodes is not shared: each run then has its own."""  # noqa: E501
 
     mode: SharingMode = Field(default=SharingMode.dedicated, strict=False)
     """Dedicated gives each run engines of its own. Namespace lets the runs of a namespace share a pool of engines."""
@@ -285,6 +285,8 @@ class Sharing(Spec):
     """Number of inference engines of a pool, in place of inference.replicas."""
     idle_seconds: int = Field(default=600, ge=0, le=86_400)
     """Seconds without runs after which the objects of a pool are deleted. The next run creates them again. A pool that no run can join, because the RLModel has changed, is deleted at once."""  # noqa: E501
+    recovery_seconds: int = Field(default=60, ge=1, le=86_400)
+    """Device time in seconds that a run loses at most when the shared trainer dies. After so many seconds of a run, the trainer saves a recovery copy of the run's state."""  # noqa: E501
 
 
 class RLModelSpec(Spec):

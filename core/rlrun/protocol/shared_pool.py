@@ -1,18 +1,28 @@
-"""Messages between the operator and the processes of a shared pool, whose engines sample for several runs.
+"""Messages between the operator and the processes of a shared pool, which samples and trains for several runs.
+
+Sidecar of an engine:
 
     GET /healthz /readyz /metrics
     PUT /pool-order   PoolOrder              -> PoolOrder     with the pool's token
     /adapters...      as in a run's sidecar                   with the token of a run in the order
 
+Trainer:
+
+    GET /healthz /readyz /metrics
+    PUT /pool-order       TrainerOrder       -> TrainerOrder, without grants    with the pool's token
+    /sessions/{uid}...    as in a run's trainer                                 with the token of the run with this uid
+
 Each order is the complete list of the pool's runs, so that a lost order is corrected by the next one. Pods read the
 same JSON from the pool's Secret when they start. A run that is not in the order is refused.
 
 Orders may arrive late: from a request that was delayed, from a former leader, or from the Secret, which the kubelet
-updates about a minute after the operator. `PoolOrder.number` lets the sidecar refuse them.
+updates about a minute after the operator. The `number` of an order lets its recipient refuse them.
 
 The sidecar writes each order, without the grant, to ORDER_FILE in the folder that it shares with the engine, where the
 engine's middleware reads it (`rlrun_engine_access`).
 """
+
+from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
@@ -22,23 +32,32 @@ from rlrun.api.base.schema import Schema
 from rlrun.protocol.storage_access import MAX_GRANT
 
 ORDER_KEY = "pool-order.json"
-"""Key of the order in the pool's Secret."""
+"""Key of the sidecars' order in the pool's Secret."""
+TRAINER_ORDER_KEY = "trainer-order.json"
+"""Key of the trainer's order in the pool's Secret."""
 ORDER_DIR = "/etc/rlrun/pool"
-"""Folder where the Secret is mounted in the sidecar."""
+"""Folder where the order is mounted."""
 ORDER_FILE = ".pool-order.json"
 """Name of the order's file in the folder of adapters."""
 MAX_RUNS = 64
+MAX_TRAINER_GRANT = 8192
+"""Maximum length of a run's grant for the trainer, which names at most one folder besides the run's own."""
 MODEL_HEADER = "X-Rlrun-Model"
 """Header of requests to engines with the name of the policy, relative to the run, or the id of the base model."""
 
 
-class PooledRun(Schema):
-    """Run whose policies the pool serves."""
+class OrderedRun(Schema):
+    """Run in an order."""
 
     uid: str = Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z-]+$")
-    """Uid of the RLRun. `engine_name` begins with it."""
+    """Uid of the RLRun. `engine_name` begins with it, and it is the name of the run's session."""
     token_digest: str = Field(max_length=64, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the run's token in hexadecimal."""
+
+
+class PooledRun(OrderedRun):
+    """Run whose policies the engines serve."""
+
     policies: Text
     """Folder of the run's policies in S3, s3://bucket/path. The run may load policies from it only."""
     max_requests: int = Field(ge=1, le=65_536)
@@ -60,13 +79,40 @@ class PoolOrder(Schema):
 
     @model_validator(mode="after")
     def _distinct(self) -> "PoolOrder":
-        for name, values in (
-            ("uid", [run.uid for run in self.runs]),
-            ("token_digest", [run.token_digest for run in self.runs]),
-        ):
-            if len(set(values)) != len(values):
-                raise ValueError(f"two runs have the same {name}")
+        _check_distinct(self.runs)
         return self
+
+
+class TrainedRun(OrderedRun):
+    """Run that the trainer may train."""
+
+    folder: Text
+    """Folder of the run's artifacts in S3, s3://bucket/path."""
+    keep_policies: int = Field(ge=1, le=65_536)
+    """Number of the run's policies that are kept in S3."""
+    grant: str = Field(default="", max_length=MAX_TRAINER_GRANT)
+    """Signed StorageGrant of the role `trainer` for the run's folder and the checkpoint from which it starts."""
+
+
+class TrainerOrder(Schema):
+    """Complete list of the runs that the trainer of a shared pool trains."""
+
+    wire_limits = InputLimits(values=8 * MAX_RUNS)
+
+    runs: list[TrainedRun] = Field(default_factory=list, max_length=MAX_RUNS)
+    number: int = Field(default=0, ge=0, lt=2**53)
+    """As in PoolOrder."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "TrainerOrder":
+        _check_distinct(self.runs)
+        return self
+
+
+def _check_distinct(runs: Sequence[OrderedRun]) -> None:
+    for name, values in (("uid", [run.uid for run in runs]), ("token_digest", [run.token_digest for run in runs])):
+        if len(set(values)) != len(values):
+            raise ValueError(f"two runs have the same {name}")
 
 
 def engine_name(uid: str, policy: str) -> str:

@@ -95,6 +95,15 @@ class RunLayout:
         return self.checkpoints / f"step-{step:06d}"
 
     @property
+    def recovery(self) -> S3Uri:
+        """Folder of the recovery copies."""
+        return self.root / "recovery"
+
+    def recovery_copy(self, step: int) -> S3Uri:
+        """Return the folder of the recovery copy after `step` steps."""
+        return self.recovery / f"step-{step:06d}"
+
+    @property
     def adapters(self) -> S3Uri:
         """Folder of all adapter artifacts."""
         return self.root / "adapters"

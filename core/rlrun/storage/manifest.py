@@ -28,6 +28,8 @@ class ArtifactKind(StrEnum):
 
     policy = "Policy"
     checkpoint = "Checkpoint"
+    recovery = "Recovery"
+    """Checkpoint from which only a restarted trainer continues."""
     adapter = "Adapter"
     model = "Model"
 
