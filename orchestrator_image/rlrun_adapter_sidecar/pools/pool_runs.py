@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import logging
 import shutil
 import time
@@ -12,11 +10,12 @@ from pathlib import Path
 
 import aiohttp
 from rlrun.api.base.received import parse
-from rlrun.constants import CONFLICT, Reason
+from rlrun.constants import Reason
 from rlrun.protocol.policy import NAME
 from rlrun.protocol.shared_pool import ORDER_FILE, PooledRun, PoolOrder, uid_of
 from rlrun.service.backoff import Backoff
 from rlrun.service.errors import ProblemError
+from rlrun.service.pool_orders import OrderInForce
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
 
@@ -34,9 +33,6 @@ CHECK_SECONDS = 60.0
 """Pause between two removals. A load that was in progress when its run left may end after a removal."""
 LONGEST_PAUSE = 60.0
 """Maximum pause in seconds between two attempts at a removal that failed."""
-LATE_MILLISECONDS = 5 * 60 * 1000
-"""Difference of the numbers of two orders above which the second is not a late one: the clock was set back."""
-SCHEME = "Bearer "
 
 
 class PoolRuns:
@@ -63,8 +59,7 @@ class PoolRuns:
         self._probes = asyncio.Lock()
         self._clock = clock
         self._started = clock()
-        self._number = 0
-        """Number of the order in force."""
+        self._order = OrderInForce[PooledRun]()
         self._left: dict[str, float] = {}
         """Time at which each former run left. Runs that are missing here left before the sidecar's start."""
         self._runs: dict[str, RunAdapters] = {}
@@ -94,10 +89,7 @@ class PoolRuns:
         Raises ProblemError and changes nothing if the order in force is newer (`InvalidRequest`, 409), a folder in the
         order is not a URI (`InvalidRequest`, 422) or the order cannot be written (`AdaptersFolderNotWritable`, 503).
         """
-        if 0 < self._number - order.number < LATE_MILLISECONDS:
-            late = (self._number - order.number) / 1000
-            message = f"the order was sent {late:.3f} s before the order in force; send the current order again"
-            raise ProblemError.of(CONFLICT, Reason.INVALID_REQUEST, message)
+        self._order.check(order.number)
         try:
             for run in order.runs:
                 S3Uri.parse(run.policies)
@@ -109,7 +101,7 @@ class PoolRuns:
             message = f"the order cannot be written to {self._folder}: {error}; check the volume `adapters` of the pod"
             raise ProblemError.of(503, Reason.ADAPTERS_FOLDER_NOT_WRITABLE, message) from error
         self._store.use_grant(order.grant)
-        self._number = order.number
+        self._order.replace(order.runs, order.number)
         former = [adapters for uid, adapters in self._runs.items() if uid not in opened]
         now = self._clock()
         self._left |= {adapters.run.uid: now for adapters in former}
@@ -124,14 +116,12 @@ class PoolRuns:
 
     def find(self, authorization: str) -> RunAdapters | None:
         """Return the run whose token is in the header `Authorization`, or None. The run's downloads use the token."""
-        if not authorization.startswith(SCHEME):
+        ordered = self._order.find(authorization)
+        if ordered is None:
             return None
-        token = authorization.removeprefix(SCHEME).encode("utf-8", "surrogateescape")
-        digest = hashlib.sha256(token).hexdigest()
-        found = [run for run in self._runs.values() if hmac.compare_digest(run.run.token_digest, digest)]
-        for run in found:
-            run.use_token(authorization)
-        return found[0] if found else None
+        found = self._runs[ordered.uid]
+        found.use_token(authorization)
+        return found
 
     async def keep_clean(self) -> None:
         """Remove what former runs left until cancelled. Failures are repeated with pauses up to LONGEST_PAUSE."""

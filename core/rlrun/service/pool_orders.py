@@ -1,0 +1,50 @@
+"""Order in force in a process of a shared pool: which orders are late, and to which run a token belongs."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+from rlrun.constants import CONFLICT, Reason
+from rlrun.protocol.shared_pool import OrderedRun
+from rlrun.service.errors import ProblemError
+
+LATE_MILLISECONDS = 5 * 60 * 1000
+"""Difference of the numbers of two orders above which the second is not a late one: the clock was set back."""
+SCHEME = "Bearer "
+
+Run = TypeVar("Run", bound=OrderedRun)
+
+
+class OrderInForce(Generic[Run]):
+    """Runs of the newest order. Without an order, there are no runs."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._runs: dict[str, Run] = {}
+
+    @property
+    def runs(self) -> Mapping[str, Run]:
+        """Runs by uid."""
+        return self._runs
+
+    def check(self, number: int) -> None:
+        """Raise ProblemError (`InvalidRequest`, 409) if the order with this number was sent before the one in force."""
+        if 0 < self._number - number < LATE_MILLISECONDS:
+            late = (self._number - number) / 1000
+            message = f"the order was sent {late:.3f} s before the order in force; send the current order again"
+            raise ProblemError.of(CONFLICT, Reason.INVALID_REQUEST, message)
+
+    def replace(self, runs: Iterable[Run], number: int) -> None:
+        """Put an order in force, which `check` has accepted."""
+        self._number = number
+        self._runs = {run.uid: run for run in runs}
+
+    def find(self, authorization: str) -> Run | None:
+        """Return the run whose token is in the header `Authorization`, or None. Takes the same time for each run."""
+        if not authorization.startswith(SCHEME):
+            return None
+        token = authorization.removeprefix(SCHEME).encode("utf-8", "surrogateescape")
+        digest = hashlib.sha256(token).hexdigest()
+        found = [run for run in self._runs.values() if hmac.compare_digest(run.token_digest, digest)]
+        return found[0] if found else None
