@@ -9,6 +9,7 @@ from rlrun.api.base.received import DEFAULT_LIMITS, limits_of
 from rlrun.constants import GONE, ExitCode, Reason
 from rlrun.protocol.train_batch import CONTENT_TYPE, BatchBody
 from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, CheckpointRequest, SessionSpec, SessionState, StepResult
+from rlrun.service.access import UNAUTHORIZED
 from rlrun.service.client import parse, request
 from rlrun.service.errors import FatalError, RequestRejected, ServiceUnavailable
 
@@ -34,9 +35,9 @@ class UploadsBehind(Exception):
 class TrainerClient:
     """Client for one session.
 
-    Raises ServiceUnavailable while the trainer does not respond, RequestRejected if the trainer rejects a request,
-    SessionLost after the trainer was restarted, UploadsBehind if the trainer's upload queue has no slot for a copy, and
-    Superseded if a newer orchestrator has opened the session.
+    Raises ServiceUnavailable while the trainer does not respond or does not know the run's token, RequestRejected if
+    the trainer rejects a request, SessionLost after the trainer was restarted, UploadsBehind if the trainer's upload
+    queue has no slot for a copy, and Superseded if a newer orchestrator has opened the session.
     """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, session: str, orchestrator: str) -> None:
@@ -113,6 +114,9 @@ class TrainerClient:
                 raise Superseded(error.problem, ExitCode.RESTART) from error
             if error.status in (404, 409):
                 raise SessionLost(str(error)) from error
+            if error.status == UNAUTHORIZED:
+                # The trainer of a shared pool knows the run's token only after the operator has sent it.
+                raise ServiceUnavailable(error.problem, error.status) from error
             raise
         except ServiceUnavailable as error:
             if error.problem.reason == UPLOADS_BEHIND:

@@ -335,7 +335,10 @@ class TrainerSession:
             except RequestRejected as error:
                 server_errors += 1
                 if (error.status or 0) < 500:
-                    raise FatalError(error.problem, ExitCode.CONFIGURATION) from error
+                    # The next attempt of an evicted run has a trainer of its own.
+                    is_evicted = error.problem.reason == Reason.POOL_EVICTED
+                    code = ExitCode.RESTART if is_evicted else ExitCode.CONFIGURATION
+                    raise FatalError(error.problem, code) from error
                 problem = error.problem
                 failure = FatalError(
                     problem, ExitCode.CONFIGURATION if error.status == OUT_OF_MEMORY else ExitCode.RESTART

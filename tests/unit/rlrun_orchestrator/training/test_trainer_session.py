@@ -8,7 +8,7 @@ from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import SessionSpec, SessionState
-from rlrun.service.errors import FatalError, RequestRejected
+from rlrun.service.errors import FatalError, RequestError, RequestRejected, ServiceUnavailable
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun_orchestrator.data.schedule import RunSchedule
@@ -45,7 +45,7 @@ class OpeningClient:
         return SessionState(step=0, policy=PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy"))
 
 
-def session(folder: Path, store: InMemoryStore, client: OpeningClient) -> TrainerSession:
+def session(folder: Path, store: InMemoryStore, client: object) -> TrainerSession:
     run = World(folder, environments={}, spec={"env": [{"id": "owner/words"}]}).resolved()
     timeouts, schedule = TrainerTimeouts(30.0, 30.0, 30.0, 0.01), RunSchedule(2000)
     return TrainerSession(client, run, schedule, store, LAYOUT, StatusConditions(), timeouts)  # type: ignore[arg-type]
@@ -88,3 +88,37 @@ async def test_the_search_for_a_complete_checkpoint_has_a_deadline(tmp_path: Pat
         await session(tmp_path, store_with(steps, steps), client).open(-1.0)
     assert (ended.value.exit_code, ended.value.problem.reason) == (ExitCode.RESTART, Reason.CHECKPOINT_INCOMPLETE)
     assert client.opened == []
+
+
+class RefusingClient:
+    """A trainer that answers each request to open a session with the next error, and then with the session."""
+
+    def __init__(self, *errors: RequestError) -> None:
+        self.errors = list(errors)
+
+    async def open(self, *_: object) -> SessionState:
+        if self.errors:
+            raise self.errors.pop(0)
+        return SessionState(step=0, policy=PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy"))
+
+
+async def test_a_run_whose_token_the_trainer_does_not_know_yet_waits(tmp_path: Path) -> None:
+    unknown = ServiceUnavailable(Problem(reason=Reason.TOKEN_INVALID, message="not in the list"), 401)
+    client = RefusingClient(unknown, unknown)
+    assert (await session(tmp_path, store_with([]), client).open()).step == 0
+    with pytest.raises(FatalError, match="not in the list") as ended:
+        await session(tmp_path, store_with([]), RefusingClient(unknown, unknown)).open(-1.0)
+    assert ended.value.exit_code == ExitCode.RESTART
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [(Reason.POOL_EVICTED, ExitCode.RESTART), (Reason.SESSION_INVALID, ExitCode.CONFIGURATION)],
+)
+async def test_only_a_run_that_is_evicted_from_its_pool_starts_another_attempt(
+    tmp_path: Path, reason: Reason, code: ExitCode
+) -> None:
+    client = RefusingClient(RequestRejected(Problem(reason=reason, message="no"), 422))
+    with pytest.raises(FatalError) as ended:
+        await session(tmp_path, store_with([]), client).open()
+    assert (ended.value.problem.reason, ended.value.exit_code) == (reason, code)
