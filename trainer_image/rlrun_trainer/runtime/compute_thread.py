@@ -27,8 +27,13 @@ PLATFORM = ""
 class Compute:
     """Executor with a single thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`clock` returns seconds."""
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, on_owner: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`clock` returns seconds. `on_owner` is called on the thread with the owner of each unit before it starts, and
+        with PLATFORM when no work is left.
+        """
+        self._on_owner = on_owner
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
         self._clock = clock
         self._lock = threading.Lock()
@@ -75,6 +80,12 @@ class Compute:
         for task in waiting:
             task.cancel()
 
+    def cancel(self, owner: str) -> None:
+        """Cancel the run's work, except the unit that is running."""
+        with self._lock:
+            for task in self._waiting.get(owner, ()):
+                task.is_cancelled = True
+
     def close(self) -> None:
         """Cancel all work without waiting for the running unit, which is the last."""
         self._closed = True
@@ -94,6 +105,7 @@ class Compute:
                 return
             task = self._running = min((tasks[0] for tasks in self._waiting.values()), key=self._place)
             self._now = self._used[task.owner]
+        self._on_owner(task.owner)
         started = self._clock()
         settle = task.do_unit()
         with self._lock:
@@ -101,6 +113,9 @@ class Compute:
             self._used[task.owner] += self._clock() - started
             if settle is not None:
                 self._forget(task.owner)
+            is_idle = not self._waiting
+        if is_idle:
+            self._on_owner(PLATFORM)
         if settle is not None:
             settle()
         elif self._closed:
@@ -147,6 +162,8 @@ class _Task:
         """True if there may be several units."""
         self.result: Future[Any] = Future()
         self.units_done = 0
+        self.is_cancelled = False
+        """True if no further unit may start."""
         self._units = units
 
     def cancel(self) -> None:
@@ -158,6 +175,9 @@ class _Task:
         """Do the next unit. After the last one, returns the call that completes the future."""
         if not self.result.running() and not self.result.set_running_or_notify_cancel():
             return lambda: None
+        if self.is_cancelled:
+            self._units.close()
+            return self.cancel
         try:
             next(self._units)
         except StopIteration as end:

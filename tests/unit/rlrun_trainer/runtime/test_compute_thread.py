@@ -256,3 +256,52 @@ async def test_cancelled_work_never_starts(bench: Bench) -> None:
             await call
     await bench.compute.run(PLATFORM, int)
     assert bench.order == []
+
+
+async def test_the_work_of_one_run_is_cancelled_at_the_end_of_its_unit(bench: Bench) -> None:
+    ended: list[str] = []
+
+    def step() -> Units[None]:
+        try:
+            for number in range(5):
+                if number == 2:
+                    bench.compute.cancel("a")
+                bench.order.append("a")
+                yield
+        finally:
+            ended.append(threading.current_thread().name)
+
+    calls = [asyncio.ensure_future(bench.compute.run_units("a", step)), bench.call("a", 2), bench.call("b", 5)]
+    await bench.start()
+    for call in calls[:2]:
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert await calls[2] == "b"
+    assert bench.order.count("a") == 3
+    assert len(ended) == 1
+    assert ended[0].startswith("compute"), "what a step holds is released on the thread of the device"
+    assert await bench.call("a", 1) == "a", "later work is not cancelled"
+
+
+async def test_the_owner_of_each_unit_is_announced_before_it_starts() -> None:
+    events: list[str] = []
+
+    def step(owner: str) -> Units[None]:
+        for _ in range(2):
+            events.append(f"unit of {owner}")
+            yield
+
+    compute, gate = Compute(on_owner=lambda owner: events.append(f"owner {owner}")), threading.Event()
+    begun = asyncio.ensure_future(compute.run("a", gate.wait))
+    calls = [asyncio.ensure_future(compute.run_units(owner, step, owner)) for owner in ("b", "c")]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(begun, *calls)
+    await compute.run(PLATFORM, int)
+    compute.close()
+    assert events[0] == "owner a"
+    for number, event in enumerate(events):
+        if event.startswith("unit of "):
+            assert events[number - 1] == event.replace("unit of", "owner")
+    assert events.count("owner ") >= 2, "idle, and work of the platform"
+    assert "owner " in events[events.index("owner c") :][-2:]

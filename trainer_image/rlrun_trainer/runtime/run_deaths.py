@@ -1,0 +1,138 @@
+"""Deaths of a shared pool's trainer, with the run that was computing, so that one run cannot end the others repeatedly.
+
+Two files in a folder that survives the container, but not the pod: one names the run whose unit is running, the other
+lists deaths. A name that is left when the process starts is a death of that run, because every regular exit, also
+after SIGTERM, removes the name.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import Field
+from rlrun.api.base.received import InputInvalid, limits_of, parse
+from rlrun.api.base.schema import Schema
+
+log = logging.getLogger(__name__)
+
+WINDOW_SECONDS = 3600.0
+"""Age in seconds up to which a death counts."""
+MAX_DEATHS = 2
+"""Number of deaths within WINDOW_SECONDS from which on a run is evicted. A single one may have had another cause."""
+MAX_LISTED = 256
+"""Maximum number of deaths in the file. The kubelet restarts a container less often within WINDOW_SECONDS."""
+NAME_BYTES = 64
+"""Size in bytes of the file with the run's name. Uids are shorter."""
+
+
+class Death(Schema):
+    """Death of the process."""
+
+    uid: str = Field(min_length=1, max_length=NAME_BYTES)
+    """Uid of the run that was computing."""
+    at: float
+    """Time in seconds since 1970 at which the next process found it."""
+
+
+class DeathList(Schema):
+    """Content of the file."""
+
+    deaths: list[Death] = Field(default_factory=list, max_length=MAX_LISTED)
+    """Deaths, oldest first."""
+
+
+def recent_deaths(deaths: Sequence[Death], now: float) -> list[Death]:
+    """Return the newest MAX_LISTED deaths that count at `now`. A clock that was set back makes no death older."""
+    return [death for death in deaths if abs(now - death.at) < WINDOW_SECONDS][-MAX_LISTED:]
+
+
+def is_evicted(deaths: Sequence[Death], uid: str, now: float) -> bool:
+    """Return True if the run ended the process so often that it needs a trainer of its own."""
+    return sum(death.uid == uid for death in recent_deaths(deaths, now)) >= MAX_DEATHS
+
+
+class RunDeaths:
+    """Files with the running run and the deaths. Without a path, nothing is recorded. A file that cannot be read or
+    written is logged, and stops no run.
+    """
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
+        """`path` is the file with the deaths. `clock` returns seconds since 1970."""
+        self._clock = clock
+        self._deaths: list[Death] = []
+        self._current = ""
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        if path is None:
+            return
+        running = path.with_name(f"{path.name}.running")
+        try:
+            self._record(path, running)
+            self._file = os.open(running, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        except OSError as error:
+            log.warning("a run that ends this process is not found: %s; check the folder %s", error, path.parent)
+
+    def enter(self, owner: str) -> None:
+        """Name the run whose unit starts, or no run if `owner` is empty. Writes only if the run has changed."""
+        if owner == self._current:
+            return
+        with self._lock:
+            self._write(owner)
+
+    def close(self) -> None:
+        """Name no run from now on, because the process ends regularly."""
+        with self._lock:
+            self._write("")
+            self._close()
+
+    def is_evicted(self, uid: str) -> bool:
+        """Return True if the run is evicted (see the function of the same name)."""
+        return is_evicted(self._deaths, uid, self._clock())
+
+    def _write(self, owner: str) -> None:
+        if self._file is None:
+            return
+        self._current = owner
+        try:
+            os.pwrite(self._file, owner.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0"), 0)
+        except OSError as error:
+            log.warning("a run that ends this process is not found: %s", error)
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _record(self, path: Path, running: Path) -> None:
+        """Read the deaths, and add the one that this process finds. Raises OSError."""
+        now = self._clock()
+        self._deaths = recent_deaths(_read(path), now)
+        uid = _read_bytes(running, NAME_BYTES).rstrip(b"\0").decode("utf-8", "replace")
+        if not uid:
+            return
+        log.error("the trainer ended while it computed for the run %s", uid)
+        self._deaths = recent_deaths([*self._deaths, Death(uid=uid, at=now)], now)
+        temporary = path.with_name(f"{path.name}.tmp")
+        temporary.write_text(DeathList(deaths=self._deaths).model_dump_json(by_alias=True), encoding="utf-8")
+        temporary.replace(path)
+
+
+def _read(path: Path) -> list[Death]:
+    try:
+        return parse(DeathList, _read_bytes(path, limits_of(DeathList).size + 1) or b"{}", f"The file {path}").deaths
+    except InputInvalid as error:
+        log.warning("former ends of the trainer do not count: %s", error)
+        return []
+
+
+def _read_bytes(path: Path, limit: int) -> bytes:
+    """Return the first `limit` bytes of the file, or nothing if it does not exist."""
+    try:
+        with path.open("rb") as file:
+            return file.read(limit)
+    except FileNotFoundError:
+        return b""
