@@ -9,25 +9,35 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NoReturn
 
-from rlrun.constants import ExitCode, Reason
+from rlrun.api.base.received import parse as parse_received
+from rlrun.constants import UNPROCESSABLE, ExitCode, Reason
 from rlrun.protocol.access import TOKEN_VARIABLE
+from rlrun.protocol.shared_pool import TrainerOrder
 from rlrun.service.errors import ProblemError
 from rlrun.service.exit import termination_log, write_termination_message
+from rlrun.service.listening import MAX_CONNECTIONS
 from rlrun.service.server import LimitedRunner, listen_on
 from rlrun.storage.store import Store
 
 from rlrun_trainer.runtime.compute_thread import PLATFORM, Compute
+from rlrun_trainer.runtime.run_deaths import RunDeaths
 from rlrun_trainer.runtime.settings import TrainerSettings, parse
 from rlrun_trainer.server.http_server import Server
 from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.session_registry import Sessions
 from rlrun_trainer.sessions.shutdown_budget import checkpoint_lost
+from rlrun_trainer.sessions.trained_runs import TrainedRuns
 
 log = logging.getLogger("rlrun_trainer")
 
 S3_THREADS = 64
+S3_THREADS_PER_SLOT = 4
+"""Maximum number of threads for S3 that a session needs: for a policy, an artifact, a deletion and a listing."""
+CONNECTIONS_PER_SLOT = 8
+"""Connections of one run: its orchestrator, and engines that load policies from the trainer."""
 BEAT_SECONDS = 5.0
 """Seconds between two heartbeats.
 
@@ -60,15 +70,21 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     # An unresponsive S3 blocks threads of every session for minutes, and steps need threads too.
-    loop.set_default_executor(ThreadPoolExecutor(S3_THREADS, thread_name_prefix="s3-caller"))
+    threads = max(S3_THREADS, S3_THREADS_PER_SLOT * settings.slots)
+    loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="s3-caller"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = Server(os.environ.get(TOKEN_VARIABLE))
-    runner = LimitedRunner(server.application(), cancels=False, drain_seconds=1.0)
+    deaths = RunDeaths(settings.deaths_file)
+    try:
+        server = _make_server(settings.order_path, deaths)
+    except ProblemError as error:
+        return report_failure(error)
+    connections = max(MAX_CONNECTIONS, CONNECTIONS_PER_SLOT * settings.slots)
+    runner = LimitedRunner(server.application(), connections=connections, cancels=False, drain_seconds=1.0)
     await runner.setup()
     await listen_on(runner, settings.port, settings.host)
     log.info("Listening on port %d, %d threads", settings.port, settings.threads)
-    compute = Compute()
+    compute = Compute(on_owner=deaths.enter)
     if settings.scratch is not None:
         shutil.rmtree(settings.scratch, ignore_errors=True)
     loading = asyncio.create_task(compute.run(PLATFORM, load, settings, lambda: _leave(loop, stopping)))
@@ -77,14 +93,17 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
     code = int(ExitCode.STOPPED)
     if loading.done():
         try:
-            server.sessions = Sessions(loading.result(), compute, Store.of_process(), settings)
+            sessions = Sessions(loading.result(), compute, Store.of_process(), settings)
         except ProblemError as error:
             code = report_failure(error)
         else:
-            beating = asyncio.create_task(_beat(server.sessions))
+            server.sessions = sessions
+            beating = asyncio.create_task(_beat(sessions))
             await waiting
+            # The kubelet may end the process before its running unit ends.
+            deaths.close()
             beating.cancel()
-            await _shut_down(server.sessions, settings)
+            await _shut_down(sessions, settings)
     waiting.cancel()
     compute.close()
     await runner.cleanup()
@@ -95,7 +114,21 @@ def report_failure(error: ProblemError) -> ExitCode:
     """Log why the process cannot start, write the reason as the termination message, and return the exit code."""
     log.error("%s", error)
     write_termination_message(error.problem, termination_log())
-    return ExitCode.CONFIGURATION if error.problem.reason == Reason.DEVICE_MISSING else ExitCode.RESTART
+    is_final = error.problem.reason in (Reason.DEVICE_MISSING, Reason.INVALID_CONFIGURATION)
+    return ExitCode.CONFIGURATION if is_final else ExitCode.RESTART
+
+
+def _make_server(order_path: Path | None, deaths: RunDeaths) -> Server:
+    """Return the server of one run or, with the mounted order in force, of a shared pool. Raises ProblemError."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    if order_path is None:
+        return Server(token)
+    runs = TrainedRuns(deaths)
+    try:
+        runs.apply(parse_received(TrainerOrder, order_path.read_bytes(), f"The order {order_path}"))
+        return Server(token, runs)
+    except (OSError, ValueError) as error:
+        raise ProblemError.of(UNPROCESSABLE, Reason.INVALID_CONFIGURATION, str(error)) from error
 
 
 async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:

@@ -23,9 +23,11 @@ def token_middleware(token: str | None) -> Middleware:
     return check_token
 
 
-def unauthorized_response() -> web.Response:
+NO_TOKEN = "The request lacks this run's token. Only processes of this run can send such requests."
+
+
+def unauthorized_response(message: str = NO_TOKEN) -> web.Response:
     """Return the response to a request without the token."""
-    message = "The request lacks this run's token. Only processes of this run can send such requests."
     response = json_response(Problem(reason=Reason.TOKEN_INVALID, message=message), UNAUTHORIZED)
     response.headers["WWW-Authenticate"] = "Bearer"
     return response

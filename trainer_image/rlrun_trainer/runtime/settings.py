@@ -50,6 +50,13 @@ class TrainerSettings:
 
     None keeps adapters in memory and models in the system's temporary folder.
     """
+    order_path: Path | None = None
+    """File with the TrainerOrder of a shared pool that applies until the operator sends another one.
+
+    None trains a single run, which has the process's token, grant and settings.
+    """
+    deaths_file: Path | None = None
+    """File for deaths of a shared pool's trainer, in a folder that survives the container. None records none."""
     log_level: str = "INFO"
 
 
@@ -111,6 +118,18 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         type=Path,
         default=default("scratch", base.scratch) or None,
         help="folder for snapshots until their upload",
+    )
+    add(
+        "--order-path",
+        type=Path,
+        default=default("order_path", base.order_path) or None,
+        help="file with the first order of a shared pool (default: train one run)",
+    )
+    add(
+        "--deaths-file",
+        type=Path,
+        default=default("deaths_file", base.deaths_file) or None,
+        help="file for deaths of a shared pool's trainer",
     )
     add("--log-level", default=default("log_level", base.log_level))
     return TrainerSettings(**vars(parser.parse_args(arguments)))

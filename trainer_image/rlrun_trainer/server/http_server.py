@@ -7,17 +7,22 @@ from typing import TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel
+from rlrun.api.base.received import limits_of
 from rlrun.api.base.rules import ADMITTED
 from rlrun.constants import LATER, Reason
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import TrainerOrder
 from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, STATE_LIMITS, CheckpointRequest, SessionSpec
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import read_batch, read_model
 
+from rlrun_trainer.server.pool_access import ORDER_PATH, pool_middleware
 from rlrun_trainer.server.prometheus import TrainerMetrics
 from rlrun_trainer.sessions.session_owners import SessionOwners
 from rlrun_trainer.sessions.session_registry import Sessions
+from rlrun_trainer.sessions.trained_runs import TrainedRuns
+from rlrun_trainer.sessions.training_session import TrainingSession
 
 log = logging.getLogger(__name__)
 
@@ -28,21 +33,35 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Server:
     """HTTP server. Probes work immediately, and sessions once the model is loaded."""
 
-    def __init__(self, token: str | None = None) -> None:
+    def __init__(self, token: str | None = None, runs: TrainedRuns | None = None) -> None:
         """`token` is the run's token, required by all routes except probes and metrics. If it is None, all
         requests are accepted.
+
+        With `runs`, the trainer is a shared pool's, and `token` is the pool's. It opens only the route of orders, and a
+        run's token only the run's session.
         """
-        self._token = token
-        self.sessions: Sessions | None = None
+        self._access = token_middleware(token) if runs is None else pool_middleware(runs, token)
+        self._runs = runs
+        self._sessions: Sessions | None = None
         self._owners = SessionOwners()
         self.metrics = TrainerMetrics()
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """Sessions, or None while the model is loading."""
+        return self._sessions
+
+    @sessions.setter
+    def sessions(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._remove_former()
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
         # The size limit is for bodies other than batches, which are read in pieces.
-        app = web.Application(
-            client_max_size=STATE_LIMITS.size, middlewares=[answer_problems, token_middleware(self._token)]
-        )
+        app = web.Application(client_max_size=STATE_LIMITS.size, middlewares=[answer_problems, self._access])
+        if self._runs is not None:
+            app.add_routes([web.put(ORDER_PATH, self._put_order)])
         app.add_routes(
             [
                 web.get("/healthz", self._healthz),
@@ -66,14 +85,35 @@ class Server:
         self._ready()
         return web.Response(text="ok\n")
 
+    async def _put_order(self, request: web.Request) -> web.Response:
+        assert self._runs is not None
+        order = await read_model(request.clone(client_max_size=limits_of(TrainerOrder).size), TrainerOrder)
+        self._runs.apply(order)
+        self._remove_former()
+        without_grants = [run.model_copy(update={"grant": ""}) for run in order.runs]
+        return _json(order.model_copy(update={"runs": without_grants}))
+
+    def _remove_former(self) -> None:
+        """Remove what belongs to runs that are not in the order."""
+        if self._runs is not None:
+            self._owners.keep_only(self._runs.uids)
+            if self._sessions is not None:
+                self._sessions.keep_only(self._runs.uids)
+
     async def _metrics(self, _: web.Request) -> web.Response:
+        self._drop_metrics()
         return web.Response(body=self.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
     async def _open(self, request: web.Request) -> web.Response:
         name = request.match_info["session"]
         sessions, spec = self._ready(), await _body(request, SessionSpec)
+        storage = None
+        if self._runs is not None:
+            self._runs.check(name, spec)
+            storage = await self._runs.storage(name)
         self._owners.take(name, _orchestrator(request))
-        session = await sessions.open(name, spec)
+        session = await sessions.open(name, spec, storage)
+        self._drop_metrics()
         self.metrics.on_session_opened(name, session.state.step)
         return _json(session.state)
 
@@ -84,28 +124,27 @@ class Server:
         name = request.match_info["session"]
         self._owners.check(name, _orchestrator(request))
         await self._ready().close(name)
-        self.metrics.on_session_closed(name)
         return web.Response(status=204)
 
     async def _step(self, request: web.Request) -> web.Response:
-        session = self._ready().get(request.match_info["session"])
+        self._ready().get(request.match_info["session"])
         batch = await read_batch(request)
-        self._owners.check(session.name, _orchestrator(request))
+        session = self._session_to_change(request)
         result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
         self.metrics.on_step(session.name, result)
         return _json(result)
 
     async def _checkpoint(self, request: web.Request) -> web.Response:
-        session = self._ready().get(request.match_info["session"])
+        self._ready().get(request.match_info["session"])
         checkpoint = await _body(request, CheckpointRequest)
-        self._owners.check(session.name, _orchestrator(request))
+        session = self._session_to_change(request)
         step = int(request.match_info["step"])
         return _json(await session.save_checkpoint(step, checkpoint.orchestrator_state), status=202)
 
     async def _adapter(self, request: web.Request) -> web.Response:
-        session = self._ready().get(request.match_info["session"])
+        self._ready().get(request.match_info["session"])
         checkpoint = await _body(request, CheckpointRequest)
-        self._owners.check(session.name, _orchestrator(request))
+        session = self._session_to_change(request)
         step = int(request.match_info["step"])
         return _json(await session.save_adapter(step, checkpoint.orchestrator_state), status=202)
 
@@ -114,12 +153,25 @@ class Server:
         found = session.file(request.match_info["policy"], request.match_info["file"])
         return web.FileResponse(found) if isinstance(found, Path) else web.Response(body=found)
 
+    def _session_to_change(self, request: web.Request) -> TrainingSession:
+        """Return the request's session. Raises ProblemError if the orchestrator does not own the session, or the run
+        has left the pool. Called after the body has arrived, which may take long.
+        """
+        name = request.match_info["session"]
+        if self._runs is not None:
+            self._runs.require(name)
+        self._owners.check(name, _orchestrator(request))
+        return self._ready().get(name)
+
+    def _drop_metrics(self) -> None:
+        self.metrics.keep_only([] if self._sessions is None else [session.name for session in self._sessions.all()])
+
     def _ready(self) -> Sessions:
-        if self.sessions is None:
+        if self._sessions is None:
             raise ProblemError.of(
                 LATER, Reason.TRAINER_LOADING, "The base model is still loading. Retry in a few seconds."
             )
-        return self.sessions
+        return self._sessions
 
 
 @web.middleware

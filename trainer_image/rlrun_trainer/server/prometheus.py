@@ -1,6 +1,7 @@
 """Prometheus metrics of every session's newest step, with the names of prime-rl's dashboards."""
 
 import time
+from collections.abc import Collection
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from rlrun.protocol.trainer import StepResult
@@ -24,6 +25,8 @@ class TrainerMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._sessions: set[str] = set()
+        """Sessions that have metrics."""
         self._step = Gauge("trainer_step", "Optimizer steps done", LABELS, registry=self._registry)
         self._time = Gauge(
             "trainer_last_step_timestamp_seconds",
@@ -43,10 +46,12 @@ class TrainerMetrics:
 
     def on_session_opened(self, session: str, step: int) -> None:
         """Set the step of a newly opened session."""
+        self._sessions.add(session)
         self._step.labels(session).set(step)
 
     def on_step(self, session: str, result: StepResult) -> None:
         """Record the metrics of a session's step."""
+        self._sessions.add(session)
         self._step.labels(session).set(result.step)
         self._time.labels(session).set(time.time())
         for key, gauge in self._gauges.values():
@@ -56,10 +61,12 @@ class TrainerMetrics:
         if entropy and mismatch is not None:
             self._ratio.labels(session).set(mismatch / entropy)
 
-    def on_session_closed(self, session: str) -> None:
-        """Remove the metrics of a closed session."""
-        for gauge in (self._step, self._time, self._ratio, *(g for _, g in self._gauges.values())):
-            gauge.remove_by_labels({"session": session})
+    def keep_only(self, sessions: Collection[str]) -> None:
+        """Remove the metrics of all other sessions, which are closed."""
+        for session in self._sessions.difference(sessions):
+            for gauge in (self._step, self._time, self._ratio, *(g for _, g in self._gauges.values())):
+                gauge.remove_by_labels({"session": session})
+        self._sessions.intersection_update(sessions)
 
     def text(self) -> bytes:
         """Return the metrics in the exposition format."""

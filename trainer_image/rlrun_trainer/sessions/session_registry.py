@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,6 +18,7 @@ from rlrun_trainer.runtime.compute_thread import PLATFORM, Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.session_opening import open_session
+from rlrun_trainer.sessions.trained_runs import RunStorage, not_in_pool
 from rlrun_trainer.sessions.training_session import TrainingSession
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,10 @@ class Sessions:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Locks of sessions that are being opened or closed, by name."""
         self._stopping = False
+        self._kept: Collection[str] | None = None
+        """Names of the sessions that `keep_only` keeps. None keeps all sessions."""
+        self._removals: dict[str, asyncio.Task[None]] = {}
+        """Removals in progress by session."""
 
     def all(self) -> list[TrainingSession]:
         """Return the open sessions."""
@@ -55,8 +62,9 @@ class Sessions:
             )
         return session
 
-    async def open(self, name: str, spec: SessionSpec) -> TrainingSession:
-        """Open the session, or return the open session with an increased `max_steps`.
+    async def open(self, name: str, spec: SessionSpec, storage: RunStorage | None = None) -> TrainingSession:
+        """Open the session, or return the open session with an increased `max_steps`. `storage` takes precedence over
+        the process's store and settings.
 
         Raises ProblemError if the session is open with a different spec.
         """
@@ -70,12 +78,17 @@ class Sessions:
                 raise ProblemError.of(
                     LATER, Reason.TRAINER_STOPPING, "The trainer is shutting down. Retry against its replacement."
                 )
+            if self._kept is not None and name not in self._kept:  # since this request arrived
+                raise not_in_pool()
             session = self._open.get(name)
             if session is not None:
                 _check_same(session.spec, spec)
                 session.extend(spec.max_steps)
                 return session
-            session = await open_session(name, spec, self._backend, self._compute, self._store, self._settings)
+            store, settings = self._store, self._settings
+            if storage is not None:
+                store, settings = storage.store, replace(settings, keep_policies=storage.keep_policies)
+            session = await open_session(name, spec, self._backend, self._compute, store, settings)
             self._open[name] = session
             if self._stopping:  # since this request arrived
                 session.reject_steps()
@@ -84,10 +97,54 @@ class Sessions:
     async def close(self, name: str) -> None:
         """Close the session and release its slot. Has no effect if the session is not open."""
         async with self._turn(name):
-            session = self._open.pop(name, None)
-            if session is not None:
-                await session.close()
-                self._leaving = [u for u in self._leaving if u.pending] + [session.uploads]
+            await self._close(name)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Save and close all other open sessions in the background, until this is called with other names. A session
+        that is being opened is closed by the next call.
+
+        A step in progress is cancelled after `shutdown_seconds`. Until its removal ends, which includes uploads for the
+        rest of this time, the session cannot be opened again.
+        """
+        self._kept = frozenset(names)
+        for name in self._open.keys() - self._kept - self._removals.keys():
+            self._removals[name] = asyncio.create_task(self._remove(name))
+
+    async def _remove(self, name: str) -> None:
+        started = time.monotonic()
+        try:
+            async with self._turn(name):
+                session = self._open.get(name)
+                if session is None or self._kept is None or name in self._kept:
+                    return
+                log.info("Session %s: its run has left; saving and closing the session", name)
+                await self._save(session)
+                await self._close(name)
+                left = self._settings.shutdown_seconds - (time.monotonic() - started)
+                if lost := await session.uploads.drain(left):
+                    log.warning("Session %s: %d uploads continue after it was closed", name, lost)
+        except Exception:
+            log.exception("Session %s: could not be closed", name)
+        finally:
+            del self._removals[name]
+
+    async def _save(self, session: TrainingSession) -> None:
+        """Save a last checkpoint within `shutdown_seconds`, and cancel what the session does then."""
+        seconds = self._settings.shutdown_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await session.save_before_exit()
+        except TimeoutError:
+            log.warning("Session %s: no last checkpoint was saved within %.0f s", session.name, seconds)
+        except Exception:
+            log.exception("Session %s: could not save a last checkpoint", session.name)
+        self._compute.cancel(session.name)
+
+    async def _close(self, name: str) -> None:
+        session = self._open.pop(name, None)
+        if session is not None:
+            await session.close()
+            self._leaving = [u for u in self._leaving if u.pending] + [session.uploads]
 
     def _turn(self, name: str) -> asyncio.Lock:
         return self._turns.setdefault(name, asyncio.Lock())

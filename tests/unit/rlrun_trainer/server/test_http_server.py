@@ -53,6 +53,9 @@ class OneSession:
     def __init__(self) -> None:
         self.session = OpenSession()
 
+    def all(self) -> list[OpenSession]:
+        return [self.session]
+
     def get(self, _: str) -> OpenSession:
         return self.session
 

@@ -43,3 +43,23 @@ def test_sessions_have_owners_of_their_own(owners: SessionOwners) -> None:
 
 def test_a_restarted_trainer_knows_no_owner_until_the_session_is_open(owners: SessionOwners) -> None:
     assert not is_refused(owners.check, "first")
+
+
+def test_a_process_that_another_run_has_replaced_is_not_refused(owners: SessionOwners) -> None:
+    for orchestrator in ("first", "second"):
+        assert not is_refused(owners.take, orchestrator, "a")
+    assert not is_refused(owners.take, "first", "b")
+    assert is_refused(owners.take, "first", "a")
+
+
+def test_owners_of_runs_that_left_are_forgotten(owners: SessionOwners) -> None:
+    for session in ("a", "b"):
+        for orchestrator in ("first", "second"):
+            owners.take(session, orchestrator)
+    owners.keep_only(["b"])
+    assert not is_refused(owners.take, "first", "a")
+    assert is_refused(owners.take, "first", "b")
+    assert is_refused(owners.check, "first", "b")
+    owners.keep_only([])
+    assert not owners._owners
+    assert not owners._superseded

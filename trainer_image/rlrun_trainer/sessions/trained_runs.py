@@ -1,0 +1,115 @@
+"""Runs that the trainer of a shared pool trains: the order in force, and what each run's session needs from it."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.policy import PolicyKind
+from rlrun.protocol.shared_pool import TrainedRun, TrainerOrder
+from rlrun.protocol.trainer import SessionSpec
+from rlrun.service.access import UNAUTHORIZED
+from rlrun.service.errors import ProblemError
+from rlrun.service.pool_orders import OrderInForce
+from rlrun.storage.store import Store, StoreError
+
+from rlrun_trainer.artifacts.s3_errors import refused_opening
+from rlrun_trainer.runtime.run_deaths import RunDeaths
+
+NOT_IN_POOL = (
+    "The trainer of this shared pool has no run with this token in its list. The operator sends the list every few "
+    "seconds: retry. If this persists, check that the run's status names the pool"
+)
+"""Message for requests without the token of a run in the order."""
+
+
+@dataclass(frozen=True)
+class RunStorage:
+    """Place of one run's artifacts."""
+
+    store: Store
+    keep_policies: int
+    """Number of the run's policies that are kept in S3."""
+
+
+class TrainedRuns:
+    """Runs of the order in force. Used on the event loop."""
+
+    def __init__(self, deaths: RunDeaths, make_store: Callable[[], Store] = Store.of_process) -> None:
+        """`make_store` returns a store without a grant. It is called in a thread, and raises StoreError."""
+        self.deaths = deaths
+        self._make_store = make_store
+        self._order = OrderInForce[TrainedRun]()
+        self._stores: WeakValueDictionary[str, Store] = WeakValueDictionary()
+        """Store of each run whose session is open, being opened, or has uploads left."""
+
+    @property
+    def uids(self) -> Collection[str]:
+        """Uids of the runs, which are the names of their sessions."""
+        return self._order.runs.keys()
+
+    def apply(self, order: TrainerOrder) -> None:
+        """Put an order in force, and give open sessions their new grants. Raises ProblemError and changes nothing if
+        the order in force is newer (`InvalidRequest`, 409).
+
+        The mounted order, with which a restarted process starts, may be older than the one that the former process
+        had. Until the next one is sent, the token of a new run is refused, and its orchestrator retries.
+        """
+        self._order.check(order.number)
+        self._order.replace(order.runs, order.number)
+        for run in order.runs:
+            if (store := self._stores.get(run.uid)) is not None:
+                store.use_grant(run.grant)
+
+    def find(self, authorization: str) -> TrainedRun | None:
+        """Return the run whose token is in the header `Authorization`, or None."""
+        return self._order.find(authorization)
+
+    def require(self, uid: str) -> TrainedRun:
+        """Return the run. Raises ProblemError (`TokenInvalid`, 401) if it is not in the order, as after its token is
+        refused.
+        """
+        run = self._order.runs.get(uid)
+        if run is None:
+            raise not_in_pool()
+        return run
+
+    def check(self, uid: str, spec: SessionSpec) -> None:
+        """Raise ProblemError if the run may not open this session: as `require` does; `PoolEvicted` (422) if it has
+        ended the trainer repeatedly; `SessionInvalid` (422) for a session that is not the run's own.
+        """
+        run = self.require(uid)
+        if self.deaths.is_evicted(uid):
+            raise ProblemError.of(
+                UNPROCESSABLE,
+                Reason.POOL_EVICTED,
+                "The trainer of the shared pool ended repeatedly while it computed for this run. The run leaves the "
+                "pool; it continues with a trainer of its own",
+            )
+        for field, given, wanted in (
+            ("runUid", spec.run_uid, run.uid),
+            ("runUri", spec.run_uri, run.folder),
+            ("kind", spec.kind, PolicyKind.adapter),
+        ):
+            if given != wanted:
+                message = f"{field} is {str(given)!r}, but must be {str(wanted)!r} in this shared pool. Send that value"
+                raise ProblemError.of(UNPROCESSABLE, Reason.SESSION_INVALID, message)
+
+    async def storage(self, uid: str) -> RunStorage:
+        """Return the place of the run's artifacts. Raises ProblemError as `require` does, or an S3 reason."""
+        store = self._stores.get(uid)
+        if store is None:
+            try:
+                made = await asyncio.to_thread(self._make_store)
+            except StoreError as error:
+                raise refused_opening(error) from error
+            store = self._stores.setdefault(uid, made)  # Another request may have made one meanwhile.
+        run = self.require(uid)
+        store.use_grant(run.grant)
+        return RunStorage(store, run.keep_policies)
+
+
+def not_in_pool() -> ProblemError:
+    """Return the error for a run that is not in the order."""
+    return ProblemError.of(UNAUTHORIZED, Reason.TOKEN_INVALID, NOT_IN_POOL)
