@@ -5,12 +5,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from statistics import fmean
 from typing import Any
 
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.metric_files import TRAINED, Line
 from rlrun.storage.store import StoreError
 
+from bench.machine_load import used_memory
 from bench.prepare import ensure_in_s3
 from bench.reward_curves import Step, Trace, arrival
 from bench.tasks import Task
@@ -28,6 +30,27 @@ FAILURES = (RunFailed, CommandFailed, WaitedTooLong, StoreError, subprocess.Time
 """Errors of `BenchmarkCluster.run`, which end one run; earlier measurements are kept."""
 PARTS = ("time/step", "time/generate_completions", "time/wait_for_policy", "time/trainer", "time/update_weights")
 MEANS = {"off_policy_steps_mean": "batch/off_policy_level/mean", "mismatch_kl_mean": "mismatch_kl/all/mean"}
+
+
+@dataclass(frozen=True)
+class Together:
+    """Runs that ran at the same time."""
+
+    seconds: float
+    """Seconds until all runs had completed."""
+    traces: Sequence[Trace]
+    memory: int
+    """Largest memory of the machine in use meanwhile, less what was in use before, in bytes."""
+
+    @property
+    def per_hour(self) -> float:
+        """Number of completed runs per hour."""
+        return 3600 * len(self.traces) / self.seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean seconds of all steps of a run."""
+        return fmean(trace.steps[-1].seconds for trace in self.traces)
 
 
 @dataclass(frozen=True)
@@ -73,13 +96,45 @@ class BenchmarkCluster:
         finally:
             self.remove(name)
 
+    def run_together(self, task: Task, count: int, first_seed: int = 0) -> Together:
+        """Run a task `count` times at the same time, with different seeds, until all have completed.
+
+        Raises as `run` does.
+        """
+        names = [f"{task.name}-{first_seed + i}" for i in range(count)]
+        self.remove(*names)
+        before, began = used_memory(), time.monotonic()
+        applied = time.time()
+        try:
+            for seed, name in enumerate(names, first_seed):
+                self.kubectl.apply(task.run_object(name, NAMESPACE, seed))
+            print(f"applied {', '.join(names)}", flush=True)
+            most, waiting = before, dict.fromkeys(names)
+            done: list[Object] = []
+            while waiting:
+                time.sleep(POLL_SECONDS)
+                most = max(most, used_memory())
+                for run in self.kubectl.list("rlruns", NAMESPACE):
+                    name, phase = run["metadata"]["name"], run.get("status", {}).get("phase")
+                    if name in waiting and phase == "Completed":
+                        print(f"{name} completed after {time.monotonic() - began:.0f} s", flush=True)
+                        del waiting[name]
+                        done.append(run)
+                    elif name in waiting and (phase in TERMINAL or time.monotonic() - began > task.seconds):
+                        raise RunFailed(f"rlrun {name} is {phase}:\n{describe(run)}\n{pods(self.kubectl, NAMESPACE)}")
+            seconds = time.monotonic() - began
+            traces = [trace_of(self.lines(run), applied, task.batch_size) for run in done]
+            return Together(seconds, traces, most - before)
+        finally:
+            self.remove(*names)
+
     def lines(self, run: Object) -> list[Line]:
         """Return the metrics that the run has written so far."""
         return read_metrics(self.s3.store(), RunLayout.of(BUCKET, "", NAMESPACE, run["metadata"]["uid"]))
 
-    def remove(self, name: str) -> None:
-        """Delete the run and wait until its pods are gone, because the next measurement needs the cores."""
-        self.kubectl("delete", "rlrun", name, "-n", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=180)
+    def remove(self, *names: str) -> None:
+        """Delete the runs and wait until all pods are gone, because the next measurement needs the cores."""
+        self.kubectl("delete", "rlrun", *names, "-n", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=180)
         try:
             wait_for("an empty namespace", lambda: not self.kubectl.list("pods", NAMESPACE), GONE_SECONDS)
         except WaitedTooLong:

@@ -55,6 +55,13 @@ def loop_seconds(loops: int = 9) -> float:
     return statistics.median(found)
 
 
+def used_memory() -> int:
+    """Return the bytes of memory in use on this machine, without caches (MemTotal - MemAvailable of proc(5))."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total, available = (int(fields[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    return 1024 * (total - available)
+
+
 def busy_cores() -> float:
     """Return the mean number of busy usable cores during the next READING_SECONDS."""
     before, began = busy_seconds(Path("/proc/stat").read_text(), CORES), time.monotonic()

@@ -84,7 +84,7 @@ def folder_of(model: TaskModel) -> Path:
 
 def ensure_in_s3(model: TaskModel, s3: S3Access) -> None:
     """Upload the model to the S3 of the cluster if it is missing."""
-    if model == TINY:
+    if model.uri == TINY.uri:
         ensure_model(local_cluster()[0], s3, print)
         return
     folder, store = folder_of(model), s3.store()

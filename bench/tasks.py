@@ -6,6 +6,7 @@ function.
 """
 
 import copy
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,10 @@ class TaskModel:
     micro_batch_tokens: int = 4096
     kv_cache_bytes: int = 2**27
     trainer_memory: str = "3Gi"
+    files_of: str = ""
+    """Id of another model with the same files. Empty for files of its own."""
+    sharing: Mapping[str, Any] | None = None
+    """Section `sharing` of the RLModel."""
 
     @property
     def name(self) -> str:
@@ -38,7 +43,7 @@ class TaskModel:
     @property
     def uri(self) -> S3Uri:
         """Location of its files in the cluster's S3."""
-        return S3Uri(BUCKET, f"models/{self.id}")
+        return S3Uri(BUCKET, f"models/{self.files_of or self.id}")
 
     def manifest(self) -> dict[str, Any]:
         """Return the RLModel, which is the example's with other values."""
@@ -49,6 +54,8 @@ class TaskModel:
         spec["lora"] = {"rank": LORA_RANK, "targetModules": list(TARGET_MODULES)}
         spec["trainer"]["microBatchTokens"] = self.micro_batch_tokens
         spec["trainer"]["resources"]["limits"]["memory"] = self.trainer_memory
+        if self.sharing is not None:
+            spec["sharing"] = dict(self.sharing)
         flags = spec["inference"]["extraArgs"]
         flags[flags.index("--kv-cache-memory-bytes") + 1] = str(self.kv_cache_bytes)
         return model

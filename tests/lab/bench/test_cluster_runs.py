@@ -100,3 +100,23 @@ def test_failed_or_late_run_raises_and_is_removed(cluster: Any, phases: Any, sec
 def test_recorded_trace_is_json(cluster: Any) -> None:
     trace = cluster(Server({}, last=40), [0.8] * 6).run(DEMO, "r", 0, target=0.7)
     assert json.loads(json.dumps(trace.sample(side="ours")))["mean_seconds"] == {"time/step": 2.0}
+
+
+def test_runs_together_end_when_all_have_completed(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server({}, last=40)
+    looks = 0
+
+    def runs(kind: str, *_: Any) -> list[dict[str, Any]]:
+        nonlocal looks
+        if kind != "rlruns":
+            return []
+        looks += 1
+        phases = {"demo-5": "Completed", "demo-6": "Running" if looks < 3 else "Completed"}
+        return [{"metadata": {"name": n, "uid": n}, "status": {"phase": phase}} for n, phase in phases.items()]
+
+    monkeypatch.setattr(server, "list", runs)
+    server.step = 3
+    found = cluster(server, [0.4, 0.6, 0.7]).run_together(DEMO, 2, first_seed=5)
+    assert (looks, len(found.traces)) == (3, 2)
+    assert found.step_seconds == 6.0
+    assert server.deleted == ["demo-5", "demo-5"]
