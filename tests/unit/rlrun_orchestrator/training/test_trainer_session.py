@@ -42,6 +42,9 @@ class OpeningClient:
         self.opened.append(spec.resume_from)
         if spec.resume_from in self._corrupt:
             raise RequestRejected(Problem(reason=Reason.S3_ARTIFACT_CORRUPT, message="bad digest"), 422)
+        return await self.state()
+
+    async def state(self) -> SessionState:
         return SessionState(step=0, policy=PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy"))
 
 
@@ -88,3 +91,14 @@ async def test_the_search_for_a_complete_checkpoint_has_a_deadline(tmp_path: Pat
         await session(tmp_path, store_with(steps, steps), client).open(-1.0)
     assert (ended.value.exit_code, ended.value.problem.reason) == (ExitCode.RESTART, Reason.CHECKPOINT_INCOMPLETE)
     assert client.opened == []
+
+
+async def test_more_steps_for_a_session_that_knows_no_checkpoint_name_the_checkpoint_it_was_opened_with(
+    tmp_path: Path,
+) -> None:
+    """Its trainer started from a newer recovery copy. Without the checkpoint, the next trainer could start again."""
+    client = OpeningClient()
+    opened = session(tmp_path, store_with([7]), client)
+    await opened.open()
+    await opened.extend()
+    assert client.opened == [str(LAYOUT.checkpoint(7))] * 2
