@@ -163,7 +163,7 @@ class RunLoop:
         self._progress.rewind(self.step)
         self._dispatcher.rewind(self.step)
         self._owns_state = True
-        self._follow(decision, trainer.step, states)
+        self._follow(decision, trainer, states)
         self._save_checkpoint_state(trainer.step, states)
 
     async def _begin(self, trainer: SessionState) -> None:
@@ -255,6 +255,8 @@ class RunLoop:
             log.info("step %d was not observed by this process; its metrics are incomplete", result.step)
             self._reporter.report_unobserved(result, made_of)
             self._save_state()
+        if result.recovery_copy:
+            self._recorder.save_copy_state(self.state().to_json())
         self._save(result.step)
 
     async def _extend_trainer(self) -> None:
@@ -283,12 +285,19 @@ class RunLoop:
         # Run in a thread, because `finalize` would block the gateway.
         return await asyncio.to_thread(batch.finalize)
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, complete: SessionState | None = None) -> None:
+        """Request the checkpoint and adapter that are due after `step`, without those that are complete.
+
+        A trainer that starts from a recovery copy may lack both, because its predecessor did not upload them in time.
+        """
+        if step == 0:
+            return
+        checkpoints, adapters = (complete.checkpoints, complete.adapters) if complete is not None else ([], [])
         self._checkpoint_requester.start(
             step,
             self.state().to_json(),
-            checkpoint=self._schedule.checkpoint_due(step),
-            adapter=self._schedule.adapter_due(step),
+            checkpoint=self._schedule.checkpoint_due(step) and step not in checkpoints,
+            adapter=self._schedule.adapter_due(step) and step not in adapters,
             last=self._schedule.is_last(step),
         )
 
@@ -335,7 +344,7 @@ class RunLoop:
         states = await self._known_states(trainer)
         # The trainer to which other batches were sent no longer exists.
         self._sent = [in_hand] if in_hand is not None else []
-        self._follow(decision, trainer.step, states)
+        self._follow(decision, trainer, states)
         self._check()
         self._policy_publisher.publish_in_background(trainer.policy)
         if isinstance(decision, Acknowledge):
@@ -350,13 +359,16 @@ class RunLoop:
             kept = SavedState.parse(stored, f"the record of step {trainer.step}")
         return KnownStates(checkpoint, self.state(), kept)
 
-    def _follow(self, decision: Decision, step: int, states: KnownStates) -> None:
-        """Advance or return to the trainer's `step`, according to the decision."""
+    def _follow(self, decision: Decision, trainer: SessionState, states: KnownStates) -> None:
+        """Advance or return to the trainer's step, according to the decision."""
+        step = trainer.step
         match decision:
             case Continue():
                 log.info("the trainer is at step %d, like the run", self.step)
+                self._save(step, trainer)
             case Resend(batch_id):
                 log.info("the trainer is still at step %d; sending batch %s again", self.step, batch_id)
+                self._save(step, trainer)
             case Acknowledge(result, made_of):
                 nothing_in_hand = self._batch is None
                 ours = self._acknowledge(result, made_of)
@@ -370,6 +382,8 @@ class RunLoop:
                 self._restore_sampler(step, states)
                 if forward and result is not None:
                     self._conclude(None, None, result)
+                else:
+                    self._save(step, trainer)
 
     def _rewind(self, step: int) -> None:
         self._batch, self._sent = None, []

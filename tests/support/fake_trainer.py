@@ -68,8 +68,16 @@ class FakeTrainer:
         """Steps at which it is told to end, once each, instead of doing them."""
         self.preempted_after: set[int] = set()
         """Steps that it makes and whose answer it does not live to give."""
+        self.copied_after: set[int] = set()
+        """Steps of which it makes a recovery copy: the trainer that follows it starts from the newest one."""
+        self.copies: dict[int, dict[str, Any]] = {}
+        """States in the recovery copies, by step."""
+        self.known: dict[str, Any] = {}
+        """Newest state of the orchestrator."""
         self.behind: set[int] = set()
         """Steps whose copies it has no room for."""
+        self.die_at_checkpoint: set[int] = set()
+        """Steps at whose checkpoint the trainer is replaced, once each, instead of making it."""
         self.copying = 0.0
         """Seconds that a copy for a checkpoint takes."""
         self.unpublished = False
@@ -113,8 +121,8 @@ class FakeTrainer:
         return SessionState(
             step=self.step,
             policy=policy(before, self.spec.run_uri, self.lineage),
-            checkpoints=sorted(self.checkpoints),
-            adapters=sorted(self.adapters),
+            checkpoints=sorted(step for step in self.checkpoints if step >= self.resumed_at),
+            adapters=sorted(step for step in self.adapters if step >= self.resumed_at),
             orchestrator_state=self.resumed_state,
             warnings=self.warnings,
             last=None if self.unpublished else self.results.get(self.step - 1, self._told_of_this_step),
@@ -139,6 +147,10 @@ class FakeTrainer:
             self.resumed_at = self.step
             self.resumed_state = self.saved.get(spec.resume_from or spec.warm_start_from or "")
             self.told = self.made.get(spec.resume_from or "")
+            copy = max(self.copies, default=0)
+            if copy > self.step:
+                self.step = self.resumed_at = copy
+                self.resumed_state, self.told = self.copies[copy], self.made.get(f"copy {copy}")
         elif spec.max_steps > self.spec.max_steps:
             self.spec = self.spec.model_copy(update={"max_steps": spec.max_steps})
         return web.json_response(self.state().to_json_dict())
@@ -202,9 +214,17 @@ class FakeTrainer:
         metrics = {"loss/mean": 0.1, "mismatch_kl/all/mean": 0.001 * (step + 1)}
         found = self.step_warnings
         result = StepResult(
-            step=self.step, policy=self.state().policy, metrics=metrics, batch_id=batch.batch_id, warnings=found
+            step=self.step,
+            policy=self.state().policy,
+            metrics=metrics,
+            batch_id=batch.batch_id,
+            warnings=found,
+            recovery_copy=self.step in self.copied_after,
         )
         self.results[step] = result
+        if result.recovery_copy:
+            self.copies[self.step] = self.known
+            self.made[f"copy {self.step}"] = result.model_copy(update={"recovery_copy": False})
         if step in self.preempted_after:
             self.preempted_after.discard(step)
             self.preempt()
@@ -227,11 +247,14 @@ class FakeTrainer:
             return behind()
         body = CheckpointRequest.model_validate_json(await request.read())
         life = self.lives
+        if step in self.die_at_checkpoint:
+            self.die_at_checkpoint.discard(step)
+            self.restart()
         await asyncio.sleep(self.copying)
         if self.lives != life:
             return hung_up(request)
         place = RunLayout(S3Uri.parse(self.spec.run_uri)).checkpoint(step)
-        self.saved[str(place)] = body.orchestrator_state
+        self.saved[str(place)] = self.known = body.orchestrator_state
         self.store.objects[str(place / "manifest.json")] = CHECKPOINT_MANIFEST
         self.checkpoints.add(step)
         return web.json_response(self.state().to_json_dict(), status=202)

@@ -8,7 +8,7 @@ object missing from the cluster proves nothing.
 | folder of a run | the run and every complete artifact in the folder have tombstones |
 | checkpoint or adapter | the run and the artifact have tombstones, but other artifacts of the run are kept |
 | checkpoint or adapter without a manifest | its run is finished or has a tombstone: the upload cannot be completed |
-| policies | their run is finished or has a tombstone |
+| policies, recovery copies | their run is finished or has a tombstone |
 | unfinished multipart upload | its run is finished or has a tombstone, or it belongs to a model or environment |
 | RLCheckpoint or RLAdapter | its run was deleted with its artifacts, and its files are missing or incomplete |
 | child in the cluster | its run has a tombstone, and Kubernetes has not deleted the child |
@@ -27,8 +27,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from rlrun.garbage_collection.snapshot import (
-    POLICY,
     STEPPED,
+    TEMPORARY,
     Artifact,
     ClusterSnapshot,
     RunFolder,
@@ -71,7 +71,7 @@ MEANING = {
     GarbageReason.run_gone: "its RLRun was deleted, and none of its artifacts is kept",
     GarbageReason.object_gone: "its RLRun and its RLCheckpoint or RLAdapter were deleted",
     GarbageReason.no_manifest: "the upload was not completed",
-    GarbageReason.run_finished: "policies of a run that is finished or deleted",
+    GarbageReason.run_finished: "policies or recovery copies of a run that is finished or deleted",
     GarbageReason.upload_unfinished: "the multipart upload was not completed",
     GarbageReason.files_gone: "its RLRun was deleted with its artifacts, and its files are missing or incomplete",
     GarbageReason.deletion_done: "no other files of the deleted run are left",
@@ -256,9 +256,10 @@ def _items_of_run(
         yield replace(whole, newest=max([whole.newest, *(item.newest for item in items)]))
         return
     yield from items
-    policies = [f for f in folders if f.area == POLICY]
-    if policies and not any(_below(k, root / POLICY) for k in kept):
-        yield _folder(snapshot, run, root / POLICY, GarbageReason.run_finished, policies, tombstone)
+    for area in TEMPORARY:
+        found = [f for f in folders if f.area == area]
+        if found and not any(_below(k, root / area) for k in kept):
+            yield _folder(snapshot, run, root / area, GarbageReason.run_finished, found, tombstone)
 
 
 def _step(snapshot: ClusterSnapshot, tombstones: Tombstones, folder: StoredFolder) -> GarbageItem | None:

@@ -19,8 +19,8 @@ from rlrun.storage.store import StoredObject, StoreError, Upload
 
 STEPPED = ("checkpoints", "adapters")
 """Folders of a run that have one subfolder per artifact."""
-POLICY = "policy"
-"""Folder of a run with the policies that engines load during the run."""
+TEMPORARY = ("policy", "recovery")
+"""Folders of a run that only its own pods read: policies that engines load, and recovery copies of the trainer."""
 
 
 class TooManyItems(StoreError):
@@ -43,7 +43,9 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class StoredFolder:
-    """Group of a run's files, deleted together: an artifact, a policy or, with an empty path, all other files."""
+    """Group of a run's files, deleted together: an artifact, a policy, a recovery copy or, with an empty path, all
+    other files.
+    """
 
     run: RunFolder
     path: str
@@ -56,7 +58,7 @@ class StoredFolder:
 
     @property
     def area(self) -> str:
-        """First part of the path: `checkpoints`, `adapters`, `policy`, or an empty string."""
+        """First part of the path: `checkpoints`, `adapters`, `policy`, `recovery`, or an empty string."""
         return self.path.partition("/")[0]
 
 
@@ -158,7 +160,7 @@ def locate(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
         return None
     area, _, below = inner.partition("/")
     name, slash, _ = below.partition("/")
-    path = f"{area}/{name}" if area in (*STEPPED, POLICY) and slash else ""
+    path = f"{area}/{name}" if area in (*STEPPED, *TEMPORARY) and slash else ""
     return RunFolder(namespace, uid), path
 
 

@@ -91,7 +91,9 @@ class SessionSpec(Schema):
     """Number of tokens packed into one forward pass."""
     seed: int = 0
     resume_from: Text | None = None
-    """URI of a checkpoint of this run. None starts from `warm_start_from`, or from the base model."""
+    """URI of a checkpoint of this run. None starts from `warm_start_from`, or from the base model. A trainer that makes
+    recovery copies starts from the run's newest copy instead, if that is newer.
+    """
     warm_start_from: Text | None = None
     """URI of another run's checkpoint. Adapter, optimizer, schedule and RNG continue, and the step starts at 0."""
     warm_start_digest: Text | None = None
@@ -123,8 +125,8 @@ class SessionState(Schema):
     orchestrator_state: dict[str, Any] | None = Field(default=None, max_length=MAX_ENTRIES)
     """State that the orchestrator stored in the checkpoint from which this session started, or None."""
     orchestrator_state_step: int | None = None
-    """Step of `orchestrator_state`. Lower than the checkpoint's step if the trainer saved the checkpoint while shutting
-    down, with the newest state that it had received.
+    """Step of `orchestrator_state`. Lower than the checkpoint's step in a recovery copy, and if the trainer saved the
+    checkpoint while shutting down: both contain the newest state that the trainer had received.
     """
     last: "StepResult | None" = None
     """Result of the newest step, if this trainer process computed it. An orchestrator that restarted before it received
@@ -143,6 +145,10 @@ class StepResult(Schema):
     """Id of the batch that was trained on."""
     warnings: list[Problem] = Field(default_factory=list, max_length=64)
     """Findings about model and adapter, including those of this step."""
+    recovery_copy: bool = False
+    """True if the trainer makes a recovery copy of this step. The copy lacks the orchestrator's state of the step, so
+    the orchestrator stores that itself.
+    """
 
 
 class CheckpointRequest(Schema):

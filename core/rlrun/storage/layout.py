@@ -3,6 +3,7 @@
 {prefix}/{namespace}/{run-uid}/run.json
                               /policy/v000041-1a2b3c4d/     adapters that engines load during the run (pruned)
                               /checkpoints/step-000040/     complete state to resume from
+                              /recovery/step-000043/        the same for a replaced trainer of a pool (pruned)
                               /adapters/step-000040/        adapters for download and deployment
                               /metrics/part-*.jsonl
                               /rollouts/step-000040.jsonl.zst       trained on; .val-{env}, .eval-{env}, .filtered

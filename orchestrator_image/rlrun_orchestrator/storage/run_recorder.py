@@ -29,6 +29,7 @@ from rlrun_orchestrator.storage.part_file import PartFile
 from rlrun_orchestrator.storage.sample_records import StepRollouts, encode_rollouts
 from rlrun_orchestrator.storage.state_files import (
     checkpoint_state_uri,
+    copy_state_uri,
     parse_object,
     read_checkpoint_state,
     state_uri,
@@ -95,6 +96,8 @@ class RunRecorder:
         self._metric_lines, self._summary_lines = PartFile(began), PartFile(began)
         self._waiting_rollouts = 0
         """Number of rollouts in the queue."""
+        self._copies = 0
+        """Number of states of recovery copies so far."""
         self._states = 0
         """Number of versions of the state so far."""
         self._newest = (0, 0)
@@ -158,9 +161,15 @@ class RunRecorder:
         text = json.dumps(state, separators=(",", ":"))
         self._put_bytes(checkpoint_state_uri(self._layout, step), UploadPriority.metrics, text.encode())
 
+    def save_copy_state(self, state: dict[str, Any]) -> None:
+        """Write the state of a step of which the trainer makes a recovery copy, for a process that resumes from it."""
+        text = json.dumps(state, separators=(",", ":"))
+        self._put_bytes(copy_state_uri(self._layout, self._copies), UploadPriority.metrics, text.encode())
+        self._copies += 1
+
     async def load_checkpoint_state(self, step: int) -> dict[str, Any] | None:
-        """Return the state that `save_checkpoint_state` wrote in this or an earlier process, or None if there is no
-        state or it cannot be read.
+        """Return the state of `step` that `save_checkpoint_state` or `save_copy_state` wrote in this or an earlier
+        process, or None if there is no state or it cannot be read.
         """
         try:
             read = await asyncio.to_thread(read_checkpoint_state, self._store, self._layout, self.spool, step)

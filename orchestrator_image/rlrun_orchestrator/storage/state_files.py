@@ -5,6 +5,7 @@ process therefore writes to its own file. The next process copies this file once
 reads it. Such files need no conditional writes, which some S3 servers lack.
 """
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -15,6 +16,8 @@ from rlrun.storage.store import NotFound, Store
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
 NAME = re.compile(r"state-(\d{6,})\.json")
+COPY_STATES = 4
+"""Number of files for states of recovery copies. The trainer keeps two copies and uploads a third one."""
 
 
 def state_uri(layout: RunLayout, process: int) -> S3Uri:
@@ -25,6 +28,13 @@ def state_uri(layout: RunLayout, process: int) -> S3Uri:
 def checkpoint_state_uri(layout: RunLayout, step: int) -> S3Uri:
     """Return the URI at which the state of `step` is stored if the checkpoint of that step does not contain it."""
     return layout.root / f"orchestrator/step-{step:06d}.json"
+
+
+def copy_state_uri(layout: RunLayout, number: int) -> S3Uri:
+    """Return the URI for the orchestrator's state at the recovery copy with this number. The orchestrator may not
+    delete files, so the newest COPY_STATES copies use the files of older ones.
+    """
+    return layout.root / f"orchestrator/recovery-{number % COPY_STATES}.json"
 
 
 def claim_state(store: Store, layout: RunLayout, spool: UploadSpool) -> tuple[S3Uri, bytes]:
@@ -46,12 +56,21 @@ def claim_state(store: Store, layout: RunLayout, spool: UploadSpool) -> tuple[S3
 
 
 def read_checkpoint_state(store: Store, layout: RunLayout, spool: UploadSpool, step: int) -> bytes:
-    """Return the state at `checkpoint_state_uri`, or an empty JSON object if there is none. Raises StoreError."""
-    uri = checkpoint_state_uri(layout, step)
-    try:
+    """Return the state of `step` that was stored at `checkpoint_state_uri` or `copy_state_uri`, or an empty JSON object
+    if there is none. Raises StoreError.
+    """
+
+    def read(uri: S3Uri) -> bytes:
         return spool.pending_version(uri) or store.get_bytes(uri)
-    except NotFound:
-        return b"{}"
+
+    with contextlib.suppress(NotFound):
+        return read(checkpoint_state_uri(layout, step))
+    for number in range(COPY_STATES):
+        with contextlib.suppress(NotFound, ValueError):
+            data = read(copy_state_uri(layout, number))
+            if (parse_object(data) or {}).get("step") == step:
+                return data
+    return b"{}"
 
 
 def parse_object(data: bytes) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """Session of the run at the trainer, with retries and recovery.
 
 Requests to an unreachable trainer are retried until a deadline; a rejection is final. If the trainer has lost the
-session (its pod was replaced), the session is opened again from the newest complete checkpoint in S3, and `SessionLost`
-requires the caller to return to that step.
+session (its pod was replaced), the session is opened again from the newest complete checkpoint in S3, or from a newer
+recovery copy that the trainer finds, and `SessionLost` requires the caller to move to that step.
 """
 
 import asyncio
@@ -141,6 +141,8 @@ class TrainerSession:
         self._conditions = conditions
         self._timeouts = timeouts
         self._schedule = schedule
+        self._source: S3Uri | None = None
+        """Checkpoint with which the session was last opened."""
         self._known_max_steps = 0
         """Number of steps with which the trainer's session was last opened."""
 
@@ -162,6 +164,7 @@ class TrainerSession:
             log.info("opening the trainer session; if it does not exist yet, it will start from %s", source)
             try:
                 state = await self._wait_until_published(await self._open(spec, deadline), deadline)
+                self._source = checkpoint
                 self._add_warnings(state.warnings)
                 return state
             except SessionLost as error:
@@ -207,8 +210,9 @@ class TrainerSession:
         """
         deadline = self._timeouts.unreachable
         known = await self.state()
-        # If the trainer is replaced now, this request opens the session again from the newest checkpoint.
-        checkpoint = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else None
+        # If the trainer is replaced now, this request opens the session again from the newest checkpoint. A session
+        # that started from a recovery copy does not know the checkpoints before the copy.
+        checkpoint = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else self._source
         spec = session_spec(self._run, self._schedule.max_steps, checkpoint)
         try:
             state = await self._with_retries(lambda: self._client.open(spec, deadline), deadline)

@@ -12,7 +12,7 @@ WRITE = frozenset({*READ, Operation.write})
 CHANGE = frozenset({*WRITE, Operation.delete})
 
 FOLDERS: Mapping[StorageRole, Mapping[str, frozenset[Operation]]] = {
-    StorageRole.trainer: {"policy": CHANGE, "checkpoints": WRITE, "adapters": WRITE},
+    StorageRole.trainer: {"policy": CHANGE, "recovery": CHANGE, "checkpoints": WRITE, "adapters": WRITE},
     StorageRole.orchestrator: {
         "metrics": WRITE,
         "rollouts": WRITE,

@@ -3,13 +3,16 @@
 A job contains a complete snapshot, so training continues during the upload, even while S3 is unreachable. The queue is
 bounded, because each job keeps its files on disk (or in memory without a scratch folder). A newer checkpoint replaces
 an older one that still waits. A job is retried as long as its session is open.
+
+Recovery copies are not for users and never take capacity from users' artifacts: there is at most one, it is uploaded
+after all others, a newer checkpoint replaces it, and it is dropped when its upload fails while another job waits.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlrun.constants import LATER, Reason
@@ -22,6 +25,7 @@ from rlrun.storage.store import ArtifactExists, Corrupt, Store, StoreError
 
 from rlrun_trainer.artifacts.artifact_files import Files, discard, size_of, source_of
 from rlrun_trainer.artifacts.policy_publisher import adapter_details, manifest_facts
+from rlrun_trainer.artifacts.recovery_copies import RecoveryCopies
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +92,11 @@ class UploadQueue:
     """Number of attempts for a job after its session was closed."""
     first_step: int = 0
     """Step at which the session started. Artifacts of earlier steps are not in `completed`."""
+    copies: RecoveryCopies | None = None
+    """Recovery copies to prune after a copy or checkpoint is complete, or None if the session makes none."""
     wait: Callable[[int], float] = wait_after
     completed: dict[ArtifactKind, list[int]] = field(default_factory=dict)
+    """Steps of complete artifacts, oldest first. Of recovery copies, those that this session made or started from."""
     problem: Problem | None = None
     clock: Callable[[], float] = time.monotonic
     checkpoint_seconds: float | None = None
@@ -108,16 +115,19 @@ class UploadQueue:
         """Number of queued and running jobs."""
         return len(self._jobs)
 
+    @property
+    def pending_for_users(self) -> int:
+        """Number of queued and running jobs without recovery copies."""
+        return sum(job.kind is not ArtifactKind.recovery for job in self._jobs)
+
     def has(self, kind: ArtifactKind, step: int) -> bool:
         """Return True if the artifact is queued or being uploaded."""
         return any(job.kind == kind and job.step == step for job in self._jobs)
 
     def check_capacity(self, kind: ArtifactKind) -> None:
         """Raise ProblemError (UploadsBehind) if the queue has no capacity for another job. Called before a snapshot."""
-        staying = [job for job in self._jobs if job not in self._displaced_jobs(kind)]
-        size = self._sizes.get(kind, 0)
-        room = self.limit_bytes - sum(job.size for job in staying)
-        if len(staying) < self.limit and (not staying or size <= room):
+        staying = self._staying_jobs(kind)
+        if self._fits(kind, staying):
             return
         because = f" (last failure: {self.problem.message})" if self.problem else ""
         raise ProblemError.of(
@@ -127,6 +137,11 @@ class UploadQueue:
             f"pending{because}. If S3 is healthy, increase the interval of checkpoints and adapters.",
         )
 
+    def has_capacity_for_copy(self) -> bool:
+        """Return True if a recovery copy may be submitted. Called before its snapshot."""
+        is_pending = len(self._jobs) > self.pending_for_users
+        return not is_pending and self._fits(ArtifactKind.recovery, self._jobs)
+
     def submit(self, job: UploadJob, first: bool = False) -> None:
         """Add the job and return immediately. If `first` is True, the job is put before all waiting jobs."""
         job = replace(job, size=size_of(job.files))
@@ -134,7 +149,11 @@ class UploadQueue:
             log.info("Dropping %s of step %d in favor of step %d", older.kind, older.step, job.step)
             self._jobs.remove(older)
             discard(older.files)
-        self._jobs.insert(1 if first else len(self._jobs), job)
+        # A waiting recovery copy stays the last.
+        end = len(self._jobs) - any(other.kind is ArtifactKind.recovery for other in self._jobs[1:])
+        self._jobs.insert(1 if first else end, job)
+        if self._jobs[0].kind is ArtifactKind.recovery:
+            self._again.set()
         self._sizes[job.kind] = job.size
         # A rewound run repeats a step. Whether its artifact exists is known only after the upload.
         self.completed[job.kind] = [step for step in self.completed.get(job.kind, []) if step != job.step]
@@ -161,7 +180,21 @@ class UploadQueue:
 
     def _displaced_jobs(self, kind: ArtifactKind) -> list[UploadJob]:
         """Return the jobs that a new job replaces, because only the newest waiting checkpoint is needed."""
-        return [job for job in self._jobs[1:] if job.kind == kind == ArtifactKind.checkpoint]
+        replaced = {ArtifactKind.checkpoint, ArtifactKind.recovery} if kind is ArtifactKind.checkpoint else set()
+        return [job for job in self._jobs[1:] if job.kind in replaced]
+
+    def _staying_jobs(self, kind: ArtifactKind) -> list[UploadJob]:
+        """Return the jobs that count toward the limits for a new artifact of users."""
+        displaced = self._displaced_jobs(kind)
+        return [job for job in self._jobs if job not in displaced and job.kind is not ArtifactKind.recovery]
+
+    def _fits(self, kind: ArtifactKind, staying: Sequence[UploadJob]) -> bool:
+        free = self.limit_bytes - sum(job.size for job in staying)
+        return len(staying) < self.limit and (not staying or self._sizes.get(kind, 0) <= free)
+
+    def _is_dropped(self, job: UploadJob) -> bool:
+        """Return True if the job is a recovery copy that must not be tried again."""
+        return job.kind is ArtifactKind.recovery and (self._closed or len(self._jobs) > 1)
 
     async def _work(self) -> None:
         while self._jobs:
@@ -175,7 +208,8 @@ class UploadQueue:
     async def _upload(self, job: UploadJob) -> None:
         failures = own = 0
         failed = f"Upload of the {job.kind} of step {job.step} failed"
-        while True:
+        is_copy = job.kind is ArtifactKind.recovery
+        while not (failures and self._is_dropped(job)):
             failures += 1
             started = self.clock()
             try:
@@ -184,19 +218,21 @@ class UploadQueue:
                 self.completed[job.kind] = [step for step in found if step not in waiting]
             except StoreError as error:
                 message = f"{failed} (attempt {failures}): {error.problem.message}"
-                self.problem = Problem(reason=error.problem.reason, message=message)
+                problem = Problem(reason=error.problem.reason, message=message)
             except Exception as error:
                 own += 1
                 log.exception("Could not upload %s", job.uri)
-                self.problem = Problem(reason=Reason.UPLOAD_FAILED, message=f"{failed}: {error}")
+                problem = Problem(reason=Reason.UPLOAD_FAILED, message=f"{failed}: {error}")
             else:
-                self.problem = None
+                self.problem = self.problem if is_copy else None
                 if job.kind == ArtifactKind.checkpoint:
                     self.checkpoint_seconds = job.snapshot_seconds + self.clock() - started
                 log.info("%s of step %d is complete: %s", job.kind, job.step, job.uri)
+                await self._prune_copies(job.kind)
                 return
-            log.warning("%s: %s", self.problem.reason, self.problem.message)
-            if own >= OWN_TRIES or (self._closed and failures >= self.tries):
+            self.problem = self.problem if is_copy else problem
+            log.warning("%s: %s", problem.reason, problem.message)
+            if own >= OWN_TRIES or (self._closed and failures >= self.tries) or self._is_dropped(job):
                 return
             self._again.clear()
             pause = min(self.wait(failures), SHUTDOWN_WAIT_SECONDS) if self._leaving else self.wait(failures)
@@ -204,8 +240,15 @@ class UploadQueue:
                 async with asyncio.timeout(pause):
                     await self._again.wait()
 
+    async def _prune_copies(self, completed: ArtifactKind) -> None:
+        if self.copies is None or completed not in (ArtifactKind.checkpoint, ArtifactKind.recovery):
+            return
+        found = [sorted(self.completed.get(kind, [])) for kind in (ArtifactKind.recovery, ArtifactKind.checkpoint)]
+        await asyncio.to_thread(self.copies.prune, found[0], max(found[1], default=0))
+
     def _write(self, job: UploadJob) -> list[int]:
         known = frozenset(self.completed.get(job.kind, []))
+        is_copy = job.kind is ArtifactKind.recovery
         try:
             self.store.upload_artifact(
                 source_of(job.files),
@@ -215,7 +258,7 @@ class UploadQueue:
                 step=job.step,
                 policy_version=job.step,
                 details=adapter_details(self.spec, job.step, job.reward),
-                once=True,
+                once=not is_copy,
             )
             known |= {job.step}
         except ArtifactExists as error:
@@ -224,6 +267,8 @@ class UploadQueue:
             log.warning(
                 "keeping the existing %s of step %d, which the run uploaded before: %s", job.kind, job.step, error
             )
+        if is_copy:
+            return sorted(known)
         folder = S3Uri(job.uri.bucket, job.uri.key.rsplit("/", 1)[0])
         try:
             # List again, because retention may have deleted older ones.

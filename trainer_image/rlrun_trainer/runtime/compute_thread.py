@@ -41,6 +41,8 @@ class Compute:
         """Unfinished tasks of each run that has any, in the order of their calls."""
         self._used: dict[str, float] = {}
         """Virtual time of each run in seconds. Runs that are not ahead of `_now` may be missing."""
+        self._seconds: dict[str, float] = {}
+        """Seconds that each owner's units took since `forget`."""
         self._now = 0.0
         """Virtual time at which the latest unit started, in seconds."""
         self._running: _Task | None = None
@@ -64,6 +66,18 @@ class Compute:
         """Do the units that the function returns for the run `owner`, and return their result."""
         result: T = await self._wait_for(_Task(owner, function(*args, **kwargs), is_step=True))
         return result
+
+    def seconds_of(self, owner: str) -> float:
+        """Return the seconds that the owner's units have taken. The sum over all owners is the time that the thread was
+        busy.
+        """
+        with self._lock:
+            return self._seconds.get(owner, 0.0)
+
+    def forget(self, owner: str) -> None:
+        """Set the owner's seconds back to 0. Called after its last unit."""
+        with self._lock:
+            self._seconds.pop(owner, None)
 
     def finish_in_turn(self) -> None:
         """From now on, finish one step after another instead of all steps at the same time, because the process exits
@@ -110,9 +124,11 @@ class Compute:
         settle = task.do_unit()
         with self._lock:
             self._running = None
-            self._used[task.owner] += self._clock() - started
+            seconds = self._clock() - started
+            self._used[task.owner] += seconds
+            self._seconds[task.owner] = self._seconds.get(task.owner, 0.0) + seconds
             if settle is not None:
-                self._forget(task.owner)
+                self._remove_finished(task.owner)
             is_idle = not self._waiting
         if is_idle:
             self._on_owner(PLATFORM)
@@ -131,7 +147,7 @@ class Compute:
             first = -task.units_done if task.is_step else -sys.maxsize
         return first, self._used[task.owner]
 
-    def _forget(self, owner: str) -> None:
+    def _remove_finished(self, owner: str) -> None:
         """Remove the run's finished task."""
         self._waiting[owner].popleft()
         if not self._waiting[owner]:

@@ -38,13 +38,17 @@ class TrainerSettings:
     keep_policies: int = 8
     """Number of a run's policy versions that are kept in S3."""
     upload_queue: int = 4
-    """Maximum number of uploads per session, including the running one. Each holds a snapshot in scratch."""
+    """Maximum number of uploads per session, including the running one. Each holds a snapshot in scratch. A recovery
+    copy may come on top of it.
+    """
     upload_bytes: int = 64 * 1024**3
-    """Maximum total size of a session's snapshots in bytes. A single snapshot may exceed it."""
+    """Maximum total size of a session's snapshots in bytes. A single snapshot and a recovery copy may exceed it."""
     upload_tries: int = 10
     """Number of attempts for an upload after its session was closed. Before that, attempts are unlimited."""
     shutdown_seconds: float = 25.0
     """Seconds for a last checkpoint and background uploads after SIGTERM."""
+    recovery_seconds: float = 0.0
+    """Device time of a run in seconds after which its state is saved in a recovery copy. 0 disables recovery copies."""
     scratch: Path | None = None
     """Folder for snapshots until their upload. It is emptied at start.
 
@@ -113,6 +117,12 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     add("--upload-bytes", type=_positive, default=default("upload_bytes", base.upload_bytes))
     add("--upload-tries", type=_positive, default=default("upload_tries", base.upload_tries))
     add("--shutdown-seconds", type=float, default=default("shutdown_seconds", base.shutdown_seconds))
+    add(
+        "--recovery-seconds",
+        type=float,
+        default=default("recovery_seconds", base.recovery_seconds),
+        help="device time of a run between recovery copies (default: 0, no copies)",
+    )
     add(
         "--scratch",
         type=Path,

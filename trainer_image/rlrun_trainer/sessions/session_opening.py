@@ -1,19 +1,27 @@
-"""Opening of a session: claims a slot, restores a checkpoint, publishes the initial policy."""
+"""Opening of a session: claims a slot, restores a recovery copy or checkpoint, publishes the initial policy.
+
+A trainer with `recovery_seconds` starts from the newest usable recovery copy of the run that is newer than the
+checkpoint in the spec. The spec's checkpoint is used if there is none.
+"""
 
 import asyncio
 import logging
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
-from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.layout import RunLayout, S3Uri, step_of
 from rlrun.storage.manifest import ArtifactKind
-from rlrun.storage.store import Store, StoreError
+from rlrun.storage.store import Corrupt, NotFound, Store, StoreError
 
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.artifacts.policy_publisher import Publisher
+from rlrun_trainer.artifacts.recovery_copies import RecoveryCopies
 from rlrun_trainer.artifacts.s3_errors import refused_opening
 from rlrun_trainer.artifacts.upload_queue import UploadQueue, completed_steps
 from rlrun_trainer.runtime.compute_thread import Compute
@@ -27,7 +35,7 @@ log = logging.getLogger(__name__)
 async def open_session(
     name: str, spec: SessionSpec, backend: Backend, compute: Compute, store: Store, settings: TrainerSettings
 ) -> TrainingSession:
-    """Claim a slot, restore the spec's checkpoint if any, and publish the initial policy.
+    """Claim a slot, restore a recovery copy or the spec's checkpoint if any, and publish the initial policy.
 
     Raises ProblemError (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
     """
@@ -35,60 +43,124 @@ async def open_session(
         layout = RunLayout(S3Uri.parse(spec.run_uri))
         source = spec.resume_from or spec.warm_start_from
         found = S3Uri.parse(source) if source else None
+        copies = RecoveryCopies(store, layout) if settings.recovery_seconds > 0 else None
+        first = step_of(spec.resume_from) if copies is not None and spec.resume_from else 0
     except ValueError as error:
         raise ProblemError.of(UNPROCESSABLE, Reason.SESSION_INVALID, str(error)) from error
-    warnings = await compute.run(name, backend.open_slot, name, spec)
+    slot = _Slot(name, spec, backend, compute, store)
+    await slot.open()
     publisher: Publisher | None = None
     try:
-        start = Start(0, None, None)
-        if found is not None:
-            with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
-                there = Path(temporary) / "checkpoint"
-                resume = spec.resume_from is not None
-                digest = None if resume else spec.warm_start_digest
-                await asyncio.to_thread(_download, store, found, there, digest or "")
-                try:
-                    progress = await compute.run(name, backend.restore, name, there, resume)
-                except ProblemError as error:
-                    raise ProblemError.of(
-                        error.status, error.problem.reason, f"{found}: {error.problem.message}"
-                    ) from error
-                start = _start(spec, progress)
+        start = await _restore_copy(slot, layout, copies, first) if copies is not None else None
+        if start is None:
+            start = await _restore_source(slot, found) if found is not None else Start(0, None, None)
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
         publisher = Publisher(store, spec, settings.keep_policies, published)
         uploads = UploadQueue(
-            store, spec, settings.upload_queue, settings.upload_bytes, settings.upload_tries, start.step
+            store,
+            spec,
+            settings.upload_queue,
+            settings.upload_bytes,
+            settings.upload_tries,
+            start.step,
+            copies,
         )
         for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
             uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder, start.step)
+        uploads.completed[ArtifactKind.recovery] = [start.step] if start.from_copy else []
         policy = await publisher.publish(start.step, await compute.run(name, backend.policy_files, name))
     except BaseException as error:
         await compute.run(name, backend.close_slot, name)
+        compute.forget(name)
         if publisher is not None:
             await publisher.close()
         if isinstance(error, StoreError):
             raise refused_opening(error) from error
         raise
     log.info("Session %s starts at step %d with %s", name, start.step, policy.name)
-    return TrainingSession(name, spec, backend, warnings, start, compute, publisher, uploads, policy, settings)
+    return TrainingSession(name, spec, backend, slot.warnings, start, compute, publisher, uploads, policy, settings)
 
 
-def _download(store: Store, uri: S3Uri, folder: Path, digest: str) -> None:
+@dataclass
+class _Slot:
+    """Slot of the session that is being opened."""
+
+    name: str
+    spec: SessionSpec
+    backend: Backend
+    compute: Compute
+    store: Store
+    warnings: Sequence[Problem] = ()
+
+    async def open(self) -> None:
+        """Claim the slot. Raises ProblemError."""
+        self.warnings = await self.compute.run(self.name, self.backend.open_slot, self.name, self.spec)
+
+    async def reset(self) -> None:
+        """Return the slot to its initial state after a failed `restore`. Raises ProblemError."""
+
+        def reopen() -> Sequence[Problem]:
+            self.backend.close_slot(self.name)
+            return self.backend.open_slot(self.name, self.spec)
+
+        self.warnings = await self.compute.run(self.name, reopen)
+
+    async def restore(self, uri: S3Uri, kind: ArtifactKind, *, resume: bool, digest: str = "") -> CheckpointProgress:
+        """Load an artifact of this kind. Raises ProblemError and StoreError, after which the slot is unusable."""
+        with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
+            there = Path(temporary) / "checkpoint"
+            await asyncio.to_thread(_download, self.store, uri, kind, there, digest)
+            try:
+                return await self.compute.run(self.name, self.backend.restore, self.name, there, resume)
+            except ProblemError as error:
+                raise ProblemError.of(error.status, error.problem.reason, f"{uri}: {error.problem.message}") from error
+
+
+async def _restore_source(slot: _Slot, uri: S3Uri) -> Start:
+    """Start from the spec's checkpoint. Raises ProblemError and StoreError."""
+    resume = slot.spec.resume_from is not None
+    digest = None if resume else slot.spec.warm_start_digest
+    progress = await slot.restore(uri, ArtifactKind.checkpoint, resume=resume, digest=digest or "")
+    if not resume:
+        # Another run's steps do not count here, so its orchestrator's state belongs to none of this run's steps.
+        return Start(0, progress.orchestrator_state, None)
+    return _start(slot.spec, uri, progress)
+
+
+async def _restore_copy(slot: _Slot, layout: RunLayout, copies: RecoveryCopies, after: int) -> Start | None:
+    """Start from the newest usable recovery copy after step `after`. Returns None, with the slot in its initial state,
+    if there is none. Raises ProblemError and StoreError.
+    """
+    for step in await asyncio.to_thread(copies.newest_after, after):
+        uri = layout.recovery_copy(step)
+        try:
+            progress = await slot.restore(uri, ArtifactKind.recovery, resume=True)
+            start = _start(slot.spec, uri, progress)
+        except (NotFound, Corrupt, ProblemError) as error:
+            log.warning("Recovery copy %s cannot be used; trying an older state: %s", uri, error)
+            copies.unusable.add(step)
+            await slot.reset()
+        else:
+            start.from_copy = True
+            return start
+    return None
+
+
+def _download(store: Store, uri: S3Uri, kind: ArtifactKind, folder: Path, digest: str) -> None:
     manifest = store.download(uri, folder, digest=digest)
-    if manifest.kind != ArtifactKind.checkpoint:
+    if manifest.kind != kind:
         raise ProblemError.of(
-            UNPROCESSABLE, Reason.CHECKPOINT_MISMATCH, f"{uri} contains {manifest.kind} files instead of a checkpoint."
+            UNPROCESSABLE,
+            Reason.CHECKPOINT_MISMATCH,
+            f"{uri} contains {manifest.kind} files instead of a {kind.lower()}.",
         )
 
 
-def _start(spec: SessionSpec, progress: CheckpointProgress) -> Start:
-    if not spec.resume_from:
-        # Another run's steps do not count here, so its orchestrator's state belongs to none of this run's steps.
-        return Start(0, progress.orchestrator_state, None)
+def _start(spec: SessionSpec, uri: S3Uri, progress: CheckpointProgress) -> Start:
     if progress.run_uid != spec.run_uid:
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.CHECKPOINT_MISMATCH,
-            f"{spec.resume_from} belongs to run {progress.run_uid}, not to {spec.run_uid}. Use warmStartFrom.",
+            f"{uri} belongs to run {progress.run_uid}, not to {spec.run_uid}. Use warmStartFrom.",
         )
     return Start(progress.step, progress.orchestrator_state, progress.state_step, progress.made)

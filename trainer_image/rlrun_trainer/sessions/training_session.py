@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from rlrun_trainer.sessions.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
+REMEMBERED_SAVES = 16
+
 
 @dataclass
 class Start:
@@ -43,6 +46,8 @@ class Start:
     """Step of the orchestrator's state."""
     made: StepOutcome | None = None
     """Result of this run's newest step, if the checkpoint contains it."""
+    from_copy: bool = False
+    """True if the checkpoint is a recovery copy."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,15 @@ class OrchestratorState:
 
     step: int
     state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Save:
+    """Checkpoint or recovery copy of this session, with the device time that the session had used by then."""
+
+    kind: ArtifactKind
+    step: int
+    seconds: float
 
 
 @dataclass
@@ -98,8 +112,13 @@ class TrainingSession:
         self._layout = RunLayout(S3Uri.parse(spec.run_uri))
         self._unpublished: _Unpublished | None = None
         self._reward: tuple[int, float] | None = None
-        self._mine = {(ArtifactKind.checkpoint, start.step)} if spec.resume_from else set()
+        self._mine = {(ArtifactKind.checkpoint, start.step)} if spec.resume_from and not start.from_copy else set()
         """Artifacts with this session's weights: those that it created, and the checkpoint from which it resumed."""
+        self._opened_at = compute.seconds_of(name)
+        self._saves: deque[_Save] = deque(maxlen=REMEMBERED_SAVES)
+        """Newest checkpoints and recovery copies, which may not be complete."""
+        self._copying: asyncio.Task[None] | None = None
+        self._closed = False
         self._turn = asyncio.Lock()
         self._pace = StepTimer()
         self._step_seconds = 0.0
@@ -114,7 +133,7 @@ class TrainingSession:
             policy=self._policy,
             checkpoints=self.uploads.completed.get(ArtifactKind.checkpoint, []),
             adapters=self.uploads.completed.get(ArtifactKind.adapter, []),
-            uploads_pending=self.uploads.pending,
+            uploads_pending=self.uploads.pending_for_users,
             problem=self.uploads.problem or self._publisher.problem,
             shutdown=exceeds_grace_period(
                 self._step_seconds, self.uploads.checkpoint_seconds, self._settings.shutdown_seconds
@@ -131,9 +150,11 @@ class TrainingSession:
 
     @property
     def has_unsaved_step(self) -> bool:
-        """True if a step was made and no complete checkpoint contains the newest step."""
-        there = self.uploads.completed.get(ArtifactKind.checkpoint, [])
-        return self._step != self._start.step and self._step not in there
+        """True if a step was made and no complete checkpoint or recovery copy contains the newest step."""
+        return self._step != self._start.step and not any(
+            self._step in self.uploads.completed.get(kind, [])
+            for kind in (ArtifactKind.checkpoint, ArtifactKind.recovery)
+        )
 
     async def train(self, step: int, samples: list[Sample], batch_id: str = "") -> StepResult:
         """Make step number `step` (from version `step` to `step + 1`), or return the result of a repeated request.
@@ -198,8 +219,8 @@ class TrainingSession:
         self._leaving = True
 
     async def save_before_exit(self) -> None:
-        """Save a checkpoint unless a checkpoint already contains the newest step. Waits for the current request. The
-        upload precedes all queued uploads.
+        """Save a checkpoint unless a checkpoint already contains the newest step, or this session has made no step and
+        started from a recovery copy. Waits for the current request. The upload precedes all queued uploads.
 
         The checkpoint contains the newest known state of the orchestrator, with its step, and the newest step's
         metrics, which an orchestrator that shuts down at the same time has not received.
@@ -211,10 +232,7 @@ class TrainingSession:
             if step == self._start.step or step in there or self.uploads.has(ArtifactKind.checkpoint, step):
                 return
             log.info("Session %s: saving step %d, which no checkpoint contains", self.name, step)
-            newest = self._unpublished or self.last
-            made = StepOutcome(newest.metrics, newest.batch_id) if newest else None
-            progress = CheckpointProgress(step, self.spec.run_uid, self._known.state, self._known.step, made)
-            await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), progress, first=True)
+            await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), self._progress, first=True)
 
     def file(self, policy: str, file: str) -> bytes | Path:
         """Return a file of one of the newest policies, for engines that cannot load it from S3. Raises ProblemError."""
@@ -237,6 +255,15 @@ class TrainingSession:
                 discard(self._unpublished.files)
             await self._publisher.close()
             self.uploads.close()
+            self._closed = True
+            self._compute.forget(self.name)
+
+    @property
+    def _progress(self) -> CheckpointProgress:
+        """Progress of the newest step, with the newest known state of the orchestrator."""
+        newest = self._unpublished or self.last
+        made = StepOutcome(newest.metrics, newest.batch_id) if newest else None
+        return CheckpointProgress(self._step, self.spec.run_uid, self._known.state, self._known.step, made)
 
     def _train(self, samples: list[Sample]) -> Units[dict[str, float]]:
         check_batch(samples, self.spec.seq_len)
@@ -258,12 +285,43 @@ class TrainingSession:
             metrics = waiting.metrics | {"time/broadcast_weights": seconds, "time/step": self._step_seconds}
             self._policy = policy
             self._pace.finish_step()
+            is_copied = self._needs_copy
             self.last = StepResult(
-                step=self._step, policy=policy, metrics=metrics, batch_id=waiting.batch_id, warnings=self._findings
+                step=self._step,
+                policy=policy,
+                metrics=metrics,
+                batch_id=waiting.batch_id,
+                warnings=self._findings,
+                recovery_copy=is_copied,
             )
             self._unpublished = None
+            if is_copied:
+                # The result does not wait for the snapshot, which takes the next turn.
+                self._copying = asyncio.create_task(self._save_copy(self._step), name=f"recovery copy {self.name}")
         assert self.last is not None
         return self.last
+
+    @property
+    def _needs_copy(self) -> bool:
+        """True if a recovery copy of the newest step is due. The checkpoint of the last step follows without a copy."""
+        limit = self._settings.recovery_seconds
+        if limit <= 0 or self._leaving or self._step >= self.spec.max_steps or self._publisher.problem is not None:
+            return False
+        since = next((save.seconds for save in reversed(self._saves) if self._is_kept(save)), self._opened_at)
+        return self._compute.seconds_of(self.name) - since >= limit and self.uploads.has_capacity_for_copy()
+
+    def _is_kept(self, save: _Save) -> bool:
+        """Return True if the upload is complete, waits or runs."""
+        return self.uploads.has(save.kind, save.step) or save.step in self.uploads.completed.get(save.kind, [])
+
+    async def _save_copy(self, step: int) -> None:
+        async with self._turn:
+            if self._step != step or self._leaving or self._closed or not self.uploads.has_capacity_for_copy():
+                return
+            try:
+                await self._save(ArtifactKind.recovery, self._layout.recovery_copy(step), self._progress)
+            except Exception as error:
+                log.warning("Session %s: no recovery copy of step %d: %s", self.name, step, error)
 
     def _already(self, kind: ArtifactKind, step: int) -> bool:
         """Return True if the artifact exists or is in progress. Raises ProblemError if it cannot be created."""
@@ -305,6 +363,8 @@ class TrainingSession:
         taken = time.perf_counter() - started
         self.uploads.submit(UploadJob(kind, self._step, uri, files, reward, taken), first)
         self._mine.add((kind, self._step))
+        if progress is not None:
+            self._saves.append(_Save(kind, self._step, self._compute.seconds_of(self.name)))
 
     def _note(self, step: int, orchestrator_state: dict[str, Any]) -> None:
         if orchestrator_state:

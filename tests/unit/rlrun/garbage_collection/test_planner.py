@@ -97,6 +97,7 @@ WHOLE = ("run.json", "metrics/part-1.jsonl", "checkpoints/step-000010/manifest.j
         (key("checkpoints/step-000040/manifest.json"), "checkpoints/step-000040"),
         (key("adapters/step-000040/deep/er"), "adapters/step-000040"),
         (key("policy/v000001-aa/x"), "policy/v000001-aa"),
+        (key("recovery/step-000043/x"), "recovery/step-000043"),
         (key("run.json"), ""),
         (key("logs/attempt-1/p/c.log"), ""),
         (key("checkpoints/stray"), ""),
@@ -257,11 +258,13 @@ def test_a_run_that_lives_is_left_alone() -> None:
 
 def test_only_unusable_objects_of_a_finished_run_are_removed() -> None:
     paths = (*WHOLE, "adapters/step-000010/torn", "policy/v000001-aa/x", "policy/v000002-bb/manifest.json")
+    paths += ("recovery/step-000043/manifest.json", "recovery/step-000044/torn")
     upload = Upload(key("checkpoints/step-000020/a", DONE), "u", OLD)
     assert found(world(*stored(*paths, uid=DONE), uploads=(upload,))) == [
         ("UploadUnfinished", f"{DONE}/checkpoints/step-000020/a"),
         ("NoManifest", f"{DONE}/adapters/step-000010"),
         ("RunFinished", f"{DONE}/policy"),
+        ("RunFinished", f"{DONE}/recovery"),
     ]
 
 

@@ -267,6 +267,18 @@ async def test_a_checkpoint_state_is_stored_by_step(desk: Desk) -> None:
     assert str(checkpoint_state_uri(LAYOUT, 7)) in desk.store.objects
 
 
+async def test_states_of_recovery_copies_are_found_by_step_in_few_files(desk: Desk) -> None:
+    desk.recorder.save_copy_state({"step": 1})
+    for step in range(2, 6):
+        desk.recorder.save_copy_state({"step": step})
+        await desk.recorder._queue.join()
+        for kept in range(max(1, step - 2), step + 1):
+            assert await desk.recorder.load_checkpoint_state(kept) == {"step": kept}
+    assert await desk.recorder.load_checkpoint_state(1) is None
+    await desk.recorder.close(5.0)
+    assert len([uri for uri in desk.store.objects if "/orchestrator/" in uri]) == 4
+
+
 async def test_a_state_is_uploaded_after_the_metrics_of_its_step(tmp_path: Path) -> None:
     store = SlowStore()
     desk = Desk(store, tmp_path)

@@ -42,6 +42,9 @@ class OpeningClient:
         self.opened.append(spec.resume_from)
         if spec.resume_from in self._corrupt:
             raise RequestRejected(Problem(reason=Reason.S3_ARTIFACT_CORRUPT, message="bad digest"), 422)
+        return await self.state()
+
+    async def state(self) -> SessionState:
         return SessionState(step=0, policy=PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy"))
 
 
@@ -122,3 +125,14 @@ async def test_only_a_run_that_is_evicted_from_its_pool_starts_another_attempt(
     with pytest.raises(FatalError) as ended:
         await session(tmp_path, store_with([]), client).open()
     assert (ended.value.problem.reason, ended.value.exit_code) == (reason, code)
+
+
+async def test_more_steps_for_a_session_that_knows_no_checkpoint_name_the_checkpoint_it_was_opened_with(
+    tmp_path: Path,
+) -> None:
+    """Its trainer started from a newer recovery copy. Without the checkpoint, the next trainer could start again."""
+    client = OpeningClient()
+    opened = session(tmp_path, store_with([7]), client)
+    await opened.open()
+    await opened.extend()
+    assert client.opened == [str(LAYOUT.checkpoint(7))] * 2

@@ -120,11 +120,15 @@ def test_an_interrupted_upload_is_made_again_with_other_weights(
     assert trainer.is_complete(place)
 
 
-def test_a_trainer_prunes_policies_and_nothing_else(server: SigningServer, run: S3Uri, store: Store) -> None:
+def test_a_trainer_prunes_policies_and_recovery_copies_and_nothing_else(
+    server: SigningServer, run: S3Uri, store: Store
+) -> None:
     trainer = server.store(StorageRole.trainer, str(run))
-    trainer.upload_artifact({"w": b"1"}, run / "policy/v000001-abc", ArtifactKind.policy)
-    assert trainer.delete_prefix(run / "policy/v000001-abc") == 2
-    assert store.list_files(run / "policy") == []
+    for place in (run / "policy/v000001-abc", run / "recovery/step-000001"):
+        for weights in (b"1", b"2"):
+            trainer.upload_artifact({"w": weights}, place, ArtifactKind.policy)
+        assert trainer.delete_prefix(place) == 2
+        assert store.list_files(place) == []
     trainer.upload_artifact({"w": b"1"}, run / "adapters/step-000001", ArtifactKind.adapter)
     with pytest.raises(AccessDenied, match="The trainer may not delete"):
         trainer.delete_prefix(run / "adapters/step-000001")

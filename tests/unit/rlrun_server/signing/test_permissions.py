@@ -24,6 +24,15 @@ def grant(role: StorageRole, *readable: str, folder: str = RUN) -> StorageGrant:
         ("trainer", "delete", "checkpoints/step-000001/model.safetensors", False),
         ("trainer", "delete", "policy/v000001-abc/manifest.json", True),
         ("trainer", "list", "policy/", True),
+        ("trainer", "list", "recovery/", True),
+        ("trainer", "read", "recovery/step-000001/manifest.json", True),
+        ("trainer", "write", "recovery/step-000001/manifest.json", True),
+        ("trainer", "delete", "recovery/step-000001/manifest.json", True),
+        ("orchestrator", "read", "recovery/step-000001/manifest.json", False),
+        ("orchestrator", "list", "recovery/", False),
+        ("inference", "read", "recovery/step-000001/manifest.json", False),
+        ("fetcher", "read", "recovery/step-000001/manifest.json", False),
+        ("serving", "read", "recovery/step-000001/manifest.json", False),
         ("trainer", "write", "policy", False),
         ("trainer", "write", "metrics/part.jsonl", False),
         ("trainer", "read", "run.json", False),
@@ -53,8 +62,9 @@ def test_nobody_replaces_a_file_of_an_artifact(role: StorageRole, name: str) -> 
         assert not is_allowed(grant(role), S3Request(Operation.write, "bucket", key, may_replace=True))
         once = S3Request(Operation.write, "bucket", key)
         assert is_allowed(grant(role), once) is (role is StorageRole.trainer)
-    policy = S3Request(Operation.write, "bucket", f"prod/team/uid-1/policy/v000001-abc/{name}", may_replace=True)
-    assert is_allowed(grant(role), policy) is (role is StorageRole.trainer)
+    for folder in ("policy/v000001-abc", "recovery/step-000001"):
+        changed = S3Request(Operation.write, "bucket", f"prod/team/uid-1/{folder}/{name}", may_replace=True)
+        assert is_allowed(grant(role), changed) is (role is StorageRole.trainer)
 
 
 @pytest.mark.parametrize("role", list(StorageRole))
@@ -88,7 +98,7 @@ def test_a_listable_folder_is_listed_and_nothing_in_it_is_read() -> None:
 
 
 SEGMENT = st.sampled_from(
-    ["prod", "team", "uid-1", "uid-10", "other", "policy", "metrics", "checkpoints", "step-1", "x"]
+    ["prod", "team", "uid-1", "uid-10", "other", "policy", "recovery", "metrics", "checkpoints", "step-1", "x"]
 )
 
 

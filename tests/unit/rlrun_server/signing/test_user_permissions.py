@@ -37,6 +37,7 @@ def check(
         ("a/b/team/uid/adapters/step-1/w", "get rladapters/files in namespace team"),
         ("a/b/team/uid/metrics", "-"),
         ("a/b/team/uid/policy/v1/w", "-"),
+        ("a/b/team/uid/recovery/step-1/w", "-"),
         ("a/b/team/uid/run.json", "-"),
         ("a/b/team/uid/orchestrator/state.json", "-"),
         ("a/b/team/uid/", "-"),

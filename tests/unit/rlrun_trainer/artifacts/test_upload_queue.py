@@ -1,10 +1,16 @@
 """Artifacts count as complete if S3 has them and nothing waits to replace them."""
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
+from rlrun.protocol.problem import Problem
+from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun.storage.store import AccessDenied
+from rlrun_trainer.artifacts.recovery_copies import RecoveryCopies
 from rlrun_trainer.artifacts.upload_queue import UploadJob, UploadQueue, completed_steps
 
 from tests.support import trainer_requests
@@ -60,3 +66,150 @@ async def test_a_step_that_is_trained_again_keeps_its_first_artifact_and_holds_u
     assert queue.completed[ArtifactKind.adapter] == [55, 60]
     assert queue.problem is None
     assert store.objects.items() >= before.items()
+
+
+COPY, CHECKPOINT, ADAPTER = ArtifactKind.recovery, ArtifactKind.checkpoint, ArtifactKind.adapter
+PLACES = {COPY: LAYOUT.recovery_copy, CHECKPOINT: LAYOUT.checkpoint, ADAPTER: LAYOUT.adapter}
+
+
+def job(kind: ArtifactKind, step: int, data: bytes = b"new") -> UploadJob:
+    return UploadJob(kind, step, PLACES[kind](step), {"a": data}, None)
+
+
+def queue_of(store: InMemoryStore, limit: int = 4) -> UploadQueue:
+    return UploadQueue(store, trainer_requests.spec(RUN_URI), limit, 2**30, 3, copies=RecoveryCopies(store, LAYOUT))
+
+
+def order_of(store: InMemoryStore, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Return a list of attempts, which grows."""
+    attempts: list[tuple[str, int]] = []
+    upload = store.upload_artifact
+
+    def seen(source: Any, uri: S3Uri, kind: ArtifactKind, *, step: int, **facts: Any) -> Manifest:
+        attempts.append((kind.value, step))
+        return upload(source, uri, kind, step=step, **facts)
+
+    monkeypatch.setattr(store, "upload_artifact", seen)
+    return attempts
+
+
+async def test_a_waiting_copy_comes_after_all_others_and_a_checkpoint_replaces_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = InMemoryStore()
+    attempts, queue = order_of(store, monkeypatch), queue_of(store)
+    for kind, step in ((ADAPTER, 1), (COPY, 2), (ADAPTER, 2), (ADAPTER, 3)):
+        queue.submit(job(kind, step))
+    assert await queue.drain(30) == 0
+    assert attempts == [("Adapter", 1), ("Adapter", 2), ("Adapter", 3), ("Recovery", 2)]
+    attempts.clear()
+    for kind, step in ((ADAPTER, 4), (COPY, 5), (CHECKPOINT, 6)):
+        queue.submit(job(kind, step))
+    assert await queue.drain(30) == 0
+    assert attempts == [("Adapter", 4), ("Checkpoint", 6)]
+
+
+async def test_a_copy_takes_no_capacity_from_artifacts_of_users() -> None:
+    store = InMemoryStore()
+    queue = queue_of(store, limit=1)
+    queue.limit_bytes = 5
+    queue.submit(job(COPY, 1, b"large copy"))
+    queue.check_capacity(ADAPTER)
+    assert (queue.pending, queue.pending_for_users) == (1, 0)
+    queue.limit, queue.limit_bytes = 4, 2**30
+    assert not queue.has_capacity_for_copy(), "one at a time"
+    queue.limit, queue.limit_bytes = 1, 5
+    assert await queue.drain(30) == 0
+    assert queue.has_capacity_for_copy()
+    queue.submit(job(ADAPTER, 1))
+    assert not queue.has_capacity_for_copy()
+    with pytest.raises(ProblemError):
+        queue.check_capacity(CHECKPOINT)
+    assert await queue.drain(30) == 0
+
+
+async def test_a_copy_that_fails_is_no_problem_of_users_and_makes_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pause of an hour ends when a job of users arrives."""
+    store = InMemoryStore()
+    upload, refused, attempts = store.upload_artifact, asyncio.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def refuse_copies(source: Any, uri: S3Uri, kind: ArtifactKind, **facts: Any) -> Manifest:
+        attempts.append(kind)
+        if kind is COPY:
+            raise AccessDenied("no right for recovery/")
+        return upload(source, uri, kind, **facts)
+
+    def wait(_: int) -> float:
+        loop.call_soon(refused.set)
+        return 3600.0
+
+    monkeypatch.setattr(store, "upload_artifact", refuse_copies)
+    queue = queue_of(store)
+    queue.wait = wait
+    queue.submit(job(COPY, 1))
+    async with asyncio.timeout(30):
+        await refused.wait()
+        assert (queue.pending, queue.problem) == (1, None)
+        queue.submit(job(ADAPTER, 1))
+        assert queue._worker is not None
+        await queue._worker
+    assert attempts == [COPY, ADAPTER]
+    assert queue.completed == {COPY: [], ADAPTER: [1]}
+
+
+async def test_a_copy_whose_last_attempt_fails_while_a_job_arrives_makes_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = InMemoryStore()
+    queue, upload, loop = queue_of(store), store.upload_artifact, asyncio.get_running_loop()
+    queue.wait = lambda _: 3600.0
+
+    def refuse_copies(source: Any, uri: S3Uri, kind: ArtifactKind, **facts: Any) -> Manifest:
+        if kind is COPY:
+            arrived = threading.Event()
+            loop.call_soon_threadsafe(lambda: (queue.submit(job(ADAPTER, 1)), arrived.set()))
+            assert arrived.wait(30)
+            raise AccessDenied("no right for recovery/")
+        return upload(source, uri, kind, **facts)
+
+    monkeypatch.setattr(store, "upload_artifact", refuse_copies)
+    queue.submit(job(COPY, 1))
+    assert queue._worker is not None
+    async with asyncio.timeout(30):
+        await queue._worker
+    assert queue.completed == {COPY: [], ADAPTER: [1]}
+
+
+async def test_a_complete_copy_does_not_hide_a_problem_of_users() -> None:
+    queue = queue_of(InMemoryStore())
+    queue.problem = problem = Problem(reason="S3AccessDenied", message="the adapter was not uploaded")
+    queue.submit(job(COPY, 1))
+    assert await queue.drain(30) == 0
+    assert queue.problem == problem
+
+
+async def test_only_the_newest_two_copies_stay_and_none_that_a_checkpoint_replaces() -> None:
+    store = InMemoryStore()
+    queue = queue_of(store)
+    assert queue.copies is not None
+    queue.copies.unusable = {9}
+    store.publish(str(LAYOUT.recovery_copy(9)), {"a": b"damaged"}, COPY)
+    for step in (1, 2, 3):
+        queue.submit(job(COPY, step))
+        assert await queue.drain(30) == 0
+    assert store.list_folders(LAYOUT.recovery) == ["step-000002", "step-000003"]
+    queue.submit(job(CHECKPOINT, 2))
+    assert await queue.drain(30) == 0
+    assert store.list_folders(LAYOUT.recovery) == ["step-000003"]
+    queue.submit(job(CHECKPOINT, 3))
+    assert await queue.drain(30) == 0
+    assert store.list_folders(LAYOUT.recovery) == []
+    assert store.list_folders(LAYOUT.checkpoints) == ["step-000002", "step-000003"]
+
+
+async def test_a_copy_of_the_same_step_is_replaced() -> None:
+    store = InMemoryStore()
+    store.publish(str(LAYOUT.recovery_copy(5)), {"a": b"of an earlier trainer"}, COPY)
+    queue = queue_of(store)
+    queue.submit(job(COPY, 5))
+    assert await queue.drain(30) == 0
+    assert store.get_bytes(LAYOUT.recovery_copy(5) / "a") == b"new"

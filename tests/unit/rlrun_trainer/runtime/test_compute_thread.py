@@ -305,3 +305,23 @@ async def test_the_owner_of_each_unit_is_announced_before_it_starts() -> None:
             assert events[number - 1] == event.replace("unit of", "owner")
     assert events.count("owner ") >= 2, "idle, and work of the platform"
     assert "owner " in events[events.index("owner c") :][-2:]
+
+
+async def test_seconds_of_all_owners_are_the_busy_time(bench: Bench) -> None:
+    def failing() -> None:
+        bench.clock.now += 4.0
+        raise ValueError("no")
+
+    def spend() -> None:
+        bench.clock.now += 0.25
+
+    calls = [bench.call("one", 5, 1.5), bench.call("two", 3, 2.0), bench.save("one", spend), bench.save("two", failing)]
+    await bench.start()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await bench.compute.run(PLATFORM, spend)
+    used = {owner: bench.compute.seconds_of(owner) for owner in ("one", "two", PLATFORM, "other")}
+    assert used == {"one": 7.75, "two": 10.0, PLATFORM: 0.25, "other": 0.0}
+    assert sum(used.values()) == bench.clock.now
+    bench.compute.forget("one")
+    assert bench.compute.seconds_of("one") == 0.0
+    assert bench.compute.seconds_of("two") == 10.0

@@ -11,6 +11,12 @@ def test_flags_win_over_variables_over_defaults() -> None:
     assert settings.model is None
 
 
+def test_recovery_copies_are_made_only_on_request() -> None:
+    assert parse([], {}).recovery_seconds == 0
+    assert parse([], {"RLRUN_RECOVERY_SECONDS": "60"}).recovery_seconds == 60
+    assert parse(["--recovery-seconds", "1.5"], {"RLRUN_RECOVERY_SECONDS": "60"}).recovery_seconds == 1.5
+
+
 @pytest.mark.parametrize("arguments", [["--slots", "0"], ["--device", "tpu"], ["--port", "x"], ["--unknown"]])
 def test_bad_flags_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
