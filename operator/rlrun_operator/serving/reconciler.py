@@ -160,9 +160,8 @@ class ServingController:
 
     def queue_pool_of(self, run: CachedRun) -> None:
         """Queue the shared pool of an unfinished run."""
-        slot = self._slots.get(run.uid)
-        if slot is not None:
-            self._queue.add(slot[0])
+        if run.pool and not run.is_finished:
+            self._queue.add(pool_named(run.namespace, run.model, run.pool))
 
     def queue_all(self, namespace: str | None = None) -> None:
         """Queue all known pools, or the known pools of a namespace."""
