@@ -95,7 +95,12 @@ async def test_a_trainer_of_several_processes_stays_the_runs_own(trainer: Obj) -
     assert "trainer-order.json" not in runs.cluster.held("Secret", f"{pool(runs)}-rlrun-token")["data"]
 
 
-async def test_the_trainer_may_read_the_checkpoint_from_which_a_run_starts_but_no_other(runs: SharedRuns) -> None:
+@pytest.mark.parametrize("has_informers", [False, True])
+async def test_the_trainer_may_read_the_checkpoint_from_which_a_run_starts_but_no_other(
+    runs: SharedRuns, has_informers: bool
+) -> None:
+    if has_informers:
+        runs.world.follow()
     runs.cluster.put(checkpoint_object("source-step-3", 3, SOURCE, run="source", uid="uid-source"))
     runs.artifacts.folders[SOURCE] = manifest(3)
     runs.world.artifacts.folders[SOURCE] = manifest(3)
@@ -104,6 +109,8 @@ async def test_the_trainer_may_read_the_checkpoint_from_which_a_run_starts_but_n
     stored = runs.cluster.held("ConfigMap", "a-config")
     config = {**runs.config("a"), "warmStartFrom": "s3://rlrun/other/uid/checkpoints/step-000001"}
     runs.cluster.put({**stored, "data": {"run.json": json.dumps(config)}})
+    if runs.world.feed is not None:
+        runs.world.feed.deliver()
     await runs.reconcile_pools()
     assert readable(runs) == [], "a user has changed the configuration"
 
