@@ -6,6 +6,7 @@
 | RLModel | all runs that have not begun, and all serving pools |
 | RLCheckpoint | the run that wrote the checkpoint, and runs that wait to start from it |
 | RLAdapter | the run that wrote the adapter, and the adapter's serving pool |
+| ConfigMap of a run | the run, and its shared pool if the run starts from a checkpoint |
 | pod, Job or another object of the operator | its run, its pool, and the runs of a shared pool |
 
 kopf lists and watches the kinds of rlrun.dev. Only its event handlers are used, because its other handlers write
@@ -22,7 +23,7 @@ import kopf
 from kubernetes.aio import client
 from rlrun.constants import GROUP, RUN_LABEL, SERVING_LABEL
 from rlrun.kube.informer import CachedObject, ObjectChange
-from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
+from rlrun.kube.kinds import CONFIG_MAP, RLADAPTER, RLCHECKPOINT, RLMODEL, RLRUN, ResourceKind
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import SHARED_POOL_PREFIX, checkpoint_id
 from typing_extensions import override
@@ -56,6 +57,7 @@ class Handlers:
             RLMODEL: self._on_model,
             RLCHECKPOINT: self._on_checkpoint,
             RLADAPTER: self._on_adapter,
+            CONFIG_MAP: self._on_config,
         }
         own_kinds.get(kind, self._on_child)(change)
 
@@ -88,6 +90,15 @@ class Handlers:
         self._queue_owner(change.cached)
         if change.cached.data is not None:
             self._pools.on_change(change.cached.read())
+
+    def _on_config(self, change: ObjectChange[CachedObject]) -> None:
+        self._on_child(change)
+        # Also after own writes: the configuration names the checkpoint that the trainer of a shared pool may read.
+        name, namespace = dict(change.cached.labels).get(RUN_LABEL, ""), change.cached.namespace
+        runs = self._objects.find(RLRUN, namespace)
+        run = None if runs is None else runs.find(namespace, name)
+        if isinstance(run, CachedRun) and run.checkpoint:
+            self._pools.queue_pool_of(run)
 
     def _on_child(self, change: ObjectChange[CachedObject]) -> None:
         if change.is_own:

@@ -1,4 +1,4 @@
-"""Runs of one model that share its engines: they finish, see only their own policies, and outlive an engine."""
+"""Runs of one model that share a pool: they finish, see only their own policies, and outlive engine and trainer."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,6 +14,8 @@ from demo.watch import follow
 from tests.e2e.conftest import ON_POLICY, SECONDS, SEEDS, STUBS, Neighbours, Platform
 from tests.e2e.runs import KL_LIMITS, metrics_of
 
+ENGINE_STEP, TRAINER_STEP = 2, 4
+"""Steps after which engine and trainer are killed. The runs have steps to make then."""
 IDLE_SECONDS = 5
 NAMES = ("one", "two")
 POOL_LABEL = "rlrun.dev/serving"
@@ -33,7 +35,7 @@ print(json.dumps(answers))
 
 @dataclass
 class SharedRuns:
-    """Two runs that shared an engine, which was deleted while both trained, and a third without a place."""
+    """Two runs of a pool whose engine and trainer were killed while both trained, and a third without a slot."""
 
     platform: Platform
     namespace: str
@@ -47,7 +49,11 @@ class SharedRuns:
     full: str = ""
     """Reason for which the third run waited."""
     engines: list[Object] = field(default_factory=list)
-    """Pods of the pool before the engine was deleted."""
+    """Pods of the pool's engines before one was killed."""
+    trainers: list[Object] = field(default_factory=list)
+    """Pods of the pool's trainer before it was killed."""
+    killed_at: list[int] = field(default_factory=list)
+    """Steps of both runs when the trainer was killed."""
 
     def look(self, _: object) -> None:
         kubectl = self.platform.kubectl
@@ -56,21 +62,37 @@ class SharedRuns:
         third = condition(kubectl.get("rlrun", "three", self.namespace) or {}, "Admitted")
         if third and third["status"] == "False":
             self.full = third["reason"]
-        if self.engines or min(steps) < 2 or any(run["status"].get("phase") != "Running" for run in runs):
+        if any(run.get("status", {}).get("phase") != "Running" for run in runs):
             return
+        if not self.engines and min(steps) >= ENGINE_STEP:
+            self.kill_engine(runs)
+        elif self.engines and not self.trainers and min(steps) >= TRAINER_STEP:
+            self.trainers, self.killed_at = self.pods_of_pool("trainer"), steps
+            self.kill(self.trainers[0])
+
+    def kill_engine(self, runs: list[Object]) -> None:
+        kubectl = self.platform.kubectl
         self.pool = runs[0]["status"]["pool"]["name"]
         assert runs[1]["status"]["pool"]["name"] == self.pool
         pods = kubectl.list("pods", self.namespace)
         self.pods = {str(pod["metadata"]["labels"].get("rlrun.dev/role")) for pod in pods if run_of(pod) in NAMES}
-        self.engines = kubectl.list("pods", self.namespace, f"{POOL_LABEL}={self.pool}")
+        self.engines = self.pods_of_pool("inference")
         self.answers = self.ask(runs)
-        name = self.engines[0]["metadata"]["name"]
-        kubectl("delete", "pod", name, "-n", self.namespace, "--grace-period=0", "--force")
+        self.kill(self.engines[0])
+
+    def pods_of_pool(self, role: str) -> list[Object]:
+        return self.platform.kubectl.list("pods", self.namespace, f"{POOL_LABEL}={self.pool},rlrun.dev/role={role}")
+
+    def kill(self, pod: Object) -> None:
+        """End the pod's processes by SIGKILL: from inside the container, the first process cannot be killed."""
+        name = pod["metadata"]["name"]
+        self.platform.kubectl("delete", "pod", name, "-n", self.namespace, "--grace-period=0", "--force")
 
     def ask(self, runs: list[Object]) -> dict[str, int]:
         """Send requests with the first run's token."""
         host = self.engines[0]["status"]["podIP"]
         engine, sidecar = f"http://{host}:8000", f"http://{host}:8001"
+        trainer = f"http://{self.pods_of_pool('trainer')[0]['status']['podIP']}:8080"
         sample = json.dumps({"prompt": [1, 2], "max_tokens": 1})
         foreign = f"{runs[1]['metadata']['uid']}_policy-v000001-00000000"
         completions, base = f"{engine}/v1/completions", runs[0]["spec"]["model"]
@@ -84,6 +106,8 @@ class SharedRuns:
             "models": ("GET", f"{engine}/v1/models", {}, ""),
             "load": ("POST", f"{engine}/v1/load_lora_adapter", {}, json.dumps({"lora_name": "x", "lora_path": "/x"})),
             "order": ("PUT", f"{sidecar}/pool-order", {}, json.dumps({"base": base, "runs": []})),
+            "order of the trainer": ("PUT", f"{trainer}/pool-order", {}, json.dumps({"runs": []})),
+            "foreign session": ("GET", f"{trainer}/sessions/{runs[1]['metadata']['uid']}", {}, ""),
             "no object": ("POST", completions, {"X-Rlrun-Model": base}, "[]"),
         }
         selector = f"rlrun.dev/run={NAMES[0]},rlrun.dev/role=orchestrator"
@@ -102,7 +126,7 @@ def shared(platform: Platform, model: str, module_namespace: Callable[[str], str
     kubectl, namespace = platform.kubectl, module_namespace("pool")
     model_id = f"rlrun/shared-{'stubs' if model == STUBS else 'engines'}"
     entry = platform.model_object(model_id.partition("/")[2], model_id, model)
-    entry["spec"]["sharing"] = {"mode": "Namespace", "maxRuns": 2, "idleSeconds": IDLE_SECONDS}
+    entry["spec"]["sharing"] = {"mode": "Namespace", "maxRuns": 2, "idleSeconds": IDLE_SECONDS, "recoverySeconds": 1}
     if model == STUBS:
         entry["spec"]["inference"]["env"] = [{"name": "STUB_ENGINE_TOKEN_SECONDS", "value": "0.1"}]
     kubectl.apply(entry)
@@ -122,10 +146,14 @@ def in_pool(platform: Platform, namespace: str, run: str) -> bool:
     return bool((obj.get("status", {}).get("pool") or {}).get("name"))
 
 
-def test_two_runs_train_on_one_engine(shared: SharedRuns, model: str, neighbours: Neighbours) -> None:
-    assert len(shared.engines) == 1
-    assert "inference" not in shared.pods
-    assert {"trainer", "orchestrator"} <= shared.pods
+def test_two_runs_use_one_trainer_and_one_engine(shared: SharedRuns) -> None:
+    assert (len(shared.engines), len(shared.trainers)) == (1, 1)
+    assert shared.pods == {"environment", "orchestrator"}
+    assert [run["status"]["resolved"]["gpus"] for run in shared.runs] == [0, 0]
+
+
+def test_a_killed_trainer_loses_and_repeats_no_step(shared: SharedRuns, model: str, neighbours: Neighbours) -> None:
+    assert max(shared.killed_at) < ON_POLICY["maxSteps"], "both trained when the trainer was killed"
     for run, alone in zip(shared.runs, neighbours.runs, strict=True):
         lines = metrics_of(shared.platform, run)
         assert [line["step"] for line in lines] == list(range(1, ON_POLICY["maxSteps"] + 1))
@@ -135,12 +163,14 @@ def test_two_runs_train_on_one_engine(shared: SharedRuns, model: str, neighbours
             assert [line["reward/mean"] for line in lines] == rewards, "a run in a pool is the same run as alone"
 
 
-def test_a_lost_engine_restarts_no_run(shared: SharedRuns) -> None:
+def test_a_killed_engine_or_trainer_restarts_no_run(shared: SharedRuns) -> None:
     assert [run["status"].get("restarts", 0) for run in shared.runs] == [0, 0]
+    assert [run["status"]["attempt"] for run in shared.runs] == [1, 1]
     assert all(run["status"]["phase"] == "Completed" for run in shared.runs)
 
 
 def test_a_run_reaches_only_its_own_policies(shared: SharedRuns) -> None:
+    assert shared.answers.pop("foreign session") in (401, 403, 404)
     assert shared.answers == {
         "base model": 200,
         "foreign name twice in the body": 200,  # of the base model, as the header says
@@ -150,6 +180,7 @@ def test_a_run_reaches_only_its_own_policies(shared: SharedRuns) -> None:
         "models": 401,
         "load": 401,
         "order": 401,
+        "order of the trainer": 401,
         "no object": 400,
     }
 

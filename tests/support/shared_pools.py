@@ -1,13 +1,13 @@
-"""Runs that share engines, on a cluster in memory: the operator reconciles runs and pools, and sidecars take orders."""
+"""Runs that share a pool, on a cluster in memory: the operator reconciles runs and pools, whose pods take orders."""
 
 import base64
 import json
 from typing import Any
 
-from rlrun.constants import SERVING_LABEL
-from rlrun.kube.objects import Obj
+from rlrun.constants import ROLE_LABEL, SERVING_LABEL
+from rlrun.kube.objects import Obj, label
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import PoolOrder
+from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder
 from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.observer import Observer
@@ -15,7 +15,7 @@ from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.shared_pool import pool_named
 from rlrun_operator.serving.pool_usage import PoolUsage
 from rlrun_operator.serving.reconciler import PoolReconciler, key_of
-from rlrun_operator.serving.sidecar_client import PoolSidecarClient
+from rlrun_operator.serving.sidecar_client import OrderT, PoolSidecarClient
 from rlrun_operator.storage.usage_log import UsageLog
 from typing_extensions import override
 
@@ -35,18 +35,24 @@ def shared_model(model_id: str = MODEL, *, sharing: Obj | None = None, **spec: A
 
 
 class OrderedSidecars(PoolSidecarClient):
-    """A sidecar for every pod, which takes each order."""
+    """A sidecar or trainer for every pod, which takes each order."""
 
     def __init__(self) -> None:
         self.orders: dict[str, PoolOrder] = {}
-        """Newest order by pod."""
+        """Newest order by pod of an engine."""
+        self.trainers: dict[str, TrainerOrder] = {}
+        """Newest order by pod of a trainer."""
         self.is_silent = False
 
     @override
-    async def push_order(self, pod: Obj, order: PoolOrder) -> PoolOrder:
+    async def push_order(self, pod: Obj, order: OrderT) -> OrderT:
         if self.is_silent:
             raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
-        self.orders[pod["metadata"]["name"]] = PoolOrder.model_validate_json(order.model_dump_json(by_alias=True))
+        name, text = pod["metadata"]["name"], order.model_dump_json(by_alias=True)
+        if label(pod, ROLE_LABEL) == "trainer":
+            self.trainers[name] = TrainerOrder.model_validate_json(text)
+        else:
+            self.orders[name] = PoolOrder.model_validate_json(text)
         return order
 
 
@@ -128,8 +134,20 @@ class SharedRuns(QueuedRuns):
         pool = self.status(name).get("pool")
         return None if pool is None else str(pool["name"])
 
-    def pool_pods(self) -> list[Obj]:
-        return [pod for pod in self.cluster.all("Pod") if SERVING_LABEL in pod["metadata"]["labels"]]
+    def pool_pods(self, role: str = "") -> list[Obj]:
+        """The pods of all pools, or those of a role."""
+        pods = [pod for pod in self.cluster.all("Pod") if SERVING_LABEL in pod["metadata"]["labels"]]
+        return [pod for pod in pods if role in ("", label(pod, ROLE_LABEL))]
+
+    def engine(self) -> Obj:
+        """The pod of the only engine."""
+        (pod,) = self.pool_pods("inference")
+        return pod
+
+    def trainer(self) -> Obj:
+        """The pod of the only trainer."""
+        (pod,) = self.pool_pods("trainer")
+        return pod
 
     def pool_objects(self, name: str) -> list[str]:
         """Kinds of the objects of a pool."""
@@ -138,9 +156,14 @@ class SharedRuns(QueuedRuns):
         return sorted(str(o["kind"]) for o in owned)
 
     def order(self, name: str) -> PoolOrder:
-        """The order in the Secret of a pool."""
+        """The order of the engines in the Secret of a pool."""
         data = self.cluster.held("Secret", f"{name}-rlrun-token")["data"]
         return PoolOrder.model_validate_json(base64.b64decode(data["pool-order.json"]))
+
+    def trainer_order(self, name: str) -> TrainerOrder:
+        """The order of the trainer in the Secret of a pool."""
+        data = self.cluster.held("Secret", f"{name}-rlrun-token")["data"]
+        return TrainerOrder.model_validate_json(base64.b64decode(data["trainer-order.json"]))
 
     def config(self, name: str) -> Obj:
         """The configuration of a run's attempt."""

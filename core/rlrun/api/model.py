@@ -167,6 +167,11 @@ class Trainer(Pods):
     full_fine_tuning: bool = False
     """Allows runs to train all weights (lora.enabled: false), which needs several times the memory."""
 
+    @property
+    def is_shareable(self) -> bool:
+        """True if runs can share the trainer: one process with at most one GPU."""
+        return self.nodes == 1 and self.all_gpus <= 1
+
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         *Pods.spec_rules,
         Rule(
@@ -268,7 +273,7 @@ class WeightsCache(Spec):
 
 
 class SharingMode(StrEnum):
-    """Owner of the engines that sample for a run."""
+    """Owner of the trainer and the engines of a run."""
 
     dedicated = "Dedicated"
     namespace = "Namespace"
@@ -278,9 +283,9 @@ class Sharing(Spec):
     """Trainer and engines that several runs share. A shared pool belongs to one namespace and serves the runs that train adapters for this model. A trainer with several GPUs or nodes is not shared: each run then has its own."""  # noqa: E501
 
     mode: SharingMode = Field(default=SharingMode.dedicated, strict=False)
-    """Dedicated gives each run engines of its own. Namespace lets the runs of a namespace share a pool of engines."""
+    """Dedicated gives each run its own trainer and engines. Namespace lets the runs of a namespace share a pool."""
     max_runs: int = Field(default=8, ge=1, le=64)
-    """Number of slots of a pool, one for each run. Further runs are queued. Each slot takes engine memory for the policies of one run, so a change gives new attempts a new pool."""  # noqa: E501
+    """Number of slots of a pool, one for each run. Further runs are queued. Each slot takes engine memory for the policies of one run, and trainer memory for its adapter and optimizer, so a change gives new attempts a new pool."""  # noqa: E501
     engines: int = Field(default=1, ge=1, le=256)
     """Number of inference engines of a pool, in place of inference.replicas."""
     idle_seconds: int = Field(default=600, ge=0, le=86_400)

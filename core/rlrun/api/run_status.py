@@ -156,7 +156,7 @@ class ResolvedValues(Status):
 
 
 class RunPool(Status):
-    """Shared pool whose engines sample for the run."""
+    """Shared pool that samples for the run, and trains it unless the RLModel's trainer has several GPUs or nodes."""
 
     name: str = Field(min_length=1, max_length=63)
     """Name of the pool's Deployment and Service in the run's namespace."""
@@ -220,6 +220,8 @@ class RLRunStatus(Status):
     """
     pool: RunPool | None = None
     """Shared pool of the newest attempt. Fixed when the attempt starts. Unset if the run has engines of its own."""
+    pool_evicted: bool = False
+    """True if the run ended the trainer of its shared pool twice within an hour. Its later attempts have a trainer and engines of their own."""  # noqa: E501
     components: list[ComponentStatus] = Field(default_factory=list, max_length=64)
     """Components of the run with their pods and crashes."""
     resolved: ResolvedValues | None = None

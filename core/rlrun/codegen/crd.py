@@ -136,7 +136,7 @@ KINDS = (
             PrinterColumn(
                 "Ahead", ".status.queue.runsAhead", "Number of runs before this one in the queue.", "integer", wide=True
             ),
-            PrinterColumn("Pool", ".status.pool.name", "Shared pool whose engines sample for the run.", wide=True),
+            PrinterColumn("Pool", ".status.pool.name", "Shared pool of the run.", wide=True),
         ),
         categories=("rl", "all"),
         selectable=(".spec.model", ".spec.checkpointId", ".status.phase"),

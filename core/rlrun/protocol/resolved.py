@@ -59,7 +59,9 @@ class Endpoints(Schema):
     inference_host: Text
     """Host name of a headless Service, which resolves to the addresses of the ready replicas."""
     pool: Text | None = None
-    """Name of the shared pool with these replicas. None if the replicas belong to the run."""
+    """Name of the shared pool with these replicas, and perhaps the trainer (see `ResolvedRun.trains_in_pool`). None if
+    the replicas belong to the run.
+    """
     gateway_url: Text
     """Base URL of the rollout gateway for environments."""
     environments: list[EnvironmentEndpoint] = Field(max_length=32)
@@ -102,6 +104,11 @@ class ResolvedRun(Schema):
     def warm_start(self) -> ArtifactRef | None:
         """Checkpoint of another run to start from."""
         return None if self.warm_start_from is None else ArtifactRef(self.warm_start_from, self.warm_start_digest)
+
+    @property
+    def trains_in_pool(self) -> bool:
+        """True if the run uses the trainer of its shared pool."""
+        return self.endpoints.pool is not None and self.model.trainer.is_shareable
 
     @property
     def max_tokens(self) -> int:

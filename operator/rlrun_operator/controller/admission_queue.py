@@ -126,7 +126,8 @@ class AdmissionQueue:
         model = spec if isinstance(spec, Problem) else find_model(spec.model, observation.models)
         if isinstance(spec, Problem) or isinstance(model, Problem):
             return False
-        return shares_engines(spec, model, has_tokens=observation.token_key is not None)
+        has_tokens, is_evicted = observation.token_key is not None, observation.status.pool_evicted
+        return shares_engines(spec, model, has_tokens=has_tokens, is_evicted=is_evicted)
 
     def on_run_deleted(self, key: RunKey, pods: Iterable[Pod], now: datetime) -> bool:
         """Remove a deleted run from the queue, unless its pods may still run. Returns whether they may still run."""

@@ -35,6 +35,7 @@ from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
 from rlrun.service.errors import RequestError
 from rlrun.storage.store import StoreError
 
@@ -66,7 +67,7 @@ from rlrun_operator.resources.platform import (
     s3_variables,
 )
 from rlrun_operator.resources.serving_pool import PoolIdentity
-from rlrun_operator.resources.shared_pool import pool_named
+from rlrun_operator.resources.shared_pool import deployment_names, pool_named
 from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.storage.artifact_listings import ArtifactListing, ArtifactListings, ListingRequest
 from rlrun_operator.storage.artifact_store import ArtifactStore
@@ -168,7 +169,8 @@ class Observer:
                 if wants_egress(spec) and not (status.phase and status.phase.finished):
                     parts |= await self._egress.observe(namespace)
                 if status.pool is not None and not (status.phase and status.phase.finished):
-                    parts |= await self._pool(namespace, spec, status.pool.name, is_fresh=is_fresh)
+                    config = attempt_config(children, uid, status.attempt)
+                    parts |= await self._pool(namespace, spec, status.pool.name, config, is_fresh=is_fresh)
                 if needs_references(status, children, uid):
                     parts |= await self._references(run, spec, status, variables)
                 if self._settings.queue.is_limited or self._needs_slot(spec, status, parts.get("models", ())):
@@ -209,22 +211,33 @@ class Observer:
             **parts,
         )
 
-    async def _pool(self, namespace: str, spec: RLRunSpec, name: str, *, is_fresh: bool) -> dict[str, Any]:
-        """Return the observation's field `pool` and, if the pool has no Deployment, the field `models`."""
+    async def _pool(
+        self, namespace: str, spec: RLRunSpec, name: str, config: ResolvedRun | None, *, is_fresh: bool
+    ) -> dict[str, Any]:
+        """Return the observation's field `pool` and, if the pool lacks a Deployment, the field `models`.
+
+        `config` is the configuration of the attempt.
+        """
         labels = {SERVING_LABEL: name}
         pods, deployments = await asyncio.gather(
             *(self._objects.list(kind, namespace, labels, is_fresh=is_fresh) for kind in (POD, DEPLOYMENT))
         )
-        problem = self._pool_problems.get(pool_named(namespace, spec.model, name))
-        pool = ObservedPool(next(iter(deployments), None), tuple(map(Pod, pods)), problem)
-        return {"pool": pool} | ({} if deployments else {"models": tuple(await self._objects.list(RLMODEL))})
+        key = pool_named(namespace, spec.model, name)
+        pool = ObservedPool(tuple(deployments), tuple(map(Pod, pods)), self._pool_problems.get(key))
+        wanted = 1 if config is None else len(deployment_names(key, config.model))
+        if len(deployments) >= wanted:
+            return {"pool": pool}
+        return {"pool": pool, "models": tuple(await self._objects.list(RLMODEL))}
 
     def _needs_slot(self, spec: RLRunSpec, status: RLRunStatus, models: Sequence[Obj]) -> bool:
         """Return whether the run has or needs a slot of a shared pool."""
         if status.pool is not None:
             return True
         model = find_model(spec.model, models)
-        return not isinstance(model, Problem) and shares_engines(spec, model, has_tokens=self._token_key is not None)
+        if isinstance(model, Problem):
+            return False
+        has_tokens = self._token_key is not None
+        return shares_engines(spec, model, has_tokens=has_tokens, is_evicted=status.pool_evicted)
 
     def forget(self, key: RunKey) -> None:
         """Drop all cached facts about the run, so that its next reconcile reads them again."""

@@ -109,6 +109,7 @@ class StatusFields(TypedDict, total=False):
     refused_since: datetime | None
     queue: RunQueue | None
     pool: RunPool | None
+    pool_evicted: bool
     components: list[ComponentStatus]
     resolved: ResolvedValues | None
     environments: list[EnvironmentPackage]

@@ -20,7 +20,7 @@ from rlrun.api.base.phases import Phase
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus, RunQueue
-from rlrun.constants import HASH_ANNOTATION, ConditionType, Reason
+from rlrun.constants import HASH_ANNOTATION, ConditionType, Reason, Role
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.kinds import CLAIM, POD_CONTROLLERS
 from rlrun.kube.objects import Obj, ObjectRef, annotation, attempt_of, true_condition
@@ -459,10 +459,11 @@ def report_readiness(
         waiting_for = last_reported_wait(status)
     if resolved.endpoints.pool is not None:
         pool = observed_pool(observation, resolved.endpoints.pool)
-        found = pool_problems(resolved.endpoints.pool, pool, observation)
-        needs_engine = waiting_for is not None and blamed_role(waiting_for) == "inference"
-        if is_true(status, ConditionType.RUNNING) and not needs_engine and any(pod.is_ready for pod in pool.pods):
-            found = [as_starting(problem) for problem in found]
+        is_running = is_true(status, ConditionType.RUNNING)
+        found = pool_problems(resolved, pool, observation, is_running=is_running)
+        needs_engine = waiting_for is not None and blamed_role(waiting_for) == Role.inference
+        if is_running and not needs_engine and any(p.is_ready and p.role == Role.inference for p in pool.pods):
+            found = [as_starting(problem) if problem.role == Role.inference else problem for problem in found]
         pods, problems = [*pods, *pool.pods], [*problems, *found]
     return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, unreachable)))
 

@@ -92,10 +92,10 @@ Admission = Admitted | Waiting | Refused
 
 @dataclass(frozen=True)
 class ObservedPool:
-    """State of the shared pool whose engines sample for a run."""
+    """State of the shared pool of a run."""
 
-    deployment: Obj | None = None
-    """Deployment of the engines, or None if it does not exist yet."""
+    deployments: tuple[Obj, ...] = ()
+    """Existing Deployments: that of the engines, and that of the trainer if the pool has one."""
     pods: tuple[Pod, ...] = ()
     problem: Problem | None = None
     """Reason why the operator cannot create the pool's objects."""
@@ -123,7 +123,7 @@ class RunObservation:
     pool: ObservedPool | None = None
     """Shared pool of the attempt, or None if the status names none."""
     models: tuple[Obj, ...] = ()
-    """All RLModels. Read only until the attempt has its configuration, and while its shared pool has no Deployment."""
+    """All RLModels. Read only until the attempt has its configuration, and while its shared pool lacks a Deployment."""
     warm_start: Obj | None = None
     """The RLCheckpoint that spec.checkpointId names, if it exists."""
     secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)

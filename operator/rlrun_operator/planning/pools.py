@@ -1,10 +1,10 @@
 """Use of a shared pool by a run.
 
 An attempt joins a pool when it has its slot, before any of its objects is created. The status names the pool, and the
-serving controller reads from the statuses which runs a pool has. The run's pods are created when a node has a pod of
-the pool: otherwise the trainers of several runs could take the GPUs that the engines of their pool need. The operator
-never restarts a run because an engine of its pool restarts: the orchestrator samples from the other engines, and loads
-its policies again.
+serving controller reads from the statuses which runs a pool has. The run's pods are created when nodes have an engine
+and the trainer of the pool: otherwise the pods of several runs could take what their pool needs. The operator never
+restarts a run because a pod of its pool restarts: the orchestrator samples from the other engines, loads its policies
+again, and continues with the trainer from the newest saved state.
 """
 
 from dataclasses import replace
@@ -12,18 +12,21 @@ from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus, RunPool
-from rlrun.constants import ConditionType, Reason, Role
-from rlrun.kube.pods import Pod
-from rlrun.kube.references import find_model
+from rlrun.constants import Reason, Role
+from rlrun.kube.pods import Pod, role_of
+from rlrun.kube.references import find_model, pool_trainer_name
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.resolved import ResolvedRun
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.actions import ConditionChange, PlanPart, StatusChange
+from rlrun_operator.planning.actions import PlanPart, StatusChange
 from rlrun_operator.planning.observation import ObservedPool, Refused, RunObservation, Waiting
 from rlrun_operator.planning.pod_problems import PodProblem, explain_refused_pod, pod_problems
+from rlrun_operator.planning.readiness import STARTING_REASONS, expected_pods, readiness_conditions
 from rlrun_operator.planning.resolution import frozen_config, resolve_run, wanted_pool
 from rlrun_operator.planning.running import plan_restart, plan_waiting
 from rlrun_operator.planning.status import apply_change
+from rlrun_operator.resources.shared_pool import deployment_names, pool_named
 
 
 def join_pool(
@@ -44,18 +47,22 @@ def join_pool(
 def leave_replaced_pool(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Restart a run whose pool has no Deployment and cannot get one, because RLModel or settings have changed."""
-    if status.pool is None or observation.pool is None or observation.pool.deployment is not None:
+    """Restart a run whose pool lacks a Deployment and cannot get it, because RLModel or settings have changed."""
+    frozen = frozen_config(observation, status.attempt)
+    if status.pool is None or observation.pool is None or frozen is None:
         return None
+    pool = pool_named(observation.namespace, frozen.model.id, status.pool.name)
+    existing = {deployment["metadata"]["name"] for deployment in observation.pool.deployments}
+    missing = [name for name in deployment_names(pool, frozen.model) if name not in existing]
     model = find_model(spec.model, observation.models)
-    if isinstance(model, Problem) or frozen_config(observation, status.attempt) is None:
+    if not missing or isinstance(model, Problem):
         return None
     if wanted_pool(spec, model, observation, settings) == status.pool.name:
         return None
     problem = Problem(
         reason=Reason.POOL_REPLACED,
-        message=f"The shared pool {status.pool.name} has no Deployment, and cannot get one because its RLModel or the "
-        "platform's settings have changed. The next attempt gets engines of the current RLModel.",
+        message=f"The shared pool {status.pool.name} has no Deployment {missing[0]}, and cannot get it because its "
+        "RLModel or the platform's settings have changed. The next attempt gets a pool of the current RLModel.",
     )
     return plan_restart(observation, status, settings, now, problem, counts_toward_max=False)
 
@@ -63,16 +70,30 @@ def leave_replaced_pool(
 def wait_for_pool(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Wait until a node has a pod of the attempt's pool, before the attempt creates anything."""
-    if status.pool is None or observation.has_workloads(status.attempt):
+    """Wait until nodes have an engine and the trainer of the attempt's pool, before the attempt creates anything."""
+    resolved = resolve_run(observation, status, spec, settings)
+    if status.pool is None or isinstance(resolved, Problem) or observation.has_workloads(status.attempt):
         return None
     pool = observed_pool(observation, status.pool.name)
-    if any(map(_is_scheduled, pool.pods)):
+    scheduled = {pod.role for pod in pool.pods if _is_scheduled(pod)}
+    roles = pool_roles(resolved)
+    if scheduled >= set(roles):
         return None
-    problem = pool_problems(status.pool.name, pool, observation)[0].problem
-    shown = StatusChange((ConditionChange(ConditionType.INFERENCE_READY, False, problem.reason, problem.message),))
+    problems = pool_problems(resolved, pool, observation)
+    wanted = {role: components for role, components in expected_pods(resolved).items() if role in roles}
+    shown = StatusChange(readiness_conditions(wanted, pool.pods, problems, None))
     status = apply_change(status, shown, now)
+    waiting = [found.problem for found in problems if found.role not in scheduled]
+    # What only needs time is named last.
+    problem = min(waiting, key=lambda found: found.reason in STARTING_REASONS)
     return PlanPart(status=shown).then(plan_waiting(observation, status, spec, settings, now, problem))
+
+
+def pool_roles(resolved: ResolvedRun) -> tuple[Role, ...]:
+    """Return the roles whose pods belong to the attempt's shared pool."""
+    if resolved.endpoints.pool is None:
+        return ()
+    return (Role.trainer, Role.inference) if resolved.trains_in_pool else (Role.inference,)
 
 
 def observed_pool(observation: RunObservation, name: str) -> ObservedPool:
@@ -87,16 +108,44 @@ def _is_scheduled(pod: Pod) -> bool:
     return pod.is_ready or (is_bound and pod.is_alive and not pod.is_leaving)
 
 
-def pool_problems(name: str, pool: ObservedPool, observation: RunObservation) -> list[PodProblem]:
-    """Return the problems of a run's pool as problems of its inference, or PoolStarting while no engine is ready."""
-    problems = pod_problems(list(pool.pods), observation.pod_events)
-    refused = None if pool.deployment is None else explain_refused_pod(pool.deployment)
-    blocking = [problem for problem in (pool.problem, refused) if problem is not None]
-    if not problems and not blocking and not any(pod.is_ready for pod in pool.pods):
-        describe = f"`kubectl describe deployment {name} -n {observation.namespace}`"
-        message = f"No engine of the shared pool {name} is ready yet. If this takes long, see {describe}."
-        blocking = [Problem(reason=Reason.POOL_STARTING, message=message)]
-    return [*(PodProblem(Role.inference, Role.inference, problem) for problem in blocking), *problems]
+def pool_problems(
+    resolved: ResolvedRun, pool: ObservedPool, observation: RunObservation, *, is_running: bool = False
+) -> list[PodProblem]:
+    """Return the problems of a run's pool as problems of its trainer and its inference. A role without a problem and
+    without a ready pod has PoolStarting.
+
+    If `is_running`, a trainer that is not ready is restarting (PoolRestarting), and its problem is only the cause.
+    """
+    return [
+        found
+        for role in pool_roles(resolved)
+        for found in _problems_of(role, str(resolved.endpoints.pool), pool, observation, is_running=is_running)
+    ]
+
+
+def _problems_of(
+    role: Role, name: str, pool: ObservedPool, observation: RunObservation, *, is_running: bool
+) -> list[PodProblem]:
+    pods = [pod for pod in pool.pods if pod.role == role]
+    found = pod_problems(pods, observation.pod_events)
+    refused = [explain_refused_pod(deployment) for deployment in pool.deployments if role_of(deployment) == role]
+    blocking = [problem for problem in (pool.problem, *refused) if problem is not None]
+    problems = [*(PodProblem(role, role, problem) for problem in blocking), *found]
+    is_trainer = role is Role.trainer
+    if any(pod.is_ready for pod in pods):
+        return [] if is_trainer else problems
+    deployment = pool_trainer_name(name) if is_trainer else name
+    describe = f"`kubectl describe deployment {deployment} -n {observation.namespace}`"
+    if is_trainer and is_running:
+        cause = f"{problems[0].problem.reason}: {problems[0].problem.message}" if problems else f"See {describe}."
+        message = f"The trainer of the shared pool {name} is not ready. The run continues from its newest saved state "
+        message += f"when it is. {cause}"
+        return [PodProblem(role, role, Problem(reason=Reason.POOL_RESTARTING, message=message))]
+    if not problems:
+        what = "The trainer" if is_trainer else "No engine"
+        message = f"{what} of the shared pool {name} is {'not ' if is_trainer else ''}ready yet. If this takes long, "
+        return [PodProblem(role, role, Problem(reason=Reason.POOL_STARTING, message=f"{message}see {describe}."))]
+    return problems
 
 
 def as_starting(found: PodProblem) -> PodProblem:

@@ -38,7 +38,7 @@ from rlrun_operator.planning.spec import parse_spec
 from rlrun_operator.planning.status import apply_change
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.demand import NO_KEY, pod_requests, workloads
-from rlrun_operator.resources.shared_pool import pool_named, shared_deployment
+from rlrun_operator.resources.shared_pool import pool_named, shared_deployments
 
 Demand = Mapping[str, int]
 """Requested resources in thousandths, by name."""
@@ -116,8 +116,10 @@ def _pool_slots(namespace: str, resolved: ResolvedRun, settings: OperatorSetting
         return None
     pool = pool_named(namespace, resolved.model.id, name)
     storage = StorageAccess(settings, NO_KEY, namespace, name)
-    template = shared_deployment(pool, settings, resolved.model, storage, token="")["spec"]["template"]
-    demand = {resource: sharing.engines * amount for resource, amount in pod_requests(template["spec"]).items()}
+    demand: Counter[str] = Counter()
+    for deployment in shared_deployments(pool, settings, resolved.model, storage, token=""):
+        for resource, amount in pod_requests(deployment["spec"]["template"]["spec"]).items():
+            demand[resource] += deployment["spec"]["replicas"] * amount
     return PoolSlots(namespace, name, sharing.max_runs, demand)
 
 
@@ -409,7 +411,7 @@ def pool_full_problem(pool: PoolSlots) -> Problem:
         reason=Reason.POOL_FULL,
         message=f"All {pool.slots} slots of the shared pool {pool.name} are in use (`sharing.maxRuns` of the RLModel). "
         "The run starts when its turn comes, after other runs of the pool end or are suspended. With "
-        "`spec.infrastructure.dedicated` a new run has engines of its own.",
+        "`spec.infrastructure.dedicated` a new run has a trainer and engines of its own.",
     )
 
 
@@ -449,8 +451,8 @@ def _needed(demand: Demand, pool: PoolSlots | None, names: Iterable[str]) -> str
     own = ", ".join(f"{from_millis(demand[name])} {name}" for name in names if demand.get(name))
     if pool is None or not any(pool.demand.get(name) for name in names):
         return own
-    engines = ", ".join(f"{from_millis(pool.demand[name])} {name}" for name in names if pool.demand.get(name))
-    return f"{own}{' and ' if own else ''}{engines} for the engines of its shared pool {pool.name}"
+    shared = ", ".join(f"{from_millis(pool.demand[name])} {name}" for name in names if pool.demand.get(name))
+    return f"{own}{' and ' if own else ''}{shared} for its shared pool {pool.name}"
 
 
 def _waiting_message(

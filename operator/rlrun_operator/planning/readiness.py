@@ -73,7 +73,7 @@ def _is_silence(kind: ConditionType, reason: str | None) -> bool:
 
 
 def expected_pods(resolved: ResolvedRun) -> dict[str, dict[str, int]]:
-    """Return the expected number of pods by role and component, including the engines of a shared pool."""
+    """Return the expected number of pods by role and component, including those of a shared pool."""
     model = resolved.model
     engines = model.inference.replicas if resolved.endpoints.pool is None else model.sharing.engines
     return {
@@ -140,7 +140,8 @@ def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) 
 
 
 def _was_waiting(kind: ConditionType, reason: str | None) -> bool:
-    return reason in STARTING_REASONS or is_wait(reason) or _is_silence(kind, reason)
+    is_starting = reason in (*STARTING_REASONS, Reason.POOL_RESTARTING)
+    return is_starting or is_wait(reason) or _is_silence(kind, reason)
 
 
 def is_wait(reason: str | None) -> bool:

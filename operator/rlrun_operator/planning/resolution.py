@@ -19,6 +19,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.observation import RunObservation
 from rlrun_operator.planning.spec import check_priority, resolve_references
 from rlrun_operator.resources.access.storage_access import sign_references
+from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.environment import environment_entries
 from rlrun_operator.resources.platform import resolve
 from rlrun_operator.resources.shared_pool import pool_named, shared_pool
@@ -68,10 +69,12 @@ MAX_ERROR = 512
 """Maximum length of an error about a configuration."""
 
 
-def why_dedicated(spec: RLRunSpec, *, has_tokens: bool) -> str | None:
-    """Return why the run has engines of its own although its RLModel shares engines, or None. `has_tokens` is False if
-    the processes of runs require no tokens.
+def why_dedicated(spec: RLRunSpec, *, has_tokens: bool, is_evicted: bool = False) -> str | None:
+    """Return why the run has a trainer and engines of its own although its RLModel shares them, or None. `has_tokens`
+    is False if the processes of runs require no tokens, and `is_evicted` is `status.poolEvicted`.
     """
+    if is_evicted:
+        return "it ended the trainer of its shared pool twice within an hour"
     if spec.infrastructure.dedicated:
         return "`spec.infrastructure.dedicated` is true"
     if not spec.lora.enabled:
@@ -83,19 +86,22 @@ def why_dedicated(spec: RLRunSpec, *, has_tokens: bool) -> str | None:
     return None
 
 
-def shares_engines(spec: RLRunSpec, model: RLModelSpec, *, has_tokens: bool) -> bool:
+def shares_engines(spec: RLRunSpec, model: RLModelSpec, *, has_tokens: bool, is_evicted: bool) -> bool:
     """Return whether an attempt of the run uses a shared pool."""
-    return model.sharing.mode is SharingMode.namespace and why_dedicated(spec, has_tokens=has_tokens) is None
+    if model.sharing.mode is not SharingMode.namespace:
+        return False
+    return why_dedicated(spec, has_tokens=has_tokens, is_evicted=is_evicted) is None
 
 
 def dedication_note(observation: RunObservation, spec: RLRunSpec, resolved: ResolvedRun) -> str:
-    """Return why the run has engines of its own although its RLModel shares engines, as a sentence, or an empty
-    string.
+    """Return why the run has a trainer and engines of its own although its RLModel shares them, as a sentence, or an
+    empty string.
     """
     if resolved.model.sharing.mode is SharingMode.dedicated or resolved.endpoints.pool is not None:
         return ""
-    why = why_dedicated(spec, has_tokens=observation.token_key is not None)
-    return "" if why is None else f"The run has engines of its own: {why}."
+    has_tokens = observation.token_key is not None
+    why = why_dedicated(spec, has_tokens=has_tokens, is_evicted=observation.status.pool_evicted)
+    return "" if why is None else f"The run has a trainer and engines of its own: {why}."
 
 
 def resolve_run(
@@ -128,7 +134,8 @@ def wanted_pool(
     spec: RLRunSpec, model: RLModelSpec, observation: RunObservation, settings: OperatorSettings
 ) -> str | None:
     """Return the name of the shared pool that an attempt uses if it starts now, or None if it gets its own engines."""
-    if not shares_engines(spec, model, has_tokens=observation.token_key is not None):
+    has_tokens, is_evicted = observation.token_key is not None, observation.status.pool_evicted
+    if not shares_engines(spec, model, has_tokens=has_tokens, is_evicted=is_evicted):
         return None
     return shared_pool(observation.namespace, model, settings).name
 
@@ -138,13 +145,14 @@ def resolved_values(resolved: ResolvedRun) -> ResolvedValues:
     spec, reference = resolved.spec, resolved.spec.checkpoint_id
     trainer, inference = resolved.model.trainer, resolved.model.inference
     engines = inference.replicas if resolved.endpoints.pool is None else 0
+    nodes = 0 if resolved.trains_in_pool else trainer.nodes
     return ResolvedValues(
         model_source=resolved.model.source,
         max_tokens=resolved.max_tokens,
         checkpoint_interval=spec.checkpoints.interval,
         checkpoint_id=checkpoint_id(*split_checkpoint_id(reference, resolved.run.namespace)) if reference else None,
         wandb_project=spec.wandb.project if spec.wandb else None,
-        gpus=trainer.nodes * trainer.all_gpus + engines * inference.all_gpus,
+        gpus=nodes * trainer.all_gpus + engines * inference.all_gpus,
     )
 
 
@@ -170,8 +178,25 @@ def has_signed_references(observation: RunObservation, attempt: int, resolved: R
     objects = observation.owned_children("ConfigMap", attempt=attempt)
     if not objects or readable_config(objects[0]) is None:
         return True
-    signature = sign_references(observation.storage_key, observation.identity(attempt), resolved)
-    return hmac.compare_digest(annotation(objects[0], REFERENCES_ANNOTATION), signature)
+    return _is_signed(objects[0], observation.storage_key, observation.identity(attempt), resolved)
+
+
+def _is_signed(config_map: Obj, key: bytes, identity: RunIdentity, resolved: ResolvedRun) -> bool:
+    signature = sign_references(key, identity, resolved)
+    return hmac.compare_digest(annotation(config_map, REFERENCES_ANNOTATION), signature)
+
+
+def signed_warm_start(config_map: Obj | None, run: Obj, key: bytes) -> str | None:
+    """Return the URI of the checkpoint from which the run's attempt starts, or None.
+
+    None also if `config_map` is not that of the attempt, or does not have the operator's signature.
+    """
+    metadata, attempt = run["metadata"], RLRunStatus.parse(run.get("status")).attempt
+    resolved = None if config_map is None else attempt_config((config_map,), metadata["uid"], attempt)
+    if config_map is None or resolved is None:
+        return None
+    identity = RunIdentity(metadata["namespace"], metadata["name"], metadata["uid"], attempt, 0)
+    return resolved.warm_start_from if _is_signed(config_map, key, identity, resolved) else None
 
 
 def readable_config(config_map: Obj) -> ResolvedRun | None:

@@ -87,6 +87,7 @@ def apply_failure_policy(
         fields={
             "components": record_startup_failures(counted.components, pods, now, observation.pod_events),
             "restarts": status.restarts + counted.restarts,
+            "pool_evicted": status.pool_evicted or any(map(is_eviction, counted.crashes)),
         }
     )
     layout = run_layout(settings, observation.namespace, observation.uid)
@@ -137,6 +138,9 @@ def decide(
     for crash in counted.crashes:
         rule = rule_for(spec, crash)
         if rule is None or rule.action in ROLE_ACTIONS:
+            if is_eviction(crash):
+                # Only the next attempt has a trainer of its own.
+                return _restart_or_fail(spec, run_restarts, crash.problem)
             continue
         if rule.action is FailureAction.fail:
             return FailureDecision("fail", crash.problem)
@@ -161,6 +165,11 @@ def decide(
                 "fail", _final_problem(problem, f"after {count} (`spec.maxRestarts` {spec.max_restarts})")
             )
     return None if repeated is None else _restart_or_fail(spec, run_restarts, repeated)
+
+
+def is_eviction(crash: Crash) -> bool:
+    """Return whether the orchestrator ended because the trainer of its shared pool refuses the run from now on."""
+    return crash.role == Role.orchestrator and crash.problem.reason == Reason.POOL_EVICTED
 
 
 def rule_for(spec: RLRunSpec, crash: Crash) -> FailureRule | None:

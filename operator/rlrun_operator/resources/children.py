@@ -52,7 +52,8 @@ def children(
             token = tokens.get(ENVIRONMENT_TOKEN_VARIABLE)
             objects += environment(identity, settings, resolved, item, egress=egress, token=token)
     storage = StorageAccess.of_run(identity, settings, resolved, storage_key, trusts_references=trusts_references)
-    objects += trainer(identity, settings, resolved, storage)
+    if not resolved.trains_in_pool:
+        objects += trainer(identity, settings, resolved, storage)
     if resolved.endpoints.pool is None:
         objects += inference(identity, settings, resolved, storage)
     objects += orchestrator(identity, settings, resolved, storage)

@@ -25,7 +25,7 @@ NO_KEY = bytes(32)
 def workloads(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
     """Return the ReplicaSets and Jobs of one attempt, without valid grants for rlrun-server and the egress proxy."""
     storage = StorageAccess.of_run(identity, settings, resolved, NO_KEY)
-    made = trainer(identity, settings, resolved, storage)
+    made = [] if resolved.trains_in_pool else trainer(identity, settings, resolved, storage)
     if resolved.endpoints.pool is None:
         made += inference(identity, settings, resolved, storage)
     for item in environment_entries(resolved.spec):

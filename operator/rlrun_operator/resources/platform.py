@@ -9,6 +9,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EnvironmentPackage
 from rlrun.constants import ENVIRONMENT_PORT, GATEWAY_PORT, REFERENCES_ANNOTATION, TRAINER_PORT, Reason
 from rlrun.kube.objects import Obj
+from rlrun.kube.references import pool_trainer_name
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import (
     CONFIG_KEY,
@@ -115,6 +116,7 @@ def resolve(
     """Return the configuration of the attempt's processes. `packages` are the packages that the run started with.
     `pool` is the name of its shared pool, or None if the run has engines of its own.
     """
+    trainer = pool_trainer_name(pool) if pool is not None and model.trainer.is_shareable else identity.trainer
     spec = _with_defaults(spec, settings, model, identity.namespace)
     root = S3Uri(settings.s3.bucket, settings.s3.prefix.strip("/"))
     # Do not check the spec's rules again: the run was accepted earlier.
@@ -126,7 +128,7 @@ def resolve(
             "spec": spec,
             "model": model,
             "endpoints": Endpoints(
-                trainer_url=f"http://{identity.service_host(identity.trainer)}:{TRAINER_PORT}",
+                trainer_url=f"http://{identity.service_host(trainer)}:{TRAINER_PORT}",
                 inference_host=identity.service_host(pool or identity.inference),
                 pool=pool,
                 gateway_url=f"http://{identity.service_host(identity.orchestrator)}:{GATEWAY_PORT}",

@@ -24,7 +24,7 @@ from rlrun.constants import (
     Role,
 )
 from rlrun.kube.objects import Obj, annotation
-from rlrun.kube.references import pool_name, pool_url, shared_pool_name
+from rlrun.kube.references import pool_name, pool_trainer_name, pool_url, shared_pool_name
 from rlrun.protocol.access import TOKEN_VARIABLE, USER_API_KEY
 from rlrun.protocol.engine_proof import POOL_SERVER_KEY_VARIABLE
 from rlrun.protocol.policy import PolicyKind
@@ -61,7 +61,7 @@ from rlrun_operator.resources.platform import secret, service_account
 
 COMPARED_DATA = ("ConfigMap", "Secret")
 ROLE: Role = Role.inference
-"""Role of a pool's pods. Their problems and remedies are the same as those of a run's engines."""
+"""Role of a pool's engines. Their problems and remedies are the same as those of a run's engines."""
 
 
 @dataclass(frozen=True, order=True)
@@ -72,15 +72,20 @@ class PoolIdentity:
     model: str
     """Id of the base model."""
     digest: str = ""
-    """Digest of a shared pool's pod template in 8 hexadecimal digits. Empty for a serving pool."""
+    """Digest of a shared pool's pod templates in 8 hexadecimal digits. Empty for a serving pool."""
 
     def __str__(self) -> str:
         return f"pool {self.namespace}/{self.name}"
 
     @property
     def name(self) -> str:
-        """Name of the Deployment and the Service."""
+        """Name of the Deployment and the Service of the engines."""
         return shared_pool_name(self.model, self.digest) if self.is_shared else pool_name(self.model)
+
+    @property
+    def trainer(self) -> str:
+        """Name of the Deployment and the Service of a shared pool's trainer."""
+        return pool_trainer_name(self.name)
 
     @property
     def is_shared(self) -> bool:
@@ -89,7 +94,7 @@ class PoolIdentity:
 
     @property
     def component(self) -> str:
-        """Component of the pods. Those of a shared pool have the component of a run's engines, which they replace."""
+        """Component of the engines. In a shared pool it is that of a run's engines, which they replace."""
         return "inference" if self.is_shared else "serving"
 
     @property
@@ -118,8 +123,8 @@ class PoolIdentity:
         return pool_url(self.namespace, self.model)
 
     def selector(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
-        """Return the labels that select the pool's pods."""
-        return {SERVING_LABEL: self.name}
+        """Return the labels that select the pool's pods. All pods of a serving pool are engines."""
+        return {SERVING_LABEL: self.name, **(role_labels(role, component) if self.is_shared else {})}
 
     def labels(self, role: Role | None = None, component: str | None = None) -> dict[str, str]:
         """Return all labels of an object of the pool, without labels of a run, so that no run selects it."""
@@ -127,7 +132,7 @@ class PoolIdentity:
             **self.selector(),
             "app.kubernetes.io/name": "rlrun",
             "app.kubernetes.io/instance": self.name,
-            "app.kubernetes.io/component": self.component,
+            "app.kubernetes.io/component": component or self.component,
             "app.kubernetes.io/part-of": "rlrun",
             MANAGED_BY_LABEL: FIELD_MANAGER,
             **role_labels(role, component),
@@ -311,20 +316,27 @@ def engine_deployment(
         patch=shape.pod_template,
         grace_seconds=engine_grace(settings, shape),
     )
+    # Replace one engine at a time, which needs no additional GPU and keeps the others serving.
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    spec = {"replicas": engines.replicas, "strategy": strategy, "template": template}
+    return build_deployment(identity, identity.name, ROLE, identity.component, spec, engines.secrets)
+
+
+def build_deployment(
+    identity: PoolIdentity, name: str, role: Role, component: str, spec: Obj, secrets: Sequence[str]
+) -> Obj:
+    """Return a Deployment of a pool. `secrets` are the values of the variables that come from Secrets."""
     # Variables are not updated when a Secret changes, so pods with an old token or key must be replaced.
-    digest = digest_of(engines.secrets)
-    template["metadata"]["annotations"] |= {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest}
+    digests = {MODEL_ANNOTATION: identity.model, TOKEN_ANNOTATION: digest_of(secrets)}
+    spec["template"]["metadata"]["annotations"] |= digests
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": identity.metadata(identity.name, ROLE, identity.component),
+        "metadata": identity.metadata(name, role, component),
         "spec": {
-            "replicas": engines.replicas,
             "revisionHistoryLimit": 0,
             "progressDeadlineSeconds": 3600,
-            # Replace one engine at a time, which needs no additional GPU and keeps the others serving.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-            "selector": {"matchLabels": identity.selector(ROLE, identity.component)},
-            "template": template,
+            "selector": {"matchLabels": identity.selector(role, component)},
+            **spec,
         },
     }

@@ -1,10 +1,14 @@
-"""Shared pool: engines of one base model that sample for several runs of a namespace.
+"""Shared pool: engines of one base model, and usually one trainer, that several runs of a namespace use.
 
-The identity of a pool contains a digest of its Deployment, so the engines of a pool never change: after a change of the
+The identity of a pool contains a digest of its Deployments, so the pods of a pool never change: after a change of the
 RLModel or the settings, new attempts get a new pool, and the old pool ends with its last run. The operator sends the
-list of runs to the sidecars, so a new run restarts nothing.
+list of runs to the sidecars and the trainer, so a new run restarts nothing.
+
+The trainer is shared if it is one process (`Trainer.is_shareable`). Otherwise each run has its own.
 """
 
+from collections import OrderedDict
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -12,17 +16,26 @@ from rlrun.api.model import Inference, RLModelSpec
 from rlrun.constants import IDLE_ANNOTATION, INFERENCE_PORT, ROLE_LABEL, SIDECAR_PORT, TRAINER_PORT, Role
 from rlrun.kube.objects import Obj
 from rlrun.protocol.access import TOKEN_VARIABLE
-from rlrun.protocol.shared_pool import ORDER_DIR, ORDER_FILE, ORDER_KEY, PoolOrder
+from rlrun.protocol.shared_pool import ORDER_DIR, ORDER_FILE, ORDER_KEY, TRAINER_ORDER_KEY, PoolOrder, TrainerOrder
+from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.resources.access.engine_access import SharedEngine, shared_engine_with_access
+from rlrun_operator.resources.access.engine_access import SharedEngine, shared_engine_with_access, token_variable
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.base.object_digest import digest_of
-from rlrun_operator.resources.base.pod_templates import service
+from rlrun_operator.resources.base.pod_templates import disk_volume, service
 from rlrun_operator.resources.inference import ADAPTERS_DIR, lora_args
 from rlrun_operator.resources.network import EVERYTHING, build_policy, model_egress, scrapes, system_peer, tcp_ports
 from rlrun_operator.resources.platform import secret, service_account
-from rlrun_operator.resources.serving_pool import ROLE, PoolEngines, PoolIdentity, engine_deployment, with_digests
+from rlrun_operator.resources.serving_pool import (
+    ROLE,
+    PoolEngines,
+    PoolIdentity,
+    build_deployment,
+    engine_deployment,
+    with_digests,
+)
+from rlrun_operator.resources.trainer import COMPONENT, TrainerParts, trainer_service, trainer_template
 
 DIGEST_LENGTH = 8
 LORAS_PER_RUN = 3
@@ -46,15 +59,42 @@ JSON escapes, and for text that the model's template drops, such as the reasonin
 """
 MAX_BODY = 64 * 1024**2
 """Maximum size of a request's body in bytes, as in the gateway."""
+DEATHS_DIR = "/var/spool/rlrun"
+DEATHS_FILE = f"{DEATHS_DIR}/deaths.json"
+"""File in which the trainer counts the deaths that each run caused. It outlives the container, not the pod."""
+DEATHS_VOLUME = "spool"
+DEATHS_SIZE = "1Mi"
+MAX_DIGESTS = 256
+"""Maximum number of RLModels whose digests are cached. Building the pods of one takes a millisecond."""
+_digests: OrderedDict[tuple[str, int], tuple[OperatorSettings, str]] = OrderedDict()
+"""Settings and digest by the JSON of the RLModel and the identity of the settings, which lasts while they are kept."""
+
+
+@dataclass(frozen=True)
+class PoolOrders:
+    """Orders of a pool's processes, which list the same runs."""
+
+    engines: PoolOrder
+    trainer: TrainerOrder | None
+    """None if the pool has no trainer."""
 
 
 def shared_pool(namespace: str, model: RLModelSpec, settings: OperatorSettings) -> PoolIdentity:
     """Return the pool of the namespace for the current RLModel and settings."""
-    unnamed = PoolIdentity(namespace, model.id, "0" * DIGEST_LENGTH)
+    key = model.model_dump_json(), id(settings)
+    if key not in _digests:
+        _digests[key] = settings, _pool_digest(model, settings)
+        if len(_digests) > MAX_DIGESTS:
+            _digests.popitem(last=False)
+    return PoolIdentity(namespace, model.id, _digests[key][1])
+
+
+def _pool_digest(model: RLModelSpec, settings: OperatorSettings) -> str:
     # Neither the namespace nor the keys of the platform distinguish the pods of two pools.
+    unnamed = PoolIdentity("", model.id, "0" * DIGEST_LENGTH)
     storage = StorageAccess(settings, b"", "", unnamed.name)
-    spec = shared_deployment(unnamed, settings, model, storage, token="")["spec"]
-    return PoolIdentity(namespace, model.id, digest_of(spec)[:DIGEST_LENGTH])
+    made = shared_deployments(unnamed, settings, model, storage, token="")
+    return digest_of([deployment["spec"] for deployment in made])[:DIGEST_LENGTH]
 
 
 def pool_named(namespace: str, model: str, name: str) -> PoolIdentity:
@@ -91,29 +131,30 @@ def shared_pool_children(
     model: RLModelSpec,
     storage: StorageAccess,
     token: str,
-    order: PoolOrder,
+    orders: PoolOrders,
 ) -> list[Obj]:
     """Return all objects of a pool with runs, dependencies first."""
-    deployment = shared_deployment(identity, settings, model, storage, token)
-    return [*engine_dependencies(identity, settings, token, order), *with_digests([deployment])]
+    deployments = shared_deployments(identity, settings, model, storage, token)
+    return [*pool_dependencies(identity, settings, token, orders), *with_digests(deployments)]
 
 
-def engine_dependencies(
+def pool_dependencies(
     identity: PoolIdentity,
     settings: OperatorSettings,
     token: str,
-    order: PoolOrder,
+    orders: PoolOrders,
     idle_since: datetime | None = None,
 ) -> list[Obj]:
-    """Return the objects of a pool that its engines need. They do not depend on the RLModel."""
+    """Return the objects of a pool that its pods need. They do not depend on the RLModel."""
     ports = {"openai": INFERENCE_PORT, "sidecar": SIDECAR_PORT}
     return with_digests(
         [
             pool_account(identity, idle_since),
-            order_secret(identity, token, order),
+            order_secret(identity, token, orders),
             *([shared_network_policy(identity, settings)] if settings.network_policies else []),
             # As for a run's own engines, unready pods are published, and the orchestrator checks each sidecar.
             service(identity, identity.name, ROLE, identity.component, ports, headless=True, unready=True),
+            *([] if orders.trainer is None else [trainer_service(identity, identity.trainer)]),
         ]
     )
 
@@ -127,37 +168,82 @@ def pool_account(identity: PoolIdentity, idle_since: datetime | None = None) -> 
     return account
 
 
-def order_secret(identity: PoolIdentity, token: str, order: PoolOrder) -> Obj:
-    """Return the Secret with the pool's token and its order, which the sidecar reads when it starts."""
-    text = order.model_dump_json(by_alias=True)
-    return secret(identity, identity.token_secret, {TOKEN_VARIABLE: token, ORDER_KEY: text})
+def order_secret(identity: PoolIdentity, token: str, orders: PoolOrders) -> Obj:
+    """Return the Secret with the pool's token and its orders, which sidecars and trainer read when they start."""
+    named = {ORDER_KEY: orders.engines, **({} if orders.trainer is None else {TRAINER_ORDER_KEY: orders.trainer})}
+    texts = {key: order.model_dump_json(by_alias=True) for key, order in named.items()}
+    return secret(identity, identity.token_secret, {TOKEN_VARIABLE: token, **texts})
+
+
+def order_volume(identity: PoolIdentity, key: str) -> Obj:
+    """Return the volume with one order of the pool. The token in the same Secret is not part of the volume."""
+    return {"secret": {"secretName": identity.token_secret, "items": [{"key": key, "path": key}]}}
 
 
 def shared_network_policy(identity: PoolIdentity, settings: OperatorSettings) -> Obj:
-    """Return the policy that allows the orchestrators of the namespace's runs to reach engine and sidecar, and the
-    operator to reach the sidecar.
+    """Return the policy that allows the orchestrators of the namespace's runs to reach engine, sidecar and trainer, the
+    operator to reach sidecar and trainer, and the pool's engines to reach its trainer.
 
     User code of the namespace has no access. Egress is restricted if the settings define destinations.
     """
     orchestrators, trainers = (
         {"podSelector": {"matchLabels": {ROLE_LABEL: role.value}}} for role in (Role.orchestrator, Role.trainer)
     )
+    engines = {"podSelector": {"matchLabels": identity.selector(ROLE)}}
     ingress = [
-        {"from": [orchestrators], "ports": tcp_ports(INFERENCE_PORT, SIDECAR_PORT)},
-        {"from": [system_peer(settings)], "ports": tcp_ports(SIDECAR_PORT)},
-        *scrapes(settings, SIDECAR_PORT),
+        {"from": [orchestrators], "ports": tcp_ports(INFERENCE_PORT, SIDECAR_PORT, TRAINER_PORT)},
+        {"from": [system_peer(settings)], "ports": tcp_ports(SIDECAR_PORT, TRAINER_PORT)},
+        # Engines load policies from the trainer while S3 is unreachable.
+        {"from": [engines], "ports": tcp_ports(TRAINER_PORT)},
+        *scrapes(settings, SIDECAR_PORT, TRAINER_PORT),
     ]
     egress = model_egress(settings)
     if EVERYTHING not in egress:
-        # Engines load policies from the trainer while S3 is unreachable.
         egress = [{"to": [trainers], "ports": tcp_ports(TRAINER_PORT)}, *egress]
     return build_policy(identity.metadata(identity.name), {"matchLabels": identity.selector()}, ingress, egress)
 
 
-def shared_deployment(
+def deployment_names(identity: PoolIdentity, model: RLModelSpec) -> list[str]:
+    """Return the names of the pool's Deployments, that of the engines first."""
+    return [identity.name, *([identity.trainer] if model.trainer.is_shareable else [])]
+
+
+def shared_deployments(
+    identity: PoolIdentity, settings: OperatorSettings, model: RLModelSpec, storage: StorageAccess, token: str
+) -> list[Obj]:
+    """Return the Deployments of engines and trainer, which do not depend on the runs."""
+    engines = _engines(identity, settings, model, storage, token)
+    if not model.trainer.is_shareable:
+        return [engines]
+    return [engines, _trainer(identity, settings, model, storage, token)]
+
+
+def _trainer(
     identity: PoolIdentity, settings: OperatorSettings, model: RLModelSpec, storage: StorageAccess, token: str
 ) -> Obj:
-    """Return the Deployment of the engines, which does not depend on the runs."""
+    parts = TrainerParts(
+        # A grant for each run is sent with the order.
+        client=storage.client(StorageRole.trainer, with_grant=False),
+        env={
+            "RLRUN_SLOTS": str(model.sharing.max_runs),
+            "RLRUN_RECOVERY_SECONDS": str(model.sharing.recovery_seconds),
+            "RLRUN_ORDER_PATH": f"{ORDER_DIR}/{TRAINER_ORDER_KEY}",
+            "RLRUN_DEATHS_FILE": DEATHS_FILE,
+        },
+        token_env=[token_variable(identity.token_secret)],
+        volumes={"order": order_volume(identity, TRAINER_ORDER_KEY), DEATHS_VOLUME: disk_volume(DEATHS_SIZE)},
+        mounts={DEATHS_VOLUME: DEATHS_DIR},
+        read_only_mounts={"order": ORDER_DIR},
+    )
+    template = trainer_template(identity, settings, model, storage, parts)
+    # Two trainers of one pool must not write at the same time, and would need two GPUs.
+    spec = {"replicas": 1, "strategy": {"type": "Recreate"}, "template": template}
+    return build_deployment(identity, identity.trainer, Role.trainer, COMPONENT, spec, (token,))
+
+
+def _engines(
+    identity: PoolIdentity, settings: OperatorSettings, model: RLModelSpec, storage: StorageAccess, token: str
+) -> Obj:
     loras = max_loras(model)
     cpu_loras = str(max(loras, POLICIES_PER_RUN * model.sharing.max_runs))
     sequences = max_sequences(model.inference)
@@ -175,9 +261,7 @@ def shared_deployment(
         add_access=lambda vllm: shared_engine_with_access(vllm, identity.token_secret, shared),
         sidecar="rlrun_adapter_sidecar.pools",
         sidecar_env={},
-        order={
-            "secret": {"secretName": identity.token_secret, "items": [{"key": ORDER_KEY, "path": ORDER_KEY}]},
-        },
+        order=order_volume(identity, ORDER_KEY),
         order_dir=ORDER_DIR,
         secrets=(token,),
     )

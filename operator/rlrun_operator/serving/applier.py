@@ -2,11 +2,12 @@
 
 import logging
 
-from rlrun.constants import SERVING_FIELD_MANAGER
+from rlrun.constants import SERVING_FIELD_MANAGER, Role
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ALL
 from rlrun.kube.objects import Obj
+from rlrun.kube.pods import role_of
 from rlrun.service.errors import RequestError
 
 from rlrun_operator.cluster.events import write_events
@@ -18,13 +19,13 @@ from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 log = logging.getLogger(__name__)
 
 PUSHES = 32
-"""Maximum number of sidecars to which a reconcile sends orders at the same time. Two workers use all connections of the
+"""Maximum number of pods to which a reconcile sends orders at the same time. Two workers use all connections of the
 client.
 """
 
 
 async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key: PoolIdentity, plan: PoolPlan) -> bool:
-    """Execute the plan. Returns whether all sidecars have answered. Raises ObjectRefused or ApiError; earlier actions
+    """Execute the plan. Returns whether all recipients have answered. Raises ObjectRefused or ApiError; earlier actions
     are not undone.
     """
     for ref in plan.deletes:
@@ -37,8 +38,10 @@ async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key:
         try:
             if plan.desired is not None:
                 await sidecars.push_desired(pod, plan.desired)
-            if plan.order is not None:
-                await sidecars.push_order(pod, plan.order)
+            if plan.orders is not None and role_of(pod) != Role.trainer:
+                await sidecars.push_order(pod, plan.orders.engines)
+            elif plan.orders is not None and plan.orders.trainer is not None:
+                await sidecars.push_order(pod, plan.orders.trainer)
         except RequestError as error:
             log.warning("%s: %s", key, error)
             failures.append(error)

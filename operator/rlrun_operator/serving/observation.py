@@ -8,10 +8,10 @@ from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.pods import Pod
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
-from rlrun.protocol.shared_pool import PoolOrder
 
 from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.serving_pool import PoolIdentity
+from rlrun_operator.resources.shared_pool import PoolOrders
 from rlrun_operator.resources.weights_cache import ObservedWeights
 
 
@@ -27,6 +27,8 @@ class PoolObservation:
     """Unfinished runs whose status names the shared pool."""
     token_key: bytes = field(default=b"", repr=False)
     """Key from which the tokens of runs are derived."""
+    warm_starts: Mapping[str, str] = field(default_factory=dict)
+    """URI of the checkpoint from which a run's attempt starts, by uid, from configurations that the operator signed."""
     models: tuple[Obj, ...] = ()
     """All RLModels."""
     children: tuple[Obj, ...] = ()
@@ -57,10 +59,10 @@ class PoolPlan:
     new: frozenset[tuple[str, str]] = frozenset()
     """Kinds and names of objects in `applies` that do not exist yet."""
     desired: DesiredAdapters | None = None
-    order: PoolOrder | None = None
+    orders: PoolOrders | None = None
     """Runs of a shared pool."""
     recipients: tuple[Obj, ...] = ()
-    """Pods whose sidecars get the desired adapters or the order."""
+    """Pods that get the desired adapters or their order."""
     problem: Problem | None = None
     """Reason why the objects of a shared pool cannot be created."""
     statuses: tuple[Obj, ...] = ()

@@ -34,15 +34,17 @@ from rlrun.service.errors import RequestError
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.weights_cache import read_weights
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.resolution import signed_warm_start
 from rlrun_operator.resources.access.observed_secret import ObservedSecret, decode_secret
 from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_token
+from rlrun_operator.resources.base.naming import config_name
 from rlrun_operator.resources.models.model_secrets import secret_names
-from rlrun_operator.resources.models.model_variables import pool_variables
 from rlrun_operator.resources.platform import credentials_problem
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.weights_cache import cache_identity
 from rlrun_operator.serving.deployment_state import is_wanted, running_pods
 from rlrun_operator.serving.observation import PoolObservation
+from rlrun_operator.serving.planner import variables_of
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient, address
 
 log = logging.getLogger(__name__)
@@ -103,7 +105,22 @@ class PoolObserver:
         )
         token = shared_pool_token(self._token_key, key.namespace, key.name)
         pool = PoolObservation(key, children=children, pods=pods, runs=tuple(runs), token=token)
-        return await self._with_references(replace(pool, token_key=self._token_key))
+        pool = replace(pool, token_key=self._token_key, warm_starts=await self._warm_starts(runs, is_fresh=is_fresh))
+        return await self._with_references(pool)
+
+    async def _warm_starts(self, runs: Iterable[Obj], *, is_fresh: bool) -> dict[str, str]:
+        """Return the URI of the checkpoint from which each run starts, by uid, for runs with a checkpoint."""
+        found: dict[str, str] = {}
+        for run in runs:
+            if not run["spec"].get("checkpointId"):
+                continue
+            metadata = run["metadata"]
+            name = config_name(metadata["name"])
+            config_map = await self._objects.get(CONFIG_MAP, metadata["namespace"], name, is_fresh=is_fresh)
+            uri = signed_warm_start(config_map, run, self._credentials.storage_key)
+            if uri is not None:
+                found[metadata["uid"]] = uri
+        return found
 
     async def _owned(self, key: PoolIdentity, names: Sequence[str]) -> tuple[tuple[Pod, ...], tuple[Obj, ...]]:
         """Return the pool's pods, and its other objects, including the Secrets with these names."""
@@ -121,7 +138,7 @@ class PoolObserver:
         models, source = await asyncio.gather(self._objects.list(RLMODEL), self._credentials.source_secret())
         problem = credentials_problem(self._settings, source)
         model = find_model(key.model, models)
-        named = set[str]() if isinstance(model, Problem) else secret_names(model, pool_variables(model))
+        named = set[str]() if isinstance(model, Problem) else secret_names(model, variables_of(key, model))
         cache = None if isinstance(model, Problem) else cache_identity(key.namespace, model)
         of_model = await asyncio.gather(*(self._cluster.get(SECRET, key.namespace, name) for name in sorted(named)))
         return replace(

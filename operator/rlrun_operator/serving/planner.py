@@ -21,7 +21,7 @@ from rlrun_operator.planning.artifact_catalog import digest_of
 from rlrun_operator.planning.beginning import CacheFill, fill_cache
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.models.model_secrets import secrets_problem
-from rlrun_operator.resources.models.model_variables import pool_variables
+from rlrun_operator.resources.models.model_variables import Variables, pool_variables
 from rlrun_operator.resources.serving_pool import (
     PoolCredentials,
     PoolIdentity,
@@ -141,7 +141,12 @@ def storage_access(pool: PoolObservation, settings: OperatorSettings) -> Storage
 
 def has_deployment(pool: PoolObservation) -> bool:
     """Return whether the pool has a Deployment."""
-    return any(child["kind"] == "Deployment" for child in pool.children)
+    return bool(existing_deployments(pool))
+
+
+def existing_deployments(pool: PoolObservation) -> set[str]:
+    """Return the names of the pool's Deployments."""
+    return {_name(child) for child in pool.children if child["kind"] == "Deployment"}
 
 
 def usable_model(pool: PoolObservation, settings: OperatorSettings) -> RLModelSpec | Problem:
@@ -151,13 +156,18 @@ def usable_model(pool: PoolObservation, settings: OperatorSettings) -> RLModelSp
         return model
     problem = secrets_problem(
         model,
-        pool_variables(model),
+        variables_of(pool.key, model),
         pool.model_secrets,
         settings,
         namespace=pool.key.namespace,
         token_secret=pool.key.token_secret,
     )
     return problem or model
+
+
+def variables_of(key: PoolIdentity, model: RLModelSpec) -> Variables:
+    """Return the variables of the RLModel for the pods of the pool."""
+    return pool_variables(model, with_trainer=key.is_shared and model.trainer.is_shareable)
 
 
 def missing_weights(

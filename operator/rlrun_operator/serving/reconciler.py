@@ -158,6 +158,11 @@ class ServingController:
                 self._known.add(slot[0])
                 self._queue.add(slot[0])
 
+    def queue_pool_of(self, run: CachedRun) -> None:
+        """Queue the shared pool of an unfinished run."""
+        if run.pool and not run.is_finished:
+            self._queue.add(pool_named(run.namespace, run.model, run.pool))
+
     def queue_all(self, namespace: str | None = None) -> None:
         """Queue all known pools, or the known pools of a namespace."""
         for key in self._known:

@@ -1,6 +1,6 @@
 """Planner of shared pools. The plan depends only on the observation, the settings and the time.
 
-The order of a pool contains every run that holds a slot of it. The operator creates the Deployment only while the
+The orders of a pool contain every run that holds a slot of it. The operator creates the Deployments only while the
 RLModel and the settings give the pool's digest. A pool without runs is deleted after `sharing.idleSeconds`, or at once
 if no run can join it.
 """
@@ -20,21 +20,29 @@ from rlrun.kube.objects import Obj, ObjectRef, annotation
 from rlrun.kube.pods import Pod, is_leaving
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import MAX_RUNS, PooledRun, PoolOrder
+from rlrun.protocol.shared_pool import MAX_RUNS, PooledRun, PoolOrder, TrainedRun, TrainerOrder
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.spec import parse_spec, readable_part
 from rlrun_operator.resources.access.run_tokens import run_token
+from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.platform import run_layout
 from rlrun_operator.resources.serving_pool import differs
-from rlrun_operator.resources.shared_pool import engine_dependencies, shared_pool, shared_pool_children
+from rlrun_operator.resources.shared_pool import (
+    PoolOrders,
+    deployment_names,
+    pool_dependencies,
+    shared_pool,
+    shared_pool_children,
+)
+from rlrun_operator.resources.trainer import keep_policies
 from rlrun_operator.serving.deployment_state import running_pods
 from rlrun_operator.serving.observation import PoolObservation, PoolPlan
 from rlrun_operator.serving.planner import (
     DOWNLOAD_SECONDS,
     SETTLED_SECONDS,
-    has_deployment,
+    existing_deployments,
     missing_weights,
     storage_access,
     usable_model,
@@ -43,44 +51,59 @@ from rlrun_operator.serving.sidecar_client import address
 
 LEAST_REQUESTS = 256
 MOST_REQUESTS = 65_536
+RECIPIENTS = frozenset({"sidecar", "trainer"})
+"""Containers that take orders."""
 REQUESTS_PER_ROLLOUT = 2
 """Requests at the same time for each rollout in flight. Harnesses may send several, and evaluations come on top."""
 
 
 def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) -> PoolPlan:
     """Return the plan for a shared pool."""
-    order = pool_order(pool, settings, now)
-    if not order.runs:
-        return _plan_idle(pool, order, settings, now)
-    model, exists = usable_model(pool, settings), has_deployment(pool)
-    # An existing Deployment is not changed by what prevents a new one.
-    kept = engine_dependencies(pool.key, settings, pool.token, order) if exists else []
+    existing = existing_deployments(pool)
+    wanted = _wanted_deployments(pool, settings)
+    orders = pool_orders(pool, settings, now, has_trainer=pool.key.trainer in existing | wanted)
+    if not orders.engines.runs:
+        return _plan_idle(pool, orders, settings, now)
+    # Existing Deployments are not changed by what prevents new ones.
+    kept = pool_dependencies(pool.key, settings, pool.token, orders) if existing else []
+    exists = bool(existing) and existing >= wanted
+    model = usable_model(pool, settings)
     if isinstance(model, Problem):
-        return _write(pool, order, kept, problem=None if exists else model)
-    if shared_pool(pool.key.namespace, model, settings) != pool.key:
-        return _write(pool, order, kept)
+        return _write(pool, orders, kept, problem=None if exists else model)
+    if not wanted:
+        return _write(pool, orders, kept)
     if pool.s3_problem is not None and not exists:
-        return _write(pool, order, kept, problem=pool.s3_problem)
+        return _write(pool, orders, kept, problem=pool.s3_problem)
     fill = missing_weights(pool, model, settings, now)
     if fill is not None:
         problem = None if exists else fill.problem
-        return _write(pool, order, [*kept, *fill.applies], deletes=fill.deletes, problem=problem)
+        return _write(pool, orders, [*kept, *fill.applies], deletes=fill.deletes, problem=problem)
     storage = storage_access(pool, settings)
-    return _write(pool, order, shared_pool_children(pool.key, settings, model, storage, pool.token, order))
+    return _write(pool, orders, shared_pool_children(pool.key, settings, model, storage, pool.token, orders))
 
 
-def pool_order(pool: PoolObservation, settings: OperatorSettings, now: datetime) -> PoolOrder:
-    """Return the pool's runs, those with the oldest slots first, and the grant for their policies, which ends.
+def _wanted_deployments(pool: PoolObservation, settings: OperatorSettings) -> set[str]:
+    """Return the names of the pool's Deployments, or an empty set if RLModel and settings do not give this pool."""
+    model = find_model(pool.key.model, pool.models)
+    if isinstance(model, Problem) or shared_pool(pool.key.namespace, model, settings) != pool.key:
+        return set()
+    return {*deployment_names(pool.key, model)}
+
+
+def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime, *, has_trainer: bool) -> PoolOrders:
+    """Return the pool's runs, those with the oldest slots first, with grants for their folders, which end.
 
     A suspended run stays until its pods have ended, because its orchestrator completes the turns in progress.
     """
     slots = [(time, run) for run in pool.runs if (time := _admitted_time(run)) is not None and not is_leaving(run)]
     slots.sort(key=lambda slot: (slot[0], slot[1]["metadata"]["uid"]))
-    runs = [_pooled_run(pool, run, settings) for _, run in slots[:MAX_RUNS]]
+    runs = [run for _, run in slots[:MAX_RUNS]]
+    trainer = TrainerOrder(runs=[_trained_run(pool, run, settings, now) for run in runs]) if has_trainer else None
+    pooled = [_pooled_run(pool, run, settings) for run in runs]
+    folders = [run.policies for run in pooled]
     storage = storage_access(pool, settings)
-    folders = [run.policies for run in runs]
     grant = storage.held_grant(StorageRole.serving, pool.key.name, now, folders) if runs else ""
-    return PoolOrder(base=pool.key.model, runs=runs, grant=grant)
+    return PoolOrders(PoolOrder(base=pool.key.model, runs=pooled, grant=grant), trainer)
 
 
 def max_requests(spec: RLRunSpec) -> int:
@@ -95,18 +118,41 @@ def _admitted_time(run: Obj) -> datetime | None:
 
 
 def _pooled_run(pool: PoolObservation, run: Obj, settings: OperatorSettings) -> PooledRun:
-    uid, spec = str(run["metadata"]["uid"]), parse_spec(run)
-    token = run_token(pool.token_key, uid)
+    uid = str(run["metadata"]["uid"])
     return PooledRun(
         uid=uid,
-        token_digest=hashlib.sha256(token.encode()).hexdigest(),
+        token_digest=_token_digest(pool, uid),
         policies=str(run_layout(settings, pool.key.namespace, uid).policies),
-        max_requests=max_requests(readable_part(run) if isinstance(spec, Problem) else spec),
+        max_requests=max_requests(_spec_of(run)),
     )
 
 
-def _plan_idle(pool: PoolObservation, order: PoolOrder, settings: OperatorSettings, now: datetime) -> PoolPlan:
-    """Return the plan for a pool without runs: its engines stay for `idleSeconds`, and accept no run."""
+def _trained_run(pool: PoolObservation, run: Obj, settings: OperatorSettings, now: datetime) -> TrainedRun:
+    uid = str(run["metadata"]["uid"])
+    folder = str(run_layout(settings, pool.key.namespace, uid).root)
+    storage = StorageAccess(settings, pool.storage_key, pool.key.namespace, uid, folder)
+    # The pod of the trainer has the base model already.
+    readable = storage.references(pool.warm_starts.get(uid))
+    return TrainedRun(
+        uid=uid,
+        token_digest=_token_digest(pool, uid),
+        folder=folder,
+        keep_policies=keep_policies(_spec_of(run)),
+        grant=storage.held_grant(StorageRole.trainer, pool.key.name, now, readable),
+    )
+
+
+def _token_digest(pool: PoolObservation, uid: str) -> str:
+    return hashlib.sha256(run_token(pool.token_key, uid).encode()).hexdigest()
+
+
+def _spec_of(run: Obj) -> RLRunSpec:
+    spec = parse_spec(run)
+    return readable_part(run) if isinstance(spec, Problem) else spec
+
+
+def _plan_idle(pool: PoolObservation, orders: PoolOrders, settings: OperatorSettings, now: datetime) -> PoolPlan:
+    """Return the plan for a pool without runs: its pods stay for `idleSeconds`, and accept no run."""
     if not pool.children:
         return PoolPlan()
     since = _idle_since(pool, now)
@@ -115,8 +161,8 @@ def _plan_idle(pool: PoolObservation, order: PoolOrder, settings: OperatorSettin
         # A pool is found by its Deployment or its ServiceAccount, so the ServiceAccount is deleted last.
         children = sorted(pool.children, key=lambda child: child["kind"] == SERVICE_ACCOUNT.kind)
         return PoolPlan(deletes=tuple(map(ObjectRef.of, children)))
-    objects = engine_dependencies(pool.key, settings, pool.token, order, since)
-    return _write(pool, order, objects, requeue_after=min(left, SETTLED_SECONDS))
+    objects = pool_dependencies(pool.key, settings, pool.token, orders, since)
+    return _write(pool, orders, objects, requeue_after=min(left, SETTLED_SECONDS))
 
 
 def _idle_seconds(pool: PoolObservation, settings: OperatorSettings) -> int:
@@ -124,8 +170,7 @@ def _idle_seconds(pool: PoolObservation, settings: OperatorSettings) -> int:
     model = find_model(pool.key.model, pool.models)
     if isinstance(model, Problem):
         return Sharing().idle_seconds
-    can_join = model.sharing.mode is SharingMode.namespace
-    can_join = can_join and shared_pool(pool.key.namespace, model, settings) == pool.key
+    can_join = model.sharing.mode is SharingMode.namespace and bool(_wanted_deployments(pool, settings))
     return model.sharing.idle_seconds if can_join else 0
 
 
@@ -141,16 +186,16 @@ def _idle_since(pool: PoolObservation, now: datetime) -> datetime:
 
 def _write(
     pool: PoolObservation,
-    order: PoolOrder,
+    orders: PoolOrders,
     objects: Iterable[Obj],
     *,
     deletes: tuple[ObjectRef, ...] = (),
     problem: Problem | None = None,
     requeue_after: float | None = None,
 ) -> PoolPlan:
-    """Return the plan that writes changed objects and sends the order to all sidecars.
+    """Return the plan that writes changed objects and sends the orders to all sidecars and the trainer.
 
-    The order is sent in every reconcile: a restarted sidecar may have read an old Secret.
+    Orders are sent in every reconcile: a restarted process may have read an old Secret.
     """
     existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
     named = {(c["kind"], c["metadata"]["name"]): c for c in objects}
@@ -159,7 +204,7 @@ def _write(
         deletes=deletes,
         applies=tuple(applies.values()),
         new=frozenset(applies.keys() - existing.keys()),
-        order=order,
+        orders=orders,
         recipients=tuple(pod.obj for pod in running_pods(pool.pods) if _listens(pod)),
         problem=problem,
         requeue_after=requeue_after or (SETTLED_SECONDS if problem is None else DOWNLOAD_SECONDS),
@@ -167,6 +212,6 @@ def _write(
 
 
 def _listens(pod: Pod) -> bool:
-    """Return whether the pod's sidecar runs, on a node that reports."""
+    """Return whether the pod's sidecar or trainer runs, on a node that reports."""
     running = {status["name"] for status in pod.statuses if "running" in (status.get("state") or {})}
-    return bool(address(pod.obj)) and "sidecar" in running and not pod.is_node_silent
+    return bool(address(pod.obj)) and bool(running & RECIPIENTS) and not pod.is_node_silent

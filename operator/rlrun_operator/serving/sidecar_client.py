@@ -1,24 +1,38 @@
-"""Client of the sidecars of serving pools and shared pools."""
+"""Client of the sidecars of serving pools, and of the sidecars and trainers of shared pools."""
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import TypeVar
 
-from rlrun.constants import SERVING_LABEL
+from rlrun.constants import SERVING_LABEL, TRAINER_PORT, Role
 from rlrun.kube.objects import Obj, label
+from rlrun.kube.pods import role_of
 from rlrun.protocol.access import bearer
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
-from rlrun.protocol.shared_pool import PoolOrder
+from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder
 from rlrun.service.client import HttpClient
 
 from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_token
 
+OrderT = TypeVar("OrderT", PoolOrder, TrainerOrder)
+
 
 class PoolSidecarClient:
-    """Client of the sidecars of pools, with the token of the pod's pool. Methods raise RequestError."""
+    """Client of the processes of pools, with the token of the pod's pool. Methods raise RequestError."""
 
-    def __init__(self, url_template: str, token_key: bytes, clock: Callable[[], datetime]) -> None:
-        """`clock` follows the API server, so that the orders of two operators have comparable numbers."""
+    def __init__(
+        self,
+        url_template: str,
+        token_key: bytes,
+        clock: Callable[[], datetime],
+        trainer_template: str = f"http://{{ip}}:{TRAINER_PORT}/sessions",
+    ) -> None:
+        """`clock` follows the API server, so that the orders of two operators have comparable numbers.
+
+        The templates are those of the URLs of sidecars and trainers.
+        """
         self._template = url_template
+        self._trainer_template = trainer_template
         self._token_key = token_key
         self._clock = clock
         self._http = HttpClient()
@@ -32,12 +46,14 @@ class PoolSidecarClient:
         url, body = self._url(pod), desired.to_json_dict()
         return await self._http.call("PUT", url, ServingReport, body, headers=self._headers(pod))
 
-    async def push_order(self, pod: Obj, order: PoolOrder) -> PoolOrder:
-        """Send the runs of a shared pool to the pod's sidecar, numbered by the time of sending, and return them."""
+    async def push_order(self, pod: Obj, order: OrderT) -> OrderT:
+        """Send the runs of a shared pool to the pod's sidecar or trainer, numbered by the time of sending, and return
+        them.
+        """
         url = f"{self._url(pod).rpartition('/')[0]}/pool-order"
         token = shared_pool_token(self._token_key, pod["metadata"]["namespace"], label(pod, SERVING_LABEL) or "")
         body = order.model_copy(update={"number": int(self._clock().timestamp() * 1000)}).to_json_dict()
-        return await self._http.call("PUT", url, PoolOrder, body, headers=bearer(token))
+        return await self._http.call("PUT", url, type(order), body, headers=bearer(token))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -48,7 +64,8 @@ class PoolSidecarClient:
 
     def _url(self, pod: Obj) -> str:
         metadata, host = pod["metadata"], address(pod)
-        return self._template.format(
+        template = self._trainer_template if role_of(pod) == Role.trainer else self._template
+        return template.format(
             ip=f"[{host}]" if ":" in host else host, namespace=metadata["namespace"], name=metadata["name"]
         )
 

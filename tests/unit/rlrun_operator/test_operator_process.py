@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 from rlrun.kube.informer import ObjectChange
-from rlrun.kube.kinds import ALL, DEPLOYMENT, JOB, POD, RLADAPTER, RLCHECKPOINT, RLRUN, WORKLOAD
+from rlrun.kube.kinds import ALL, CONFIG_MAP, DEPLOYMENT, JOB, POD, RLADAPTER, RLCHECKPOINT, RLRUN, WORKLOAD
 from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest, dry_run
 from rlrun_operator import operator_process
@@ -35,6 +35,7 @@ class Pools:
     def __init__(self) -> None:
         self.changed: list[str] = []
         self.runs: list[str] = []
+        self.configured: list[str] = []
         self.queued = 0
 
     def on_change(self, obj: Obj) -> None:
@@ -42,6 +43,9 @@ class Pools:
 
     def on_run(self, run: CachedRun, *, is_deleted: bool) -> None:
         self.runs.append(run.name)
+
+    def queue_pool_of(self, run: CachedRun) -> None:
+        self.configured.append(run.name)
 
     def queue_all(self) -> None:
         self.queued += 1
@@ -164,6 +168,14 @@ def test_changes_reach_the_pools_that_they_concern() -> None:
     ):
         concerned(obj, pools)
     assert (pools.changed, pools.queued) == (["of-a-pool", "pool", "adapter"], 1)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_pool_hears_of_the_configuration_that_names_the_checkpoint_of_a_run(is_own: bool) -> None:
+    pools = Pools()
+    for name in ("waits", "trains", "absent"):
+        concerned(labelled(CONFIG_MAP.kind, f"{name}-config", run=name), pools, is_own=is_own)
+    assert pools.configured == ["waits"], "the other runs start from no checkpoint"
 
 
 @pytest.mark.parametrize("kueue", [None, KueueSettings()])

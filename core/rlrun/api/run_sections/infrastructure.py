@@ -21,4 +21,4 @@ class Infrastructure(Spec):
     compute_size: ComputeSize = Field(default=ComputeSize.medium, strict=False)
     """Size of environment pods: S for light environments, M for most, L for those that compile code or process images."""  # noqa: E501
     dedicated: bool = False
-    """Gives the run engines of its own, even if the RLModel shares engines between runs (sharing.mode: Namespace)."""
+    """Gives the run its own trainer and engines, even if the RLModel shares them (sharing.mode: Namespace)."""

@@ -61,7 +61,7 @@ class RunIdentity:
     @property
     def config(self) -> str:
         """Name of the ConfigMap with the resolved run."""
-        return self.child("config")
+        return config_name(self.name)
 
     @property
     def token_secret(self) -> str:
@@ -148,6 +148,11 @@ class RunIdentity:
             "annotations": {GENERATION_ANNOTATION: str(self.generation)},
             "ownerReferences": [self.owner_reference()],
         }
+
+
+def config_name(run: str) -> str:
+    """Return the name of the ConfigMap with the configuration of a run's attempt."""
+    return f"{run}-config"
 
 
 def token_secret_name(owner: str) -> str:

@@ -45,8 +45,12 @@ def run_variables(model: RLModelSpec) -> Variables:
     return {"trainer.env": model.trainer.env, "inference.env": model.inference.env}
 
 
-def pool_variables(model: RLModelSpec) -> Variables:
-    """Return the variables for the pods of a serving pool, and for the Job that fills its weights cache."""
+def pool_variables(model: RLModelSpec, *, with_trainer: bool = False) -> Variables:
+    """Return the variables for the pods of a pool, and for the Job that fills its weights cache. `with_trainer` is True
+    for a shared pool with a trainer.
+    """
+    if with_trainer:
+        return run_variables(model)
     engine: Variables = {"inference.env": model.inference.env}
     if model.cache is None:
         return engine

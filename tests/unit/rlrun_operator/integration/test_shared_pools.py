@@ -1,4 +1,4 @@
-"""Runs that share the engines of a pool: who joins, what the pool is told, and when it ends."""
+"""Runs that share the trainer and the engines of a pool: who joins, which orders it gets, and when it ends."""
 
 import asyncio
 import hashlib
@@ -6,24 +6,26 @@ import json
 
 import pytest
 from rlrun.api.usage import UsageRecord
-from rlrun.constants import Reason
+from rlrun.constants import ExitCode, Reason
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
+from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import PoolOrder
 from rlrun.protocol.storage_access import StorageGrant
 from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.resources.access.run_tokens import run_token
 
-from tests.support.cluster_objects import STORAGE_KEY
+from tests.support.cluster_objects import STORAGE_KEY, checkpoint_object, terminated
 from tests.support.expectations import present
+from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import crash_container, step_kubelet
 from tests.support.fake_poller import training
 from tests.support.shared_pools import MODEL, TOKEN_KEY, SharedRuns, shared_model
 
-POOL = ["Deployment", "NetworkPolicy", "Secret", "Service", "ServiceAccount"]
+POOL = ["Deployment", "Deployment", "NetworkPolicy", "Secret", "Service", "Service", "ServiceAccount"]
 
 
 @pytest.fixture
@@ -33,6 +35,23 @@ def runs() -> SharedRuns:
 
 def pool(runs: SharedRuns, name: str = "a") -> str:
     return present(runs.pool_of(name))
+
+
+def deployments(runs: SharedRuns) -> list[str]:
+    return [str(obj["metadata"]["name"]) for obj in runs.cluster.all("Deployment")]
+
+
+def break_pull(runs: SharedRuns, pod: Obj) -> None:
+    """The image of the pod's first container does not exist."""
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
+    pod["status"]["containerStatuses"][0]["state"] = waiting
+    runs.cluster.put(pod)
+
+
+async def train(runs: SharedRuns) -> None:
+    """The runs make their first step."""
+    runs.world.poller.answer, runs.world.poller.watches = training(), True
+    await runs.settle()
 
 
 async def start_without_engines(runs: SharedRuns, *names: str) -> None:
@@ -50,18 +69,70 @@ def leave_unscheduled(runs: SharedRuns, pod: Obj) -> None:
     runs.cluster.put({**pod, "status": {"phase": "Pending", "conditions": [condition]}})
 
 
-async def test_runs_of_a_model_share_one_pool_and_have_no_engines_of_their_own(runs: SharedRuns) -> None:
+async def test_runs_of_a_model_share_one_pool_and_have_no_trainer_and_engines_of_their_own(runs: SharedRuns) -> None:
     await runs.start("a", "b")
     assert pool(runs, "a") == pool(runs, "b")
     assert runs.pool_objects(pool(runs)) == POOL
-    (deployment,) = runs.cluster.all("Deployment")
-    assert deployment["spec"]["replicas"] == 1
+    assert deployments(runs) == [pool(runs), f"{pool(runs)}-trainer"]
+    assert [deployment["spec"]["replicas"] for deployment in runs.cluster.all("Deployment")] == [1, 1]
     names = {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet", "Service")}
-    assert "a-trainer" in names
-    assert "a-inference" not in names
+    assert not {"a-trainer", "a-inference"} & names
     endpoints = runs.config("a")["endpoints"]
     assert (endpoints["inferenceHost"], endpoints["pool"]) == (f"{pool(runs)}.team.svc", pool(runs))
-    assert runs.condition("a", "InferenceReady")["reason"] == "Ready"
+    assert endpoints["trainerUrl"] == f"http://{pool(runs)}-trainer.team.svc:8080"
+    for kind in ("TrainerReady", "InferenceReady"):
+        assert runs.condition("a", kind)["reason"] == "Ready"
+
+
+@pytest.mark.parametrize("trainer", [{"gpus": 2}, {"nodes": 2, "gpus": 1}])
+async def test_a_trainer_of_several_processes_stays_the_runs_own(trainer: Obj) -> None:
+    runs = SharedRuns(model=shared_model(trainer=trainer))
+    await runs.start("a")
+    assert deployments(runs) == [pool(runs)]
+    assert runs.config("a")["endpoints"]["trainerUrl"] == "http://a-trainer.team.svc:8080"
+    owned = {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet", "Job", "Service")}
+    assert {"a-trainer"} <= owned
+    assert "trainer-order.json" not in runs.cluster.held("Secret", f"{pool(runs)}-rlrun-token")["data"]
+
+
+@pytest.mark.parametrize("has_informers", [False, True])
+async def test_the_trainer_may_read_the_checkpoint_from_which_a_run_starts_but_no_other(
+    runs: SharedRuns, has_informers: bool
+) -> None:
+    if has_informers:
+        runs.world.follow()
+    runs.cluster.put(checkpoint_object("source-step-3", 3, SOURCE, run="source", uid="uid-source"))
+    runs.artifacts.folders[SOURCE] = manifest(3)
+    runs.world.artifacts.folders[SOURCE] = manifest(3)
+    await runs.start("a", checkpointId="source-step-3")
+    assert readable(runs) == [SOURCE]
+    stored = runs.cluster.held("ConfigMap", "a-config")
+    config = {**runs.config("a"), "warmStartFrom": "s3://rlrun/other/uid/checkpoints/step-000001"}
+    runs.cluster.put({**stored, "data": {"run.json": json.dumps(config)}})
+    if runs.world.feed is not None:
+        runs.world.feed.deliver()
+    await runs.reconcile_pools()
+    assert readable(runs) == [], "a user has changed the configuration"
+
+
+SOURCE = "s3://rlrun/team/uid-source/checkpoints/step-000003"
+
+
+def readable(runs: SharedRuns) -> list[str]:
+    """Folders besides its own that the trainer may read for the only run."""
+    (run,) = runs.trainer_order(pool(runs)).runs
+    return present(signed_text.verify(run.grant, [STORAGE_KEY], StorageGrant)).readable
+
+
+async def test_the_trainer_gets_each_change_of_the_order(runs: SharedRuns) -> None:
+    await runs.start("a")
+    name = runs.trainer()["metadata"]["name"]
+    assert [run.uid for run in runs.sidecars.trainers[name].runs] == ["uid-team-a"]
+    await runs.arrive("b")
+    assert [run.uid for run in runs.sidecars.trainers[name].runs] == ["uid-team-a", "uid-team-b"]
+    await runs.ask("a", stop=True)
+    assert [run.uid for run in runs.sidecars.trainers[name].runs] == ["uid-team-b"]
+    assert runs.sidecars.trainers[name] == runs.trainer_order(pool(runs, "b"))
 
 
 async def test_the_order_has_token_folder_and_limit_of_each_run(runs: SharedRuns) -> None:
@@ -122,22 +193,22 @@ async def test_sidecars_that_do_not_answer_delay_no_other() -> None:
 
 async def test_a_pod_on_a_silent_node_gets_no_order(runs: SharedRuns) -> None:
     await runs.start("a")
-    (pod,) = runs.pool_pods()
-    conditions = [{"type": "Ready", "status": "Unknown"}, {"type": "ContainersReady", "status": "True"}]
-    runs.cluster.put({**pod, "status": {**pod["status"], "conditions": conditions}})
+    for pod in runs.pool_pods():
+        conditions = [{"type": "Ready", "status": "Unknown"}, {"type": "ContainersReady", "status": "True"}]
+        runs.cluster.put({**pod, "status": {**pod["status"], "conditions": conditions}})
     runs.sidecars.is_silent = True
     assert await runs.reconcile_pools() == 15.0
 
 
-async def test_a_pod_without_a_running_sidecar_gets_no_order(runs: SharedRuns) -> None:
+async def test_a_pod_without_a_running_sidecar_or_trainer_gets_no_order(runs: SharedRuns) -> None:
     await runs.arrive("a")
     runs.start_pods()
-    (pod,) = runs.pool_pods()
-    for status in pod["status"]["containerStatuses"]:
-        status["state"] = {"waiting": {"reason": "ContainerCreating"}}
-    runs.cluster.put(pod)
+    for pod in runs.pool_pods():
+        for status in pod["status"]["containerStatuses"]:
+            status["state"] = {"waiting": {"reason": "ContainerCreating"}}
+        runs.cluster.put(pod)
     await runs.reconcile_pools()
-    assert runs.sidecars.orders == {}
+    assert (runs.sidecars.orders, runs.sidecars.trainers) == ({}, {})
 
 
 async def test_the_run_names_its_pool_before_its_objects_are_written(runs: SharedRuns) -> None:
@@ -183,7 +254,7 @@ async def test_a_run_that_cannot_share_has_engines_of_its_own_and_says_why(spec:
     assert runs.pool_of("a") is None
     assert "a-inference" in {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet")}
     message = runs.condition("a", "Validated")["message"]
-    assert message.startswith("The run has engines of its own: ")
+    assert message.startswith("The run has a trainer and engines of its own: ")
     assert why in message
     assert runs.cluster.all("Deployment") == []
     assert not runs.place("a"), "it needs no slot of a pool"
@@ -242,8 +313,8 @@ async def test_the_pods_of_a_pool_count_once_in_the_queue() -> None:
         model=shared_model(trainer=gpu, inference=gpu, sharing={"engines": 2}), capacity={"nvidia.com/gpu": "4"}
     )
     await runs.start("a", "b")
-    assert runs.phases("a", "b") == ["Pending", "Pending"], "two engines and two trainers"
-    assert runs.place("a")["resources"] == {"nvidia.com/gpu": "1"}
+    assert runs.phases("a", "b") == ["Pending", "Pending"], "two engines and a trainer"
+    assert runs.place("a")["resources"] == {"nvidia.com/gpu": "0"}
     await runs.arrive("e", infrastructure={"dedicated": True})
     assert runs.status("e")["reason"] == "WaitingForCapacity"
     runs.restart(capacity={"nvidia.com/gpu": "4"})
@@ -251,20 +322,22 @@ async def test_the_pods_of_a_pool_count_once_in_the_queue() -> None:
     assert runs.phases("a", "b", "e") == ["Pending", "Pending", "Queued"]
 
 
-async def test_the_first_run_of_a_pool_says_that_it_waits_for_engines_as_well() -> None:
-    runs = SharedRuns(model=shared_model(trainer={"gpus": 1}, inference={"gpus": 4}), capacity={"nvidia.com/gpu": "8"})
+@pytest.mark.parametrize(
+    ("trainer", "needs"),
+    [(1, "needs 5 nvidia.com/gpu for"), (2, "needs 2 nvidia.com/gpu and 4 nvidia.com/gpu for")],
+)
+async def test_the_first_run_of_a_pool_says_that_it_waits_for_the_pool_as_well(trainer: int, needs: str) -> None:
+    model = shared_model(trainer={"gpus": trainer}, inference={"gpus": 4})
+    runs = SharedRuns(model=model, capacity={"nvidia.com/gpu": "8"})
     await runs.arrive("e", infrastructure={"dedicated": True})
     await runs.arrive("a")
-    message = runs.status("a")["message"]
-    assert (
-        "needs 1 nvidia.com/gpu and 4 nvidia.com/gpu for the engines of its shared pool rlpool-tiny-model-" in message
-    )
+    assert f"{needs} its shared pool rlpool-tiny-model-" in runs.status("a")["message"]
 
 
 async def test_a_run_whose_pool_moves_between_two_attempts_stays_ahead_of_later_runs() -> None:
     runs = SharedRuns(
-        model=shared_model(trainer={"gpus": 1}, inference={"gpus": 4}, sharing={"maxRuns": 4}),
-        capacity={"nvidia.com/gpu": "8"},
+        model=shared_model(trainer={"gpus": 2}, inference={"gpus": 4}, sharing={"maxRuns": 4}),
+        capacity={"nvidia.com/gpu": "10"},
     )
     await runs.start("a", "b", failurePolicy={"rules": [{"roles": ["trainer"], "action": "RestartRun"}]})
     runs.change_model(seqLen=128)
@@ -306,13 +379,21 @@ async def test_runs_create_nothing_before_a_pod_of_their_pool_has_a_node() -> No
     assert runs.started() == set()
     assert runs.status("a")["reason"] == runs.condition("a", "InferenceReady")["reason"] == "PoolStarting"
     step_kubelet(runs.cluster)
-    leave_unscheduled(runs, runs.pool_pods()[0])
+    leave_unscheduled(runs, runs.engine())
     await runs.settle()
     for name in "ab":
         assert runs.status(name)["phase"] == "Pending"
         assert runs.status(name)["reason"] == runs.condition(name, "InferenceReady")["reason"] == "Unschedulable"
+        assert runs.condition(name, "TrainerReady")["reason"] == "Ready"
     assert runs.started() == set()
     assert len(runs.order(pool(runs)).runs) == 2, "both have their slots"
+    runs.start_pods(ready=False)
+    leave_unscheduled(runs, runs.trainer())
+    await runs.settle()
+    for name in "ab":
+        assert runs.status(name)["reason"] == runs.condition(name, "TrainerReady")["reason"] == "Unschedulable"
+        assert runs.condition(name, "InferenceReady")["reason"] == "PoolStarting"
+    assert runs.started() == set()
     runs.start_pods(ready=False)
     await runs.settle()
     assert runs.started() == {"a", "b"}
@@ -337,7 +418,7 @@ async def test_a_run_that_waits_for_a_pod_of_its_pool_fails_by_its_start_deadlin
     runs = SharedRuns()
     await runs.arrive("a", startDeadlineSeconds=600)
     step_kubelet(runs.cluster)
-    leave_unscheduled(runs, runs.pool_pods()[0])
+    leave_unscheduled(runs, runs.engine())
     await runs.settle(after=599)
     assert runs.phases("a") == ["Pending"]
     await runs.settle(after=2)
@@ -347,10 +428,11 @@ async def test_a_run_that_waits_for_a_pod_of_its_pool_fails_by_its_start_deadlin
 
 async def test_a_run_with_pods_does_not_wait_again_when_its_pool_loses_its_node(runs: SharedRuns) -> None:
     await runs.start("a")
-    leave_unscheduled(runs, runs.pool_pods()[0])
-    del runs.cluster.objects["ReplicaSet", "team", "a-trainer"]
+    leave_unscheduled(runs, runs.engine())
+    leave_unscheduled(runs, runs.trainer())
+    del runs.cluster.objects["ReplicaSet", "team", "a-env-0"]
     await runs.settle()
-    assert "a-trainer" in {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet")}
+    assert "a-env-0" in {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet")}
 
 
 async def test_a_run_whose_pool_never_starts_fails_with_advice(runs: SharedRuns) -> None:
@@ -383,10 +465,9 @@ async def test_a_suspended_run_does_not_wait_for_its_pool(runs: SharedRuns) -> N
 async def test_a_missing_engine_of_several_is_no_reason_of_a_run_that_trains() -> None:
     runs = SharedRuns(model=shared_model(sharing={"engines": 2}))
     await runs.start("a")
-    runs.world.poller.answer, runs.world.poller.watches = training(), True
-    await runs.settle()
+    await train(runs)
     quiet = present(await runs.look("a"))
-    first, second = runs.pool_pods()
+    first, second = runs.pool_pods("inference")
     leave_unscheduled(runs, first)
     await runs.settle()
     condition = runs.condition("a", "InferenceReady")
@@ -419,26 +500,29 @@ async def test_a_configuration_that_names_no_shared_pool_of_the_model_moves_no_r
     assert pool(runs) == name
 
 
-async def test_a_problem_of_the_pools_pods_is_that_of_each_run(runs: SharedRuns) -> None:
+ROLES = pytest.mark.parametrize(("role", "kind"), [("inference", "InferenceReady"), ("trainer", "TrainerReady")])
+
+
+@ROLES
+async def test_a_problem_of_the_pools_pods_is_that_of_each_run(runs: SharedRuns, role: str, kind: str) -> None:
     await runs.arrive("a", "b")
     runs.start_pods(ready=False)
-    (pod,) = runs.pool_pods()
-    waiting = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
-    pod["status"]["containerStatuses"][0]["state"] = waiting
-    runs.cluster.put(pod)
+    break_pull(runs, runs.pool_pods(role)[0])
     await runs.settle()
     for name in "ab":
-        assert runs.condition(name, "InferenceReady")["reason"] == "ImagePullFailed"
+        assert runs.condition(name, kind)["reason"] == "ImagePullFailed"
         assert runs.status(name)["reason"] == "ImagePullFailed"
 
 
-async def test_refused_pods_and_objects_of_the_pool_are_reported(runs: SharedRuns) -> None:
+@ROLES
+async def test_refused_pods_of_the_pool_are_reported(runs: SharedRuns, role: str, kind: str) -> None:
     await runs.arrive("a")
-    (deployment,) = runs.cluster.all("Deployment")
+    name = pool(runs) if role == "inference" else f"{pool(runs)}-trainer"
+    deployment = runs.cluster.held("Deployment", name)
     failure = {"type": "ReplicaFailure", "status": "True", "message": "pods is forbidden: exceeded quota: gpus"}
     runs.cluster.put({**deployment, "status": {"conditions": [failure]}})
     await runs.settle()
-    assert runs.condition("a", "InferenceReady")["reason"] == "QuotaExceeded"
+    assert runs.condition("a", kind)["reason"] == "QuotaExceeded"
 
 
 async def test_an_object_of_the_pool_that_the_api_server_refuses_is_reported(runs: SharedRuns) -> None:
@@ -449,22 +533,153 @@ async def test_an_object_of_the_pool_that_the_api_server_refuses_is_reported(run
     with pytest.raises(ApiError):
         await runs.reconcile_pools()
     await runs.look("a")
-    condition = runs.condition("a", "InferenceReady")
-    assert (condition["reason"], "quota" in condition["message"]) == ("PoolRefused", True)
+    for kind in ("InferenceReady", "TrainerReady"):
+        condition = runs.condition("a", kind)
+        assert (condition["reason"], "quota" in condition["message"]) == ("PoolRefused", True)
     runs.cluster.answers.clear()
     await runs.settle()
     assert runs.condition("a", "InferenceReady")["reason"] == "PoolStarting"
 
 
-async def test_a_crash_of_an_engine_restarts_no_run(runs: SharedRuns) -> None:
-    await runs.start("a", "b")
-    (pod,) = runs.pool_pods()
+@pytest.mark.parametrize("role", ["inference", "trainer"])
+async def test_a_crash_of_a_pools_pod_restarts_no_run(runs: SharedRuns, role: str) -> None:
+    rules = [{"roles": ["trainer", "inference"], "action": "Fail"}]
+    await runs.start("a", "b", maxRestarts=0, failurePolicy={"rules": rules})
+    await train(runs)
+    (pod,) = runs.pool_pods(role)
     for _ in range(5):
         crash_container(runs.cluster, pod["metadata"]["name"], 137)
         await runs.settle(after=60)
     for name in "ab":
         status = runs.status(name)
         assert (status["attempt"], status.get("restarts", 0), status.get("runRestarts", 0)) == (1, 0, 0)
+        assert status["phase"] == "Running"
+
+
+async def test_a_run_that_waits_for_the_trainer_of_its_pool_says_so(runs: SharedRuns) -> None:
+    await start_without_engines(runs, "a")
+    condition = runs.condition("a", "TrainerReady")
+    assert (condition["status"], condition["reason"]) == ("False", "PoolStarting")
+    assert f"kubectl describe deployment {pool(runs)}-trainer -n team" in condition["message"]
+
+
+async def test_a_dead_trainer_of_a_pool_is_no_failure_of_a_run_that_trains(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    await train(runs)
+    fail_trainer(runs)
+    await runs.settle(after=60)
+    for name in "ab":
+        condition = runs.condition(name, "TrainerReady")
+        assert (condition["status"], condition["reason"]) == ("False", "PoolRestarting")
+        assert "TrainerOutOfMemory" in condition["message"], "the cause"
+        status = runs.status(name)
+        assert (status["phase"], status["reason"], status["attempt"]) == ("Running", "PoolRestarting", 1)
+    del runs.cluster.objects["Pod", "team", runs.trainer()["metadata"]["name"]]
+    await runs.settle(after=5)
+    assert runs.condition("a", "TrainerReady")["reason"] == "PoolRestarting", "no pod at all"
+    runs.start_pods()
+    await runs.settle()
+    assert runs.condition("a", "TrainerReady")["reason"] == "Ready"
+    assert (runs.status("a")["phase"], runs.status("a").get("reason")) == ("Running", None)
+
+
+async def test_a_dead_trainer_of_a_pool_ends_a_run_by_its_deadline_only(runs: SharedRuns) -> None:
+    await runs.start("a", stallDeadlineSeconds=600)
+    await train(runs)
+    fail_trainer(runs)
+    await runs.settle(after=599)
+    assert runs.phases("a") == ["Running"]
+    await runs.settle(after=2)
+    assert (runs.phases("a"), runs.status("a")["reason"]) == (["Failed"], "StallDeadlineExceeded")
+    assert "TrainerOutOfMemory" in runs.status("a")["message"]
+
+
+async def test_a_suspended_run_says_nothing_about_the_trainer_of_its_pool(runs: SharedRuns) -> None:
+    await runs.start("a")
+    await train(runs)
+    fail_trainer(runs)
+    await runs.settle()
+    await runs.ask("a", suspend=True)
+    assert runs.condition("a", "TrainerReady")["reason"] == "Suspended"
+
+
+def fail_trainer(runs: SharedRuns) -> None:
+    """The trainer of the pool needs more memory than it may have, again and again."""
+    pod = runs.trainer()
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}]
+    status = pod["status"]["containerStatuses"][0]
+    status |= {"restartCount": 9, "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m"}}}
+    status["lastState"] = terminated(137, "OOMKilled")
+    runs.cluster.put(pod)
+
+
+EVICTED = Problem(reason="PoolEvicted", message="The run ended the trainer of its pool twice within an hour.")
+
+
+def evict(runs: SharedRuns, name: str) -> None:
+    """The orchestrator of a run ends because the trainer refuses the run."""
+    pod = runs.cluster.held("Pod", f"{name}-orchestrator-a1-0")
+    pod["status"] |= {"phase": "Failed", "conditions": [{"type": "Ready", "status": "False"}]}
+    message = RunStatus(phase=RunPhase.failed, problem=EVICTED).model_dump_json(by_alias=True)
+    state = terminated(ExitCode.RESTART, message=message)
+    pod["status"]["containerStatuses"] = [{"name": "orchestrator", "restartCount": 0, "state": state}]
+    runs.cluster.put(pod)
+
+
+async def test_a_run_that_kills_the_trainer_gets_pods_of_its_own_for_ever(runs: SharedRuns) -> None:
+    await runs.start("a", "b", "c")
+    evict(runs, "a")
+    await runs.settle()
+    status = runs.status("a")
+    assert (status["poolEvicted"], status["runRestartsTowardMax"]) == (True, 1)
+    assert "PoolEvicted" in status["message"]
+    runs.end_pods()
+    await runs.settle(after=30)
+    assert runs.pool_of("a") is None
+    assert {"a-trainer", "a-inference"} <= {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet")}
+    assert runs.config("a")["endpoints"]["trainerUrl"] == "http://a-trainer.team.svc:8080"
+    message = runs.condition("a", "Validated")["message"]
+    assert "of its own: it ended the trainer of its shared pool twice within an hour" in message
+    assert [run.uid for run in runs.trainer_order(pool(runs, "b")).runs] == ["uid-team-b", "uid-team-c"]
+    assert (runs.status("b")["attempt"], runs.status("b").get("poolEvicted", False)) == (1, False)
+    await runs.ask("a", suspend=True)
+    runs.end_pods()
+    await runs.settle()
+    await runs.ask("a", suspend=False)
+    assert runs.pool_of("a") is None
+
+
+@pytest.mark.parametrize(
+    ("action", "phase", "counted"),
+    [("RestartRole", "Pending", 1), ("RestartRunIgnoreMax", "Pending", 0), ("Fail", "Failed", 0)],
+)
+async def test_the_failure_policy_decides_about_an_evicted_run(
+    runs: SharedRuns, action: str, phase: str, counted: int
+) -> None:
+    await runs.start("a", failurePolicy={"rules": [{"roles": ["orchestrator"], "action": action}]})
+    evict(runs, "a")
+    await runs.settle()
+    status = runs.status("a")
+    assert (status["phase"], status.get("runRestartsTowardMax", 0)) == (phase, counted)
+
+
+async def test_an_evicted_run_without_restarts_fails(runs: SharedRuns) -> None:
+    await runs.start("a", maxRestarts=0)
+    evict(runs, "a")
+    await runs.settle()
+    assert (runs.phases("a"), runs.status("a")["reason"]) == (["Failed"], "PoolEvicted")
+
+
+async def test_an_evicted_run_queues_for_its_own_gpus() -> None:
+    gpu = {"gpus": 1}
+    runs = SharedRuns(model=shared_model(trainer=gpu, inference=gpu), capacity={"nvidia.com/gpu": "3"})
+    await runs.start("a", "b")
+    evict(runs, "a")
+    await runs.settle()
+    runs.end_pods()
+    await runs.settle(after=30)
+    await runs.settle(after=30)
+    assert (runs.phases("a"), runs.status("a")["reason"]) == (["Queued"], "WaitingForCapacity")
 
 
 async def test_a_changed_model_gives_new_attempts_a_new_pool_and_the_old_one_ends_with_its_last_run(
@@ -473,12 +688,13 @@ async def test_a_changed_model_gives_new_attempts_a_new_pool_and_the_old_one_end
     await runs.start("a")
     old = pool(runs)
     runs.change_model(seqLen=128)
-    before = runs.cluster.held("Deployment", old)
+    names = (old, f"{old}-trainer")
+    before = [runs.cluster.held("Deployment", name) for name in names]
     await runs.arrive("b")
     new = pool(runs, "b")
     assert (pool(runs), runs.config("a")["endpoints"]["pool"]) == (old, old)
     assert new != old
-    assert runs.cluster.held("Deployment", old) == before, "the engines of a pool never change"
+    assert [runs.cluster.held("Deployment", name) for name in names] == before, "the pods of a pool never change"
     assert [run.uid for run in runs.order(old).runs] == ["uid-team-a"]
     await runs.ask("a", stop=True)
     runs.end_pods()
@@ -558,8 +774,8 @@ async def test_a_pool_that_cannot_be_created_any_more_gets_its_service_and_its_p
         del runs.cluster.objects["RLModel", "", "tiny-model"]
     else:
         runs.change_model(seqLen=128)
-    for kind in ("Service", "NetworkPolicy"):
-        del runs.cluster.objects[kind, "team", pool(runs)]
+    for kind, name in (("Service", ""), ("Service", "-trainer"), ("NetworkPolicy", "")):
+        del runs.cluster.objects[kind, "team", f"{pool(runs)}{name}"]
     await runs.settle()
     assert runs.pool_objects(pool(runs)) == POOL
 
@@ -614,33 +830,36 @@ async def test_a_pool_whose_deletion_was_interrupted_is_found_and_deleted(runs: 
     assert runs.pool_objects(name) == []
 
 
-async def test_a_run_leaves_a_pool_that_cannot_be_created_any_more(runs: SharedRuns) -> None:
+@pytest.mark.parametrize("suffix", ["", "-trainer"])
+async def test_a_run_leaves_a_pool_that_cannot_be_created_any_more(runs: SharedRuns, suffix: str) -> None:
     await runs.start("a")
     old = pool(runs)
     runs.change_model(seqLen=128)
-    del runs.cluster.objects["Deployment", "team", old]
+    del runs.cluster.objects["Deployment", "team", f"{old}{suffix}"]
     await runs.look("a")
     status = runs.status("a")
     assert (status["runRestarts"], status.get("runRestartsTowardMax", 0)) == (1, 0)
     assert "PoolReplaced" in status["message"]
-    assert "has no Deployment" in status["message"]
+    assert f"has no Deployment {old}{suffix}," in status["message"]
     runs.end_pods()
     await runs.settle(after=30)
     assert pool(runs) != old
 
 
-async def test_a_deleted_deployment_comes_back_while_the_model_is_the_same(runs: SharedRuns) -> None:
+@pytest.mark.parametrize("suffix", ["", "-trainer"])
+async def test_a_deleted_deployment_comes_back_while_the_model_is_the_same(runs: SharedRuns, suffix: str) -> None:
     await runs.start("a")
-    del runs.cluster.objects["Deployment", "team", pool(runs)]
+    del runs.cluster.objects["Deployment", "team", f"{pool(runs)}{suffix}"]
     await runs.settle()
     assert runs.pool_objects(pool(runs)) == POOL
     assert runs.status("a")["attempt"] == 1
 
 
-async def test_the_usage_of_a_run_has_only_its_own_gpus() -> None:
-    runs = SharedRuns(model=shared_model(trainer={"gpus": 2}, inference={"gpus": 4}))
+@pytest.mark.parametrize(("trainer", "own"), [(2, 2), (1, 0)])
+async def test_the_usage_of_a_run_has_only_its_own_gpus(trainer: int, own: int) -> None:
+    runs = SharedRuns(model=shared_model(trainer={"gpus": trainer}, inference={"gpus": 4}))
     await runs.start("a")
-    assert runs.status("a")["resolved"]["gpus"] == 2
+    assert runs.status("a")["resolved"]["gpus"] == own
 
 
 async def test_a_settled_pool_is_not_written_again(runs: SharedRuns) -> None:
@@ -682,7 +901,8 @@ async def test_informers_that_lag_behind_delete_no_pool_with_a_run(runs: SharedR
 
 
 async def test_the_gpu_time_of_a_pool_is_recorded_for_the_pool() -> None:
-    runs = SharedRuns(model=shared_model(inference={"gpus": 2}, sharing={"engines": 3, "idleSeconds": 0}))
+    sharing = {"engines": 3, "idleSeconds": 0}
+    runs = SharedRuns(model=shared_model(trainer={"gpus": 1}, inference={"gpus": 2}, sharing=sharing))
     await runs.start("a")
     name = pool(runs)
     runs.clock.advance(60)
@@ -690,8 +910,11 @@ async def test_the_gpu_time_of_a_pool_is_recorded_for_the_pool() -> None:
     runs.end_pods()
     await runs.settle()
     lines = [line for content in runs.artifacts.usage.values() for line in content.splitlines()]
-    (record,) = (found for line in lines if (found := UsageRecord.model_validate_json(line)).name == name)
-    assert (record.kind, record.model, record.gpus) == ("ServingPool", MODEL, 6)
+    records = [found for line in lines if (found := UsageRecord.model_validate_json(line)).kind == "ServingPool"]
+    assert sorted((record.name, record.model, record.gpus) for record in records) == [
+        (name, MODEL, 6),
+        (f"{name}-trainer", MODEL, 1),
+    ]
     assert runs.pool_objects(name) == []
 
 
@@ -706,7 +929,8 @@ async def test_the_gpu_time_of_a_pool_is_recorded_without_the_label_of_its_names
     runs.cluster.answers[secret] = [ApiError(403, "Forbidden", "no", action="")]
     await runs.reconcile_pools()
     lines = [line for content in runs.artifacts.usage.values() for line in content.splitlines()]
-    assert [UsageRecord.model_validate_json(line).name for line in lines] == [pool(runs)] * 2
+    names = sorted({UsageRecord.model_validate_json(line).name for line in lines})
+    assert (names, len(lines)) == ([pool(runs), f"{pool(runs)}-trainer"], 4)
     assert runs.cluster.writes == writes
     runs.cluster.answers.clear()
 

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 from rlrun.api.model import RLModelSpec, Sharing
 from rlrun.constants import RUN_LABEL
 from rlrun.kube.objects import Obj
-from rlrun.protocol.shared_pool import MAX_RUNS, PooledRun, PoolOrder
+from rlrun.protocol.shared_pool import MAX_RUNS, PooledRun, PoolOrder, TrainedRun, TrainerOrder
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.access.storage_access import StorageAccess
 from rlrun_operator.resources.network import network_policies
 from rlrun_operator.resources.serving_pool import PoolIdentity, differs
-from rlrun_operator.resources.shared_pool import pool_named, shared_pool, shared_pool_children
+from rlrun_operator.resources.shared_pool import PoolOrders, pool_named, shared_pool, shared_pool_children
 
 from tests.support.built_children import (
     BASE,
@@ -33,6 +33,10 @@ from tests.support.built_children import build as build_run
 SHARED: Obj = {"mode": "Namespace", "maxRuns": 4, "engines": 2}
 RUN = PooledRun(uid="uid-1", token_digest="0" * 64, policies="s3://rlrun/team/uid-1/policy", max_requests=256)
 ORDER = PoolOrder(base="a/b", runs=[RUN], grant="signed")
+TRAINED = TrainedRun(
+    uid="uid-1", token_digest="0" * 64, folder="s3://rlrun/team/uid-1", keep_policies=8, grant="signed"
+)
+TRAINER_ORDER = TrainerOrder(runs=[TRAINED])
 TOKEN = "token-of-the-pool"
 SHARED_VARIABLES = ("RLRUN_POOL_ORDER_FILE", "RLRUN_MAX_LORAS", "RLRUN_MAX_SEQUENCES", "RLRUN_MAX_BODY")
 
@@ -46,15 +50,19 @@ def platform(**settings: Any) -> OperatorSettings:
 
 
 def build(settings: OperatorSettings | None = None, order: PoolOrder = ORDER, **spec: Any) -> dict[str, Obj]:
-    """The objects of a shared pool by kind."""
+    """The objects of a shared pool by kind, those of its trainer as `TrainerDeployment` and `TrainerService`."""
     full, catalog = settings or platform(), model(**spec)
     pool = shared_pool("team", catalog, full)
     storage = StorageAccess(full, b"k" * 32, "team", pool.name)
-    return {c["kind"]: c for c in shared_pool_children(pool, full, catalog, storage, TOKEN, order)}
+    orders = PoolOrders(order, TRAINER_ORDER if catalog.trainer.is_shareable else None)
+    made = shared_pool_children(pool, full, catalog, storage, TOKEN, orders)
+    prefixes = ["Trainer" if c["metadata"]["name"] == pool.trainer else "" for c in made]
+    return {f"{prefix}{c['kind']}": c for prefix, c in zip(prefixes, made, strict=True)}
 
 
 def container(found: dict[str, Obj], name: str) -> Obj:
-    return container_of(found["Deployment"]["spec"]["template"], name)
+    kind = "TrainerDeployment" if name == "trainer" else "Deployment"
+    return container_of(found[kind]["spec"]["template"], name)
 
 
 def test_the_engine_accepts_the_runs_in_the_order_and_not_one_key() -> None:
@@ -152,14 +160,29 @@ def test_the_pool_has_its_number_of_engines_and_a_service_that_lists_them() -> N
     assert RUN_LABEL not in labels, "no run counts these pods as its own"
 
 
-def test_orchestrators_reach_the_engines_and_user_code_does_not() -> None:
-    policy = build(platform(leaseNamespace="home"))["NetworkPolicy"]["spec"]
-    asking, ordering = policy["ingress"]
+def test_orchestrators_reach_engines_and_trainer_and_user_code_does_not() -> None:
+    found = build(platform(leaseNamespace="home"))
+    policy = found["NetworkPolicy"]["spec"]
+    asking, ordering, loading = policy["ingress"]
     assert asking["from"] == [{"podSelector": {"matchLabels": {"rlrun.dev/role": "orchestrator"}}}]
-    assert [p["port"] for p in asking["ports"]] == [8000, 8001]
+    assert [p["port"] for p in asking["ports"]] == [8000, 8001, 8080]
     assert ordering["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "home"}}}]
-    assert [p["port"] for p in ordering["ports"]] == [8001]
+    assert [p["port"] for p in ordering["ports"]] == [8001, 8080]
+    (engines,) = loading["from"]
+    assert engines["podSelector"]["matchLabels"].items() <= labels_of(found["Deployment"]).items()
+    assert [p["port"] for p in loading["ports"]] == [8080]
+    for kind in ("Deployment", "TrainerDeployment"):
+        assert policy["podSelector"]["matchLabels"].items() <= labels_of(found[kind]).items()
     assert policy["egress"] == [{}]
+
+
+def test_prometheus_reaches_sidecars_and_the_trainer() -> None:
+    (*_, scraping) = build(platform(metricsPeers=[{"podSelector": {}}]))["NetworkPolicy"]["spec"]["ingress"]
+    assert [p["port"] for p in scraping["ports"]] == [8001, 8080]
+
+
+def labels_of(deployment: Obj) -> Obj:
+    return dict(deployment["spec"]["template"]["metadata"]["labels"])
 
 
 def test_with_limited_egress_the_sidecar_reaches_the_trainers_of_runs() -> None:
@@ -179,6 +202,11 @@ def test_with_limited_egress_the_sidecar_reaches_the_trainers_of_runs() -> None:
         {"sharing": {**SHARED, "maxRuns": 5}},
         {"sharing": {**SHARED, "maxRuns": 63}},
         {"sharing": {**SHARED, "engines": 3}},
+        {"sharing": {**SHARED, "recoverySeconds": 61}},
+        {"trainer": {"microBatchTokens": 1}, "lora": {"rank": 8}},
+        {"trainer": {"resources": {"limits": {"memory": "1Gi"}}}},
+        {"trainer": {"gpus": 0}},
+        {"trainer": {"gpus": 2}},
     ],
     ids=json.dumps,
 )
@@ -186,10 +214,14 @@ def test_another_template_is_another_pool(change: Obj) -> None:
     assert shared_pool("team", model(**change), platform()) != shared_pool("team", model(), platform())
 
 
-def test_other_settings_are_another_pool_and_other_trainers_are_not() -> None:
+def test_other_settings_are_another_pool_and_trainers_of_runs_are_not() -> None:
     pool = shared_pool("team", model(), platform())
     assert shared_pool("team", model(), platform(imagePullSecrets=["pull"])) != pool
-    assert shared_pool("team", model(trainer={"nodes": 2}), platform()) == pool
+    images = {"trainer": {"repository": "r/trainer", "tag": "2"}}
+    assert shared_pool("team", model(), platform(images=images)) != pool
+    assert shared_pool("team", model(trainer={"nodes": 2}), platform()) == shared_pool(
+        "team", model(trainer={"gpus": 4}), platform(images=images)
+    )
     assert shared_pool("team", model(sharing={**SHARED, "idleSeconds": 1}), platform()) == pool
     assert shared_pool("other", model(), platform()).name == pool.name
 
@@ -199,7 +231,7 @@ def test_the_name_of_a_pool_has_model_and_digest_and_is_never_that_of_a_serving_
     assert pool.name == f"rlpool-a-b-{pool.digest}"
     assert pool_named("team", "a/b", pool.name) == pool
     assert pool.name != POOL.name
-    assert len(PoolIdentity("team", "x" * 200, "0" * 8).name) <= 63
+    assert len(PoolIdentity("team", "x" * 200, "0" * 8).trainer) <= 63
 
 
 def test_an_idle_pool_keeps_its_gpus_for_a_day_at_most() -> None:
@@ -208,8 +240,95 @@ def test_an_idle_pool_keeps_its_gpus_for_a_day_at_most() -> None:
         model(sharing={**SHARED, "idleSeconds": 86_401})
 
 
-def test_engines_come_after_what_they_need() -> None:
-    assert list(build())[-1] == "Deployment"
+def test_pods_come_after_what_they_need() -> None:
+    assert list(build())[-2:] == ["Deployment", "TrainerDeployment"]
+
+
+def test_the_trainer_trains_the_runs_in_the_order_and_has_no_grant_in_a_variable() -> None:
+    found = build(
+        sharing={**SHARED, "recoverySeconds": 90}, trainer={"env": [{"name": "RLRUN_TOKEN", "value": "mine"}]}
+    )
+    trainer, secret = container(found, "trainer"), found["Secret"]
+    env = variables(trainer)
+    assert trainer["command"] == ["python", "-m", "rlrun_trainer"]
+    token = env["RLRUN_TOKEN"]["secretKeyRef"]
+    assert (token["name"], token["key"]) == (secret["metadata"]["name"], "RLRUN_TOKEN")
+    assert (env["RLRUN_SLOTS"], env["RLRUN_RECOVERY_SECONDS"]) == ("4", "90")
+    assert env["RLRUN_ORDER_PATH"] == "/etc/rlrun/pool/trainer-order.json"
+    assert not {"RLRUN_STORAGE_GRANT", "RLRUN_KEEP_POLICIES"} & env.keys()
+    assert "envFrom" not in trainer
+    assert TrainerOrder.model_validate_json(base64.b64decode(secret["data"]["trainer-order.json"])) == TRAINER_ORDER
+
+
+def test_each_pod_of_a_pool_mounts_only_its_order() -> None:
+    found = build()
+    for kind, key in (("Deployment", "pool-order.json"), ("TrainerDeployment", "trainer-order.json")):
+        volumes = {v["name"]: v for v in found[kind]["spec"]["template"]["spec"]["volumes"]}
+        assert volumes["order"]["secret"]["items"] == [{"key": key, "path": key}]
+
+
+def test_deaths_are_counted_in_a_small_volume_that_outlives_the_container() -> None:
+    found = build()
+    trainer = container(found, "trainer")
+    paths = {m["mountPath"]: m["name"] for m in trainer["volumeMounts"]}
+    folder = variables(trainer)["RLRUN_DEATHS_FILE"].rpartition("/")[0]
+    volumes = {v["name"]: v for v in found["TrainerDeployment"]["spec"]["template"]["spec"]["volumes"]}
+    assert volumes[paths[folder]]["emptyDir"] == {"sizeLimit": "1Mi"}
+
+
+def test_two_trainers_of_a_pool_never_run_for_a_change_of_the_template() -> None:
+    spec = build()["TrainerDeployment"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_services_and_deployments_of_a_pool_select_only_their_pods() -> None:
+    found = build()
+    engines, trainer = labels_of(found["Deployment"]), labels_of(found["TrainerDeployment"])
+    assert trainer["rlrun.dev/role"] == "trainer", "network policies select trainers by their role"
+    for kinds, own, other in (("Deployment", engines, trainer), ("TrainerDeployment", trainer, engines)):
+        for selector in (
+            found[kinds]["spec"]["selector"]["matchLabels"],
+            found[kinds.replace("Deployment", "Service")]["spec"]["selector"],
+        ):
+            assert selector.items() <= own.items()
+            assert not selector.items() <= other.items()
+    assert [p["port"] for p in found["TrainerService"]["spec"]["ports"]] == [8080]
+
+
+def test_the_pods_of_a_run_and_a_pool_train_alike() -> None:
+    """Only access, order and slots differ."""
+    own = templates(build_run({"trainer": {"gpus": 1, "env": [{"name": "A", "value": "b"}]}}))["reverse-trainer"]
+    shared = build(
+        OperatorSettings.model_validate({**SETTINGS.to_json_dict()}),
+        trainer={"gpus": 1, "env": [{"name": "A", "value": "b"}]},
+    )["TrainerDeployment"]["spec"]["template"]
+    one, two = (container_of(template, "trainer") for template in (own, shared))
+    for key in ("image", "command", "resources", "startupProbe", "livenessProbe", "readinessProbe", "securityContext"):
+        assert one[key] == two[key]
+    names = {"RLRUN_SLOTS", "RLRUN_RECOVERY_SECONDS", "RLRUN_ORDER_PATH", "RLRUN_DEATHS_FILE", "RLRUN_TOKEN"}
+    assert variables(two).keys() ^ variables(one).keys() == {*names, "RLRUN_KEEP_POLICIES", "RLRUN_STORAGE_GRANT"}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "is_shared"),
+    [
+        ({"gpus": 0}, True),
+        ({"gpus": 1}, True),
+        ({"gpus": 2}, False),
+        ({"nodes": 2}, False),
+        ({"gpus": 0, "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}, True),
+        ({"gpus": 0, "resources": {"limits": {"nvidia.com/mig-1g.10gb": "2"}}}, False),
+    ],
+    ids=json.dumps,
+)
+def test_a_trainer_of_one_process_is_shared(trainer: Obj, is_shared: bool) -> None:
+    found = build(trainer=trainer)
+    assert ("TrainerDeployment" in found, "TrainerService" in found) == (is_shared, is_shared)
+    assert ("trainer-order.json" in found["Secret"]["data"]) == is_shared
+    own = resolved({"trainer": trainer})
+    assert not own.trains_in_pool
+    pooled = own.model_copy(update={"endpoints": own.endpoints.model_copy(update={"pool": "rlpool-a-b-0"})})
+    assert pooled.trains_in_pool == is_shared
 
 
 def test_the_model_chooses_the_priority_class_of_shared_engines() -> None:

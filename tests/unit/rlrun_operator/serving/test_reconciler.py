@@ -71,6 +71,14 @@ async def test_a_pool_is_reconciled_when_a_run_joins_or_leaves_it_and_not_with_e
     await pools.close()
 
 
+async def test_the_pool_of_an_unfinished_run_is_reconciled_on_request() -> None:
+    pools = controller(RunObjects(FakeCluster()))
+    for obj in (run(), run("b", "Completed", OTHER), run("c", pool=None)):
+        pools.queue_pool_of(cached(obj))
+    assert taken(pools) == [POOL]
+    await pools.close()
+
+
 @pytest.mark.parametrize("has_informers", [False, True])
 async def test_pools_are_found_from_runs_and_from_their_objects(has_informers: bool) -> None:
     account: Obj = {

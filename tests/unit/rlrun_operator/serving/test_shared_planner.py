@@ -1,7 +1,8 @@
 """The plan of a shared pool, from what was observed."""
 
+import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,20 +10,22 @@ from rlrun.api.run import RLRunSpec
 from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import MAX_RUNS
+from rlrun.protocol.shared_pool import MAX_RUNS, MAX_TRAINER_GRANT, PoolOrder, TrainerOrder
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.shared_pool import pool_account, shared_pool
 from rlrun_operator.serving.observation import PoolObservation, PoolPlan
-from rlrun_operator.serving.shared_planner import max_requests, plan_shared_pool, pool_order
+from rlrun_operator.serving.shared_planner import max_requests, plan_shared_pool, pool_orders
 
 from tests.support.clocks import START
-from tests.support.cluster_objects import run_object
+from tests.support.cluster_objects import STORAGE_KEY, run_object
+from tests.support.expectations import present
 from tests.support.operator_world import SETTINGS
 from tests.support.run_states import run_spec
 from tests.support.shared_pools import TOKEN_KEY, shared_model
 from tests.unit.rlrun_operator.resources.test_shared_pool import model
 
+POOL_KINDS = ["Deployment", "Deployment", "NetworkPolicy", "Secret", "Service", "Service", "ServiceAccount"]
 CACHED: Obj = {"source": f"hf://o/m@{'0' * 40}", "cache": {"size": "1Gi"}}
 
 
@@ -44,14 +47,22 @@ def observed(catalog: Obj | None = None, **facts: Any) -> PoolObservation:
     return replace(found, **facts)
 
 
+def pool_order(pool: PoolObservation, now: datetime = START) -> PoolOrder:
+    return pool_orders(pool, SETTINGS, now, has_trainer=False).engines
+
+
+def trainer_order(pool: PoolObservation) -> TrainerOrder:
+    return present(pool_orders(pool, SETTINGS, START, has_trainer=True).trainer)
+
+
 def kinds(plan: PoolPlan) -> list[str]:
     return sorted(str(obj["kind"]) for obj in plan.applies)
 
 
 def test_a_pool_with_a_run_gets_all_its_objects() -> None:
     plan = plan_shared_pool(observed(), SETTINGS, START)
-    assert kinds(plan) == ["Deployment", "NetworkPolicy", "Secret", "Service", "ServiceAccount"]
-    assert len(plan.new) == 5
+    assert kinds(plan) == POOL_KINDS
+    assert len(plan.new) == 7
     assert (plan.problem, plan.deletes) == (None, ())
 
 
@@ -60,31 +71,64 @@ def test_a_run_without_a_slot_or_being_deleted_is_not_in_the_order() -> None:
     leaving = run(2, deletionTimestamp="2026-01-01T00:00:00Z")
     suspended = run(3)
     suspended["status"]["phase"] = "Suspended"
-    order = pool_order(observed(runs=(queued, leaving, suspended)), SETTINGS, START)
+    order = pool_order(observed(runs=(queued, leaving, suspended)))
     assert [one.uid for one in order.runs] == ["uid-3"], "pods of the suspended run still complete their turns"
 
 
 def test_an_order_has_the_oldest_slots_and_never_more_than_fit() -> None:
     runs = tuple(run(number) for number in reversed(range(MAX_RUNS + 3)))
-    order = pool_order(observed(runs=runs), SETTINGS, START)
+    order = pool_order(observed(runs=runs))
     assert [one.uid for one in order.runs] == [f"uid-{number}" for number in range(MAX_RUNS)]
 
 
 def test_equal_observations_give_equal_orders() -> None:
     one, two = (observed(runs=runs) for runs in ((run(1), run(2)), (run(2), run(1))))
-    assert pool_order(one, SETTINGS, START) == pool_order(two, SETTINGS, START)
+    assert pool_order(one) == pool_order(two)
 
 
 def test_the_grant_of_an_order_names_the_pool_and_ends() -> None:
     pool = observed(runs=(run(1), run(2)))
-    order = pool_order(pool, SETTINGS, START)
+    order = pool_order(pool)
     grant = signed_text.verify(order.grant, [pool.storage_key], StorageGrant)
     assert grant is not None
     assert (grant.holder, grant.owner, grant.role) == (pool.key.name, pool.key.name, StorageRole.serving)
     assert grant.readable == [one.policies for one in order.runs]
     assert grant.ends is not None
     assert timedelta(minutes=90) <= grant.ends - START <= timedelta(hours=2)
-    assert pool_order(pool, SETTINGS, START + timedelta(minutes=30)).grant != order.grant
+    assert pool_order(pool, START + timedelta(minutes=30)).grant != order.grant
+
+
+def test_the_trainer_gets_the_same_runs_with_folder_number_of_policies_and_grant_of_each() -> None:
+    old, young = run(1), run(2)
+    old["spec"]["maxOffPolicySteps"], young["spec"]["maxOffPolicySteps"] = 20, 0
+    pool = observed(runs=(old, young), storage_key=STORAGE_KEY, warm_starts={"uid-1": "s3://rlrun/team/uid-0/x"})
+    engines, order = pool_order(pool), trainer_order(pool)
+    assert [(one.uid, one.token_digest) for one in order.runs] == [(one.uid, one.token_digest) for one in engines.runs]
+    first, second = order.runs
+    assert (first.folder, second.folder) == ("s3://rlrun/team/uid-1", "s3://rlrun/team/uid-2")
+    assert (first.keep_policies, second.keep_policies) == (22, 8)
+    grants = [present(signed_text.verify(one.grant, [STORAGE_KEY], StorageGrant)) for one in order.runs]
+    assert {(grant.holder, grant.role) for grant in grants} == {(pool.key.name, StorageRole.trainer)}
+    assert [(grant.owner, grant.folder) for grant in grants] == [(one.uid, one.folder) for one in order.runs]
+    assert [grant.readable for grant in grants] == [["s3://rlrun/team/uid-0/x"], []]
+    assert all(grant.ends is not None and grant.ends - START <= timedelta(hours=2) for grant in grants)
+
+
+def test_the_secret_of_the_largest_pool_is_far_below_the_limit_of_kubernetes() -> None:
+    name = "n" * 63
+    runs = [run(number, namespace=name, uid=f"{number:036}") for number in range(MAX_RUNS)]
+    settings = SETTINGS.model_copy(
+        update={"s3": SETTINGS.s3.model_copy(update={"bucket": "b" * 63, "prefix": "p" * 200})}
+    )
+    catalog = shared_model(f"{'o' * 40}/{'m' * 80}", sharing={"maxRuns": MAX_RUNS})
+    key = shared_pool(name, model(**catalog["spec"]), settings)
+    uri = f"s3://{'b' * 63}/{'p' * 200}/{name}/{'0' * 36}/checkpoints/step-000001"
+    pool = observed(catalog, key=key, runs=tuple(runs), warm_starts={one["metadata"]["uid"]: uri for one in runs})
+    (secret,) = (obj for obj in plan_shared_pool(pool, settings, START).applies if obj["kind"] == "Secret")
+    assert len(json.dumps(secret)) < 512 * 1024
+    orders = pool_orders(pool, settings, START, has_trainer=True)
+    assert len(orders.engines.runs) == len(present(orders.trainer).runs) == MAX_RUNS
+    assert all(len(one.grant) < MAX_TRAINER_GRANT for one in present(orders.trainer).runs)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +167,37 @@ def test_a_new_pool_waits_for_the_weights_of_its_cache() -> None:
     assert {"PersistentVolumeClaim", "Job"} <= set(kinds(plan))
     assert "Deployment" not in kinds(plan)
     assert plan.problem is not None
+
+
+def test_a_pool_without_its_trainer_is_not_complete() -> None:
+    children = plan_shared_pool(observed(), SETTINGS, START).applies
+    name = observed().key.trainer
+    rest = tuple(child for child in children if (child["kind"], child["metadata"]["name"]) != ("Deployment", name))
+    plan = plan_shared_pool(observed(children=rest), SETTINGS, START)
+    assert [obj["metadata"]["name"] for obj in plan.applies] == [name]
+    problem = Problem(reason="S3CredentialsMissing", message="")
+    plan = plan_shared_pool(observed(children=rest, s3_problem=problem), SETTINGS, START)
+    assert (plan.applies, plan.problem) == ((), problem)
+
+
+def test_a_trainer_of_several_processes_gets_no_order() -> None:
+    plan = plan_shared_pool(observed(shared_model(trainer={"gpus": 2})), SETTINGS, START)
+    assert kinds(plan) == ["Deployment", "NetworkPolicy", "Secret", "Service", "ServiceAccount"]
+    assert present(plan.orders).trainer is None
+
+
+def test_an_old_pool_keeps_its_trainer() -> None:
+    children = plan_shared_pool(observed(), SETTINGS, START).applies
+    changed = shared_model(trainer={"gpus": 2})
+    plan = plan_shared_pool(observed(changed, key=observed().key, children=children), SETTINGS, START)
+    assert (plan.applies, plan.deletes) == ((), ())
+    assert present(present(plan.orders).trainer).runs
+
+
+def test_the_secrets_of_the_trainers_variables_are_checked_as_well() -> None:
+    named = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "key"}}}
+    plan = plan_shared_pool(observed(shared_model(trainer={"env": [named]})), SETTINGS, START)
+    assert present(plan.problem).reason == "SecretsMissing"
 
 
 def test_a_pool_of_another_template_is_not_created() -> None:

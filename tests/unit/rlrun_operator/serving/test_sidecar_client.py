@@ -3,9 +3,9 @@
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from rlrun.constants import SERVING_LABEL
+from rlrun.constants import ROLE_LABEL, SERVING_LABEL
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
-from rlrun.protocol.shared_pool import PoolOrder
+from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import RequestRejected
 from rlrun.service.server import json_response, read_model
@@ -31,8 +31,9 @@ ORDER = DesiredAdapters(base="a/b", adapters=[])
 
 def clients_of(server: TestServer) -> tuple[PoolSidecarClient, PoolSidecarClient]:
     """A client with the operator's key, and one with another key."""
-    url, clock = f"http://127.0.0.1:{server.port}/adapters", Clock()
-    return PoolSidecarClient(url, KEY, clock), PoolSidecarClient(url, b"x" * 32, clock)
+    base, clock = f"http://127.0.0.1:{server.port}", Clock()
+    urls = f"{base}/adapters", f"{base}/trainer/sessions"
+    return PoolSidecarClient(urls[0], KEY, clock, urls[1]), PoolSidecarClient(urls[0], b"x" * 32, clock, urls[1])
 
 
 async def test_the_operator_sends_the_token_of_the_pods_pool() -> None:
@@ -74,6 +75,31 @@ async def test_an_order_is_sent_with_the_token_of_the_shared_pool() -> None:
         await sidecars.close()
         await other.close()
         await server.close()
+
+
+async def test_the_trainer_of_a_pool_gets_its_own_order() -> None:
+    async def accept(request: web.Request) -> web.Response:
+        return json_response(await read_model(request, TrainerOrder))
+
+    app = web.Application(middlewares=[token_middleware(shared_pool_token(KEY, "team", SHARED.name))])
+    app.add_routes([web.put("/trainer/pool-order", accept)])
+    server = TestServer(app)
+    await server.start_server()
+    sidecars, other = clients_of(server)
+    labels = {SERVING_LABEL: SHARED.name, ROLE_LABEL: "trainer"}
+    pod = {**POD_OF_RUNS, "metadata": {**POD_OF_RUNS["metadata"], "labels": labels}}
+    try:
+        assert await sidecars.push_order(pod, TrainerOrder()) == TrainerOrder(number=SENT)
+    finally:
+        await sidecars.close()
+        await other.close()
+        await server.close()
+
+
+def test_the_trainers_port_is_the_default() -> None:
+    client = PoolSidecarClient("http://{ip}:8001/adapters", KEY, Clock())
+    labels = {SERVING_LABEL: SHARED.name, ROLE_LABEL: "trainer"}
+    assert client._url({**POD, "metadata": {**POD["metadata"], "labels": labels}}) == "http://10.0.0.1:8080/sessions"
 
 
 def test_pools_runs_and_namespaces_have_different_tokens() -> None:
