@@ -10,7 +10,9 @@ from pathlib import Path
 from rlrun.service.containers import gpu_check
 
 OWN = Path(__file__).parent
-MODULES = ("__init__", "admission", "asgi", "body", "middleware", "order", "shared_pool")
+MODULES = (
+    "__init__", "admission", "asgi", "body", "engine_usage", "middleware", "order", "response_usage", "shared_pool",
+)  # fmt: skip
 FILES = (*(OWN / f"{name}.py" for name in MODULES), Path(gpu_check.__file__))
 
 

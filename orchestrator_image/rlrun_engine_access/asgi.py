@@ -1,7 +1,7 @@
-"""ASGI types, and responses that refuse a request."""
+"""ASGI types, responses in JSON, and responses that refuse a request."""
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 UNAUTHORIZED = 401
@@ -25,20 +25,28 @@ class Rejection(Exception):
         """Send the refusal as an error of the OpenAI API."""
         kind = "rate_limit_error" if self.status == TOO_MANY_REQUESTS else "invalid_request_error"
         error = {"message": str(self), "type": kind, "code": self.status}
-        body = json.dumps({"error": error}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers = []
         if self.status == UNAUTHORIZED:
             headers.append((b"www-authenticate", b"Bearer"))
         if self.status == TOO_MANY_REQUESTS:
             headers.append((b"retry-after", b"1"))
         if self.closes:
             headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send_json(send, {"error": error}, self.status, headers)
 
 
 class Disconnected(Exception):
     """Raised if the client leaves before its request reaches vLLM."""
+
+
+async def send_json(
+    send: Send, content: object, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    """Send a response with `content` as JSON."""
+    body = json.dumps(content).encode()
+    own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+    await send({"type": "http.response.body", "body": body})
 
 
 def header_values(scope: Message, name: bytes) -> list[bytes]:

@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 
 from rlrun_engine_access.asgi import UNAUTHORIZED, App, Message, Receive, Rejection, Send, header_values
-from rlrun_engine_access.shared_pool import RUN_PATHS, SAMPLING_PATHS, SharedPool
+from rlrun_engine_access.shared_pool import RUN_PATHS, SAMPLING_PATHS, USAGE_PATHS, SharedPool
 
 TOKEN_VARIABLE = "RLRUN_TOKEN"
 OPEN_PATHS_VARIABLE = "RLRUN_OPEN_PATHS"
@@ -63,13 +63,15 @@ class EngineAccess:
         elif self._is_server(scope):
             await self._app(scope, receive, self._proving(scope, send))
         elif self._is_allowed(scope):
-            if self._shared is not None and _is_post(scope, SAMPLING_PATHS):
+            if self._shared is not None and _is_http(scope, "POST", SAMPLING_PATHS):
                 await self._shared.serve_pool(scope, receive, send)
+            elif self._shared is not None and _is_http(scope, "GET", USAGE_PATHS):
+                await self._shared.send_usage(send)
             else:
                 await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
-        elif self._shared is not None and _is_post(scope, RUN_PATHS):
+        elif self._shared is not None and _is_http(scope, "POST", RUN_PATHS):
             await self._shared(scope, receive, send)
         else:
             await self._refuse(scope["path"], send)
@@ -128,8 +130,8 @@ def _paths(variable: str) -> tuple[str, ...]:
     return tuple(path for path in os.environ.get(variable, "").split(",") if path)
 
 
-def _is_post(scope: Message, paths: frozenset[str]) -> bool:
-    return scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in paths
+def _is_http(scope: Message, method: str, paths: frozenset[str]) -> bool:
+    return scope["type"] == "http" and scope["method"] == method and scope["path"] in paths
 
 
 def _shared_pool(app: App) -> SharedPool | None:

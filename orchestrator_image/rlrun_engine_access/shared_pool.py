@@ -25,14 +25,27 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun_engine_access.admission import Admission, QueueFull, Ticket
-from rlrun_engine_access.asgi import App, Disconnected, Message, Receive, Rejection, Send, header_values
+from rlrun_engine_access.asgi import (
+    TOO_MANY_REQUESTS,
+    App,
+    Disconnected,
+    Message,
+    Receive,
+    Rejection,
+    Send,
+    header_values,
+    send_json,
+)
 from rlrun_engine_access.body import BodyBuffer, check_prompt, with_fields
+from rlrun_engine_access.engine_usage import EngineUsage
 from rlrun_engine_access.order import MAX_RUNS, OrderContent, OrderFile, OrderInvalid, PooledRun
 
 MODEL_HEADER = b"x-rlrun-model"
 SAMPLING_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
 RUN_PATHS = SAMPLING_PATHS | {"/tokenize"}
 """Paths that a run's token opens, for POST."""
+USAGE_PATHS = frozenset({"/pool-usage"})
+"""Path of the runs' usage, for GET with the pool's token."""
 FORWARDED_HEADERS = frozenset({b"host", b"accept", b"content-type", b"user-agent"})
 POOL = PooledRun(uid="", token_digest="", max_requests=16)
 """The sidecar, which samples with the pool's token to check that the engine applies adapters."""
@@ -65,6 +78,7 @@ class SharedPool:
         self._samples.set_limits({POOL.uid: POOL.max_requests})
         self._tokenizations = Admission(slots=0, capacity=TOKENIZATIONS * MAX_RUNS)
         self._buffer = BodyBuffer(max_body)
+        self._usage = EngineUsage()
         self._turns: dict[Ticket, asyncio.Future[None]] = {}
         self._watcher: asyncio.Task[None] | None = None
 
@@ -89,6 +103,12 @@ class SharedPool:
         """
         await self._serve(self._samples, Ticket(POOL.uid, "pool"), None, scope, receive, send)
 
+    async def send_usage(self, send: Send) -> None:
+        """Respond with the usage of all runs."""
+        with suppress(OrderInvalid):
+            self._read_order()
+        await send_json(send, self._usage.export(waiting=len(self._turns)))
+
     async def _serve(
         self,
         admission: Admission,
@@ -101,6 +121,7 @@ class SharedPool:
         try:
             admission.enter(ticket)
         except QueueFull:
+            self._usage.count_refusal(ticket.uid)
             await Rejection(429, "Too many requests of this run wait for this engine; retry the request").respond(send)
             return
         size = 0
@@ -112,11 +133,16 @@ class SharedPool:
                 del received
                 await self._wait(admission, ticket, receive)
             except Rejection as refusal:
+                if refusal.status == TOO_MANY_REQUESTS:
+                    self._usage.count_refusal(ticket.uid)
                 await refusal.respond(send)
                 return
             except Disconnected:
                 return
-            await self._call_app(bodies, scope, receive, send)
+            if admission is self._samples and ticket.uid != POOL.uid:
+                await self._sample(ticket.uid, bodies, scope, receive, send)
+            else:
+                await self._call_app(bodies, scope, receive, send)
         finally:
             self._buffer.release(ticket.uid, size)
             self._start(admission.end(ticket))
@@ -130,6 +156,17 @@ class SharedPool:
             check_prompt(body)
         self._authorize(scope)  # The order may have changed meanwhile.
         return body
+
+    async def _sample(self, uid: str, bodies: list[bytes], scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a run's request on, and count its tokens and its time in vLLM."""
+        with self._usage.request(uid) as response:
+
+            async def send_counted(message: Message) -> None:
+                if message["type"] == "http.response.body":
+                    response.feed(message.get("body", b""))
+                await send(message)
+
+            await self._call_app(bodies, scope, receive, send_counted)
 
     async def _call_app(self, bodies: list[bytes], scope: Message, receive: Receive, send: Send) -> None:
         """Pass the request on. `bodies` has the body, which only vLLM references from then on."""
@@ -196,6 +233,7 @@ class SharedPool:
     def _set_runs(self, runs: Sequence[PooledRun], reason: Rejection) -> None:
         samples = {run.uid: run.max_requests for run in (POOL, *runs)}
         tokenizations = {run.uid: TOKENIZATIONS for run in runs}
+        self._usage.set_runs(tokenizations.keys())
         for admission, limits in ((self._samples, samples), (self._tokenizations, tokenizations)):
             removed, started = admission.set_limits(limits)
             self._start(started)

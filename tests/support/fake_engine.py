@@ -49,6 +49,11 @@ class FakeEngine:
     """Models that completions were requested of."""
     busy: bool = False
     """Blocks of requests are held: the prefix cache cannot be emptied."""
+    usage: str | None = None
+    """Usage by run, for a pool's sidecar. None: no such route."""
+    usage_queries: int = 0
+    silent: bool = False
+    """Whether it never answers queries of the usage."""
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[token_middleware(self.token)])
@@ -57,6 +62,7 @@ class FakeEngine:
         app.router.add_post("/v1/load_lora_adapter", self._load)
         app.router.add_post("/v1/unload_lora_adapter", self._unload)
         app.router.add_get("/weight_info", self._weight_info)
+        app.router.add_get("/pool-usage", self._usage)
         for path in ("/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/resume"):
             app.router.add_post(path, self._weight_order)
         return app
@@ -104,6 +110,14 @@ class FakeEngine:
         if self.loaded.pop(name, None) is None:
             return refusal(404, f"The lora adapter '{name}' cannot be found.")
         return web.Response(text="Success")
+
+    async def _usage(self, _: web.Request) -> web.Response:
+        self.usage_queries += 1
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.usage is None:
+            return refusal(404, "Not Found")
+        return web.Response(text=self.usage, content_type="application/json")
 
     async def _weight_info(self, _: web.Request) -> web.Response:
         return web.json_response({"weight_version": self.version})

@@ -13,7 +13,9 @@ import aiohttp
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from rlrun.api.base.phases import Phase
+from rlrun.protocol.pool_usage import PoolUsage, RunUsage, TokenKind
 from rlrun.protocol.trainer import StepResult
+from rlrun.service.pool_metrics import PoolUsageCollector
 from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
 from rlrun_egress_proxy import metrics as egress_metrics
 from rlrun_environment.server import EnvironmentMetrics
@@ -145,6 +147,9 @@ def _sidecar() -> CollectorRegistry:
     metrics.loads.labels("ok").inc()
     metrics.seconds.observe(0.3)
     metrics.download_seconds.observe(0.1)
+    used = RunUsage(tokens={TokenKind.sampled: 9}, device_seconds=1, refused=1)
+    usage = PoolUsage(idle_seconds=2, waiting=3, runs={"uid-1": used})
+    metrics.registry.register(PoolUsageCollector(lambda: usage))
     return metrics.registry
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 from aiohttp import web
@@ -56,10 +56,12 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
         return json_response(Problem(reason=Reason.INTERNAL_ERROR, message=message), 500)
 
 
-def metrics_handler(registry: CollectorRegistry) -> Any:
-    """Return the handler of GET /metrics."""
+def metrics_handler(registry: CollectorRegistry, before_scrape: Callable[[], Awaitable[None]] | None = None) -> Any:
+    """Return the handler of GET /metrics, which calls `before_scrape` before it collects the metrics."""
 
     async def metrics(_: web.Request) -> web.Response:
+        if before_scrape is not None:
+            await before_scrape()
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return metrics

@@ -51,6 +51,7 @@ MAX_SEQUENCES = 256
 the GPU.
 """
 SEQUENCES_FLAG = "--max-num-seqs"
+USAGE_FLAG = "--enable-prompt-tokens-details"  # cached tokens, for the usage of runs (`rlrun.protocol.pool_usage`)
 BODY_BYTES = 1024**2
 """Bytes of a request's body besides those of its tokens."""
 BYTES_PER_TOKEN = 64
@@ -257,7 +258,7 @@ def _engines(
         replicas=model.sharing.engines,
         shapes=[model.inference],
         # Arguments of the RLModel follow these and take precedence.
-        lora_args=[*lora_args(model, loras), "--max-cpu-loras", cpu_loras, SEQUENCES_FLAG, str(sequences)],
+        lora_args=[*lora_args(model, loras), "--max-cpu-loras", cpu_loras, SEQUENCES_FLAG, str(sequences), USAGE_FLAG],
         add_access=lambda vllm: shared_engine_with_access(vllm, identity.token_secret, shared),
         sidecar="rlrun_adapter_sidecar.pools",
         sidecar_env={},

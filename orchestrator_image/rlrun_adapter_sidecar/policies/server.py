@@ -1,7 +1,7 @@
 """HTTP routes of the sidecar."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -28,11 +28,15 @@ def sidecar_app(adapters: PolicyLoader, folder: Path, token: str | None = None) 
 
 
 def sidecar_routes(
-    loader_of: Callable[[web.Request], PolicyLoader], folder: Path, metrics: SidecarMetrics
+    loader_of: Callable[[web.Request], PolicyLoader],
+    folder: Path,
+    metrics: SidecarMetrics,
+    before_scrape: Callable[[], Awaitable[None]] | None = None,
 ) -> list[web.RouteDef]:
     """Return the routes: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics.
 
     `loader_of` returns the loader of the run that sent a request. `folder` has the policies' files.
+    `before_scrape` is called before the metrics are collected.
     """
 
     async def get_adapters(request: web.Request) -> web.Response:
@@ -60,7 +64,7 @@ def sidecar_routes(
     return [
         web.get("/healthz", healthz),
         web.get("/readyz", readyz),
-        web.get("/metrics", metrics_handler(metrics.registry)),
+        web.get("/metrics", metrics_handler(metrics.registry, before_scrape)),
         web.get("/adapters", get_adapters),
         web.put("/adapters/{name}", put_adapter),
         web.delete("/adapters/{name}", delete_adapter),

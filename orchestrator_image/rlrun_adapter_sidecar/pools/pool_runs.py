@@ -15,6 +15,7 @@ from rlrun.protocol.policy import NAME
 from rlrun.protocol.shared_pool import ORDER_FILE, PooledRun, PoolOrder, uid_of
 from rlrun.service.backoff import Backoff
 from rlrun.service.errors import ProblemError
+from rlrun.service.pool_metrics import PoolUsageCollector
 from rlrun.service.pool_orders import OrderInForce
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import Store
@@ -22,6 +23,7 @@ from rlrun.storage.store import Store
 from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
 from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
+from rlrun_adapter_sidecar.pools.engine_usage import EngineUsage
 from rlrun_adapter_sidecar.pools.run_adapters import RunAdapters
 from rlrun_adapter_sidecar.pools.run_engine import EngineListing, RunEngine
 from rlrun_adapter_sidecar.pools.run_files import RunPolicyFiles
@@ -66,6 +68,8 @@ class PoolRuns:
         self._changed = asyncio.Event()
         self.metrics = SidecarMetrics()
         self.metrics.adapters.set_function(lambda: sum(run.listed for run in self._runs.values()))
+        self.usage = EngineUsage(engine_http, settings.engine_url, clock)
+        self.metrics.registry.register(PoolUsageCollector(lambda: self.usage.current))
 
     async def start(self, mounted: PoolOrder) -> None:
         """Put the first order in force: the runs in ORDER_FILE, which survives restarts of the sidecar, with the grant

@@ -44,5 +44,6 @@ def pool_app(runs: PoolRuns, folder: Path, token: str) -> web.Application:
         return found
 
     app = web.Application(middlewares=[problem_middleware, check_token])
-    app.add_routes([web.put(ORDER_PATH, put_order), *sidecar_routes(loader_of, folder, runs.metrics)])
+    routes = sidecar_routes(loader_of, folder, runs.metrics, before_scrape=runs.usage.refresh)
+    app.add_routes([web.put(ORDER_PATH, put_order), *routes])
     return app

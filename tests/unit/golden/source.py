@@ -27,7 +27,7 @@ class Module:
 
     @property
     def imports_prometheus(self) -> bool:
-        return any(isinstance(n, ast.ImportFrom) and n.module == "prometheus_client" for n in self.nodes)
+        return any(isinstance(n, ast.ImportFrom) and str(n.module).startswith("prometheus_client") for n in self.nodes)
 
     def strings(self) -> Iterator[str]:
         """Every string constant and f-string (with `{}` for what is put in), docstrings aside."""

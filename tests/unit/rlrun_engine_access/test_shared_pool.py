@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from rlrun.protocol import shared_pool as protocol
+from rlrun.protocol.pool_usage import USAGE_PATH, PoolUsage
 from rlrun_engine_access import body as bodies
 from rlrun_engine_access import shared_pool
 from rlrun_engine_access.admission import QUEUE_FACTOR
 from rlrun_engine_access.asgi import Message, Receive, Send
+from rlrun_engine_access.engine_usage import EngineUsage
 from rlrun_engine_access.middleware import EngineAccess
 from rlrun_engine_access.shared_pool import TOKENIZATIONS
 
@@ -32,6 +34,7 @@ class Engine:
     def __init__(self) -> None:
         self.gate: asyncio.Event | None = None
         self.failure: Exception | None = None
+        self.answer = b"{}"
         self.pause = 0.0
         """Seconds between the parts of a response."""
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
@@ -65,15 +68,15 @@ class Engine:
                 opened = asyncio.ensure_future(self.gate.wait())
                 await asyncio.wait({gone, opened}, return_when=asyncio.FIRST_COMPLETED)
                 gone.cancel(), opened.cancel()
-            await answer(send, 200, self.pause)
+            await answer(send, 200, self.pause, self.answer)
         finally:
             self.running[name] -= 1
 
 
-async def answer(send: Send, status: int, pause: float = 0) -> None:
+async def answer(send: Send, status: int, pause: float = 0, body: bytes = b"{}") -> None:
     await send({"type": "http.response.start", "status": status, "headers": []})
     await asyncio.sleep(pause)
-    await send({"type": "http.response.body", "body": b"{}"})
+    await send({"type": "http.response.body", "body": body})
 
 
 class Call:
@@ -142,6 +145,12 @@ class Pool:
         encoded = [(name.lower().encode(), value.encode()) for name, value in given.items()]
         return Call(self.app, {"type": "http", "method": method, "path": path, "headers": encoded}, raw)
 
+    async def usage(self) -> PoolUsage:
+        """Return the usage as the sidecar receives it."""
+        call = self.call(token=POOL_TOKEN, model=None, path=USAGE_PATH, method="GET")
+        assert await call.end() == 200
+        return PoolUsage.model_validate_json(call.sent[1]["body"])
+
     @property
     def is_idle(self) -> bool:
         inner = self.app._shared
@@ -171,7 +180,7 @@ async def settle() -> None:
 PATHS = (
     COMPLETIONS, CHAT, TOKENIZE, "/metrics", "/v1/models", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
     "/detokenize", "/v1/responses", "/collective_rpc", "/pause", "/v1/completions/", "/v1/chat/completions/batch",
-    "/v1/completions/render", "/inference/v1/generate", "/abort_requests", "//tokenize", "",
+    "/v1/completions/render", "/inference/v1/generate", "/abort_requests", "//tokenize", "/pool-usage", "",
 )  # fmt: skip
 
 
@@ -526,3 +535,74 @@ def test_a_pool_without_its_variables_does_not_start(
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=r"RLRUN_TOKEN|many"):
         EngineAccess(pool.engine)
+
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
+
+
+async def test_usage_counts_the_samples_of_each_run_and_nothing_else(pool: Pool) -> None:
+    assert {uid: sum(run.tokens.values()) for uid, run in (await pool.usage()).runs.items()} == dict.fromkeys(TOKENS, 0)
+    pool.engine.answer = json.dumps({"choices": [], "usage": USAGE}).encode()
+    for run, path in ((0, COMPLETIONS), (0, CHAT), (1, COMPLETIONS), (1, TOKENIZE), (2, TOKENIZE)):
+        assert await pool.call(run, path=path).end() == 200
+    assert await pool.call(token=POOL_TOKEN, model=None).end() == 200, "the sidecar's probe"
+    usage = await pool.usage()
+    assert usage.runs.keys() == TOKENS.keys()
+    counted = [run.tokens for run in usage.runs.values()]
+    assert counted == [{"prompt": 5 * n, "cached": 4 * n, "sampled": 2 * n} for n in (2, 1, 0)]
+    assert [run.device_seconds > 0 for run in usage.runs.values()] == [True, True, False]
+
+
+async def test_usage_has_the_time_of_requests_in_the_engine_and_of_those_that_were_aborted(pool: Pool) -> None:
+    assert pool.app._shared is not None
+    age = 60.0
+    pool.app._shared._usage = EngineUsage(lambda: age)
+    pool.engine.gate = asyncio.Event()
+    await pool.usage()
+    calls = [pool.call(run) for run in (0, 1, 1)]
+    await settle()
+    age = 66.0
+    calls[0].disconnect()
+    calls[1].task.cancel()
+    await asyncio.wait([call.task for call in calls[:2]])
+    age = 67.0
+    running = await pool.usage()
+    assert [run.device_seconds for run in running.runs.values()] == [2, 5, 0]
+    pool.engine.gate.set()
+    assert await calls[2].end() == 200
+    age = 70.0
+    ended = await pool.usage()
+    assert ended.runs == running.runs
+    assert (running.idle_seconds, ended.idle_seconds) == (60, 63)
+    assert all(sum(run.tokens.values()) == 0 for run in ended.runs.values())
+    assert pool.is_idle
+
+
+async def test_usage_has_waiting_and_refused_requests(pool: Pool) -> None:
+    pool.engine.gate = asyncio.Event()
+    calls = [pool.call(0) for _ in range(LIMIT * (1 + QUEUE_FACTOR) + 3)]
+    await settle()
+    assert await pool.call(1, body=b"[]").end() == 400
+    usage = await pool.usage()
+    assert usage.waiting == LIMIT * QUEUE_FACTOR
+    assert [run.refused for run in usage.runs.values()] == [3, 0, 0]
+    pool.engine.gate.set()
+    await asyncio.gather(*(call.end() for call in calls))
+    assert (await pool.usage()).waiting == 0
+
+
+async def test_bodies_that_do_not_fit_into_memory_are_refused_requests(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MAX_BUFFERED_PER_RUN", 10)
+    assert await pool.call(1).end() == 429
+    assert [run.refused for run in (await pool.usage()).runs.values()] == [0, 1, 0]
+
+
+async def test_usage_has_the_runs_of_the_current_order_without_a_request(pool: Pool) -> None:
+    pool.write(1)
+    assert (await pool.usage()).runs.keys() == {"run-0"}
+    pool.write(2)
+    assert (await pool.usage()).runs.keys() == {"run-0", "run-1"}
+    pool.path.unlink()
+    assert (await pool.usage()).runs.keys() == {"run-0", "run-1"}, "they are exported for a while"

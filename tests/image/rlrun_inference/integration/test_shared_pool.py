@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.access import OPEN_PATHS_VARIABLE, TOKEN_VARIABLE, bearer
+from rlrun.protocol.pool_usage import USAGE_PATH, PoolUsage
 from rlrun.protocol.shared_pool import MODEL_HEADER, ORDER_FILE, PooledRun, PoolOrder, engine_name
 from rlrun_engine_access.middleware import (
     MAX_BODY_VARIABLE,
@@ -21,6 +23,7 @@ from rlrun_engine_access.middleware import (
     MAX_SEQUENCES_VARIABLE,
     ORDER_FILE_VARIABLE,
 )
+from rlrun_operator.resources.shared_pool import USAGE_FLAG
 
 from tests.support.engine_files import write_adapter, write_weights
 from tests.support.engine_process import VLLM, engine_process
@@ -44,6 +47,8 @@ class Engine:
 
     url: str
     order: Path
+    started: tuple[float, float]
+    """Times between which the process started."""
 
     def write_order(self, *uids: str) -> None:
         """Replace the order, as the sidecar does."""
@@ -63,6 +68,13 @@ class Engine:
                 return response.status, response.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
+
+    @property
+    def usage(self) -> PoolUsage:
+        """Usage of the runs, as the sidecar receives it."""
+        status, text = self.ask(TOKEN, USAGE_PATH)
+        assert status == 200
+        return PoolUsage.model_validate_json(text)
 
 
 def pooled_run(uid: str) -> PooledRun:
@@ -88,9 +100,10 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     }
     # vLLM's own key would refuse the tokens of the runs.
     given = {name: value for name, value in variables().items() if name != "VLLM_API_KEY"} | shared
-    args = [*arguments(model, adapters=True), "--max-loras", "1"]
+    args = [*arguments(model, adapters=True), "--max-loras", "1", "--block-size", "32", USAGE_FLAG]
+    begin = time.monotonic()
     with engine_process(VLLM, args, given, folder) as url:
-        engine = Engine(url, folder / ORDER_FILE)
+        engine = Engine(url, folder / ORDER_FILE, (begin, time.monotonic()))
         for seed, uid in enumerate(RUNS):
             adapter = {"lora_name": engine_name(uid, policy(uid)), "lora_path": str(folder / uid)}
             write_adapter(folder / uid, model_config(), RANK, seed)
@@ -171,7 +184,7 @@ def test_a_stream_passes_in_parts(pool: Engine) -> None:
     _, text = pool.ask(RUNS["run-a"], TEXT, {**PROMPT, "stream": True}, policy("run-a"))
     lines = [line for line in text.split(b"\n") if line.startswith(b"data: ")]
     assert lines[-1] == b"data: [DONE]"
-    assert len(lines) >= PROMPT["max_tokens"]
+    assert len(lines) > 2, "an event has several tokens if the machine is busy"
 
 
 def test_a_request_of_a_run_is_one_sequence(pool: Engine) -> None:
@@ -194,3 +207,60 @@ def test_a_gigabyte_is_refused_early(pool: Engine) -> None:
     request = urllib.request.Request(pool.url + TEXT, b"{", headers, method="POST")
     with pytest.raises(urllib.error.HTTPError, match="413"):
         urllib.request.urlopen(request, timeout=60)
+
+
+LONG_CHAT: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "abcde" * 20}], "max_tokens": 5, "ignore_eos": True,
+    "return_token_ids": True, "logprobs": True,
+}  # fmt: skip
+
+
+def test_counted_tokens_are_those_of_the_responses(pool: Engine) -> None:
+    before = pool.usage.runs
+    stream = {"stream": True, "stream_options": {"include_usage": True}}
+    samples: list[tuple[str, dict[str, Any]]] = [(TEXT, PROMPT), (CHAT, CHATTED), *[(CHAT, LONG_CHAT)] * 2]
+    for uid, bodies in {
+        "run-a": [*samples, (TEXT, {**PROMPT, "logprobs": 1, "return_token_ids": True})],
+        "run-b": [(path, body | stream) for path, body in samples],
+    }.items():
+        expected = dict(before[uid].tokens)
+        for path, body in bodies:
+            status, text = pool.ask(RUNS[uid], path, body, policy(uid))
+            assert status == 200, text
+            events = [line.removeprefix(b"data: ") for line in text.splitlines() if line and b"[DONE]" not in line]
+            usage = json.loads(events[-1])["usage"]
+            cached = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
+            for kind, count in zip(expected, (usage["prompt_tokens"], cached, usage["completion_tokens"]), strict=True):
+                expected[kind] += count
+        assert pool.usage.runs[uid].tokens == expected
+        assert [*expected] == ["prompt", "cached", "sampled"]
+        assert expected["cached"] > before[uid].tokens["cached"], "long prompts were repeated"
+
+
+def test_device_seconds_and_idle_seconds_sum_to_the_time_since_the_start(pool: Engine) -> None:
+    before = pool.usage
+    with ThreadPoolExecutor(8) as threads:
+        answers = threads.map(lambda uid: pool.ask(RUNS[uid], TEXT, PROMPT, policy(uid))[0], [*RUNS] * 20)
+        assert set(answers) == {200}
+    begin = time.monotonic()
+    usage = pool.usage
+    end = time.monotonic()
+    total = usage.idle_seconds + sum(run.device_seconds for run in usage.runs.values())
+    earliest, latest = pool.started
+    assert 0.99 * (begin - latest) <= total <= 1.01 * (end - earliest)
+    for uid in RUNS:
+        assert usage.runs[uid].device_seconds > before.runs[uid].device_seconds
+
+
+def test_an_aborted_request_counts_its_time_until_vllm_ended_it(pool: Engine) -> None:
+    body = json.dumps({**PROMPT, "max_tokens": 100, "stream": True}).encode()
+    headers = {"Content-Type": "application/json", MODEL_HEADER: policy("run-a"), **bearer(RUNS["run-a"])}
+    before = pool.usage.runs["run-a"]
+    with urllib.request.urlopen(urllib.request.Request(pool.url + TEXT, body, headers), timeout=120) as response:
+        assert response.readline().startswith(b"data: ")
+    deadline = time.monotonic() + 60
+    while (first := pool.usage).runs != (second := pool.usage).runs:
+        assert time.monotonic() < deadline, "the request has not ended"
+    assert second.idle_seconds > first.idle_seconds
+    assert second.runs["run-a"].device_seconds > before.device_seconds
+    assert second.runs["run-a"].tokens == before.tokens, "its stream has no usage"

@@ -37,7 +37,6 @@ async def test_probes_and_metrics_need_no_token(pool: Pool) -> None:
     status, metrics = await pool.call(None, "GET", "/metrics")
     assert status == 200
     assert "rlrun_sidecar_adapters 2.0" in metrics
-    assert ONE.uid not in [word for line in metrics.splitlines() for word in line.split('"')]
 
 
 async def test_the_response_is_the_order_and_the_file_for_the_engine_has_no_grant(pool: Pool) -> None:

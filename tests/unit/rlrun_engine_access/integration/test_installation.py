@@ -31,7 +31,10 @@ def test_the_copy_works_without_the_rest_of_the_project(tmp_path: Path) -> None:
     for _ in range(2):
         python("-m", "rlrun_engine_access", str(tmp_path), path=PYTHONPATH, folder=Path("/"))
     copied = tmp_path / "rlrun_engine_access"
-    modules = {"__init__", "admission", "asgi", "body", "gpu_check", "middleware", "order", "shared_pool"}
+    modules = {
+            "__init__", "admission", "asgi", "body", "engine_usage", "gpu_check", "middleware", "order",
+            "response_usage", "shared_pool",
+        }  # fmt: skip
     assert {path.stem for path in copied.iterdir()} == modules
     told = python("-c", IMPORT, path=str(tmp_path), folder=Path("/")).splitlines()
     assert told == [str(copied / "middleware.py"), "[]", "EngineAccess"]

@@ -120,6 +120,10 @@ def test_the_middleware_knows_how_many_requests_the_engine_batches(args: list[st
     assert given[len(given) - len(args) :] == args
 
 
+def test_responses_name_the_cached_tokens_of_their_prompts() -> None:
+    assert "--enable-prompt-tokens-details" in container(build(), "vllm")["args"]
+
+
 def test_each_copy_of_the_model_has_a_batch_of_its_own() -> None:
     vllm = container(build(inference={"gpus": 4, "parallelism": {"data": 4}}), "vllm")
     assert variables(vllm)["RLRUN_MAX_SEQUENCES"] == "1024"
