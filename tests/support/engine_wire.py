@@ -379,6 +379,8 @@ def violations(url: str) -> list[str]:
     long = ask(seed=1, min_tokens=12, max_tokens=12)
     rules = {
         "the same seed draws the same tokens": tokens(ask(seed=3)) == tokens(seeds[3]),
+        "choice i draws what seed + i draws": [choice["token_ids"] for choice in several["choices"]]
+        == [tokens(answer) for answer in seeds[1:4]],
         "seeds draw different tokens": len({tuple(tokens(answer)) for answer in seeds}) > 4,
         "greedy answers are equal": tokens(ask(temperature=0)) == tokens(greedy),
         "each token has a log-probability": all(map(finite, [*seeds, greedy, several, long])),

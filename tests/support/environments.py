@@ -1,5 +1,6 @@
 """A canned OpenAI upstream, environments written on the spot, and wheels made of them."""
 
+import asyncio
 import signal
 import sys
 import textwrap
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from rlrun.protocol.environment import EnvironmentConfig, GroupRequest
+from rlrun.protocol.environment import ROLLOUT_ID_HEADER, ROLLOUT_IDS_HEADER, EnvironmentConfig, GroupRequest
 from rlrun_environment.worker.__main__ import Runner, runner_for
 from rlrun_environment.worker.loading import load
 from rlrun_orchestrator.inference.gateway.responses import to_event_stream
@@ -34,6 +35,9 @@ class Upstream:
     """What the gateway would be: records every request and answers what `reply` says."""
 
     requests: list[tuple[Mapping[str, str], dict[str, Any]]] = field(default_factory=list)
+    """Header and body of each rollout's requests. A shared request is a request of each of its rollouts."""
+    shared: list[list[str]] = field(default_factory=list)
+    """Rollouts of each shared request."""
     rollouts: list[str | None] = field(default_factory=list)
     """The rollout in each request's path, if there is one."""
     reply: Callable[[int, dict[str, Any]], Any] = lambda n, body: body["messages"][-1]["content"][::-1]
@@ -42,31 +46,40 @@ class Upstream:
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.json()
-        self.requests.append((request.headers, body))
+        ids = request.headers.get(ROLLOUT_IDS_HEADER)
+        if ids is None:
+            replies = [self._reply(request.headers, body)]
+        else:
+            self.shared.append(ids.split(","))
+            assert body["n"] == len(self.shared[-1])
+            replies = [self._reply({ROLLOUT_ID_HEADER: rollout}, body) for rollout in self.shared[-1]]
         self.rollouts.append(request.match_info.get("rollout"))
         try:
-            content = self.reply(len(self.requests) - 1, body)
-            if hasattr(content, "__await__"):
-                content = await content
+            contents = await asyncio.gather(*replies)
         except BaseException:
-            self.cancelled += 1
+            self.cancelled += len(replies)
             raise
-        if isinstance(content, web.Response):
-            return content
-        message = content if isinstance(content, dict) else {"role": "assistant", "content": content}
-        finish = "tool_calls" if message.get("tool_calls") else "stop"
-        completion = {
-            "id": "c",
-            "object": "chat.completion",
-            "created": 1,
-            "model": body["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
-            "usage": {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6},
-        }
+        usage = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+        choices: list[dict[str, Any]] = []
+        for number, content in enumerate(contents):
+            if isinstance(content, web.Response):
+                return content
+            message = content if isinstance(content, dict) else {"role": "assistant", "content": content}
+            finish = "tool_calls" if message.get("tool_calls") else "stop"
+            choices.append({"index": number, "message": message, "finish_reason": finish, "logprobs": None})
+        if ids is not None:
+            choices = [choice | {"usage": usage} for choice in choices]
+        head = {"id": "c", "object": "chat.completion", "created": 1, "model": body["model"]}
+        completion = head | {"choices": choices, "usage": usage}
         if body.get("stream"):
             events = to_event_stream(CompletionKind.chat, completion, include_usage=True)
             return web.Response(body=events, content_type="text/event-stream")
         return web.json_response(completion)
+
+    async def _reply(self, headers: Mapping[str, str], body: dict[str, Any]) -> Any:
+        self.requests.append((headers, body))
+        content = self.reply(len(self.requests) - 1, body)
+        return await content if hasattr(content, "__await__") else content
 
     async def handle_text(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -86,7 +86,8 @@ class FakeReplica:
         await asyncio.sleep(self.delay * (10 * self.jitter.random() if self.jitter else 1))
         words = " ".join(str(m["content"]) for m in body["messages"])
         prompt_ids = [ord(c) for c in words]
-        number = 100 + body["seed"] % 900 if self.seeded and "seed" in body else next(self.numbers)
+        seeded = self.seeded and "seed" in body
+        number = random.Random(body["seed"]).randrange(100, 1000) if seeded else next(self.numbers)
         text = f"<{number}>"
         return web.json_response(chat_answer(body["model"], prompt_ids, [ord(c) for c in text], text))
 

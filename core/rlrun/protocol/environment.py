@@ -142,6 +142,12 @@ class EnvironmentConfig(Schema):
 
 
 ROLLOUT_ID_HEADER = "X-Rollout-Id"
+ROLLOUT_IDS_HEADER = "X-Rollout-Ids"
+"""Header of a request for the first turn of several rollouts, with their ids separated by commas. `n` is their number,
+and choice i of the response is for rollout i.
+"""
+MAX_SHARED_ROLLOUTS = 64
+"""Maximum number of ids in ROLLOUT_IDS_HEADER."""
 
 
 class EnvironmentInfo(Schema):

@@ -2,11 +2,13 @@
 
 import asyncio
 import copy
+import json
 import logging
 import math
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from openai import AsyncOpenAI, DefaultAioHttpClient
 from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.protocol.environment import (
     ROLLOUT_ID_HEADER,
+    ROLLOUT_IDS_HEADER,
     Demonstration,
     DemonstrationRequest,
     GroupRequest,
@@ -33,6 +36,7 @@ from verifiers.utils.message_utils import normalize_messages
 
 from rlrun_environment.phases import WorkPhase
 from rlrun_environment.worker.rewards import REWARDS_KEY, watch_rewards
+from rlrun_environment.worker.shared_requests import MAX_SHARED_TOKENS, SharedRequests
 from rlrun_environment.worker.user_code import sanitize
 from rlrun_environment.worker.user_code.demonstrations import demonstrate
 from rlrun_environment.worker.user_code.isolation import (
@@ -98,7 +102,43 @@ class GatewayClient(_OnSharedConnections, OpenAIChatCompletionsClient):  # type:
 
     A policy may sample its end token first. Such an empty completion is scored and trained on like any other;
     verifiers' own client would turn it into an error, and the policy would never get a reward for it.
+
+    Equal first requests of the group's rollouts become one request.
     """
+
+    def __init__(self, config: ClientConfig, http: DefaultAioHttpClient) -> None:
+        super().__init__(config, http)
+        self._shared = SharedRequests(self._send_shared)
+
+    async def get_native_response(
+        self, prompt: Any, model: str, sampling_args: Mapping[str, Any], tools: Any = None, **options: Any
+    ) -> Any:
+        """Return the completion. The request is shared if it is like those of the group's other rollouts."""
+        headers = options.get("extra_headers") or {}
+        content = None
+        if set(headers) == {ROLLOUT_ID_HEADER} and options.keys() <= {"extra_headers", "state"}:
+            content = _shareable_content(prompt, model, sampling_args, tools)
+        if content is not None:
+            response = await self._shared.response(headers[ROLLOUT_ID_HEADER], content)
+            if response is not None:
+                return response
+        return await super().get_native_response(prompt, model, sampling_args, tools, **options)
+
+    async def _send_shared(self, content: str, rollouts: Sequence[str]) -> list[Any]:
+        prompt, model, sampling_args, tools = json.loads(content)
+        # If it fails, each rollout sends its own request, with retries.
+        client = OpenAIChatCompletionsClient(self.client.with_options(max_retries=0))
+        answer = await client.get_native_response(
+            prompt,
+            model,
+            sampling_args | {"n": len(rollouts)},
+            tools,
+            extra_headers={ROLLOUT_IDS_HEADER: ",".join(rollouts)},
+        )
+        return [
+            answer.model_copy(update={"choices": [choice], "usage": (choice.model_extra or {}).pop("usage", None)})
+            for choice in answer.choices
+        ]
 
     async def raise_from_native_response(self, response: Any) -> None:
         """Accept empty messages and check everything else as verifiers does."""
@@ -118,6 +158,17 @@ class GatewayClient(_OnSharedConnections, OpenAIChatCompletionsClient):  # type:
         if answer.message.content is None and not answer.message.tool_calls:
             answer.message.content = ""
         return answer
+
+
+def _shareable_content(prompt: Any, model: str, sampling_args: Mapping[str, Any], tools: Any) -> str | None:
+    """Return the content of a request that rollouts may share, as JSON, or None if its completion may be long."""
+    limit = sampling_args.get("max_tokens")
+    if not isinstance(limit, int) or limit > MAX_SHARED_TOKENS or "n" in sampling_args:
+        return None
+    # verifiers reports values that JSON does not have.
+    with suppress(TypeError, ValueError):
+        return json.dumps([prompt, model, sampling_args, tools])
+    return None
 
 
 class VerifiersRunner:

@@ -92,7 +92,7 @@ class Replica:
     has_responded: bool = False
     """True once the replica has responded. Before that, its pod is starting."""
     requests: int = 0
-    """Number of requests in progress."""
+    """Number of completions in progress."""
     backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=5.0))
     refused: set[str] = field(default_factory=set)
     """Older versions that the replica could not load and that are not tried again."""

@@ -24,6 +24,7 @@ ALLOWED = {
     "orchestrator_image/rlrun_engine_access/body.py:check_prompt": "MAX_BODY bounds it, and vLLM parses it too",
     "orchestrator_image/rlrun_engine_access/order.py:_parse": OWN,
     "orchestrator_image/rlrun_engine_access/response_usage.py:_tokens": "MAX_OBJECT bounds it",
+    "orchestrator_image/rlrun_environment/worker/verifiers_runner.py:GatewayClient._send_shared": OWN,
     "orchestrator_image/rlrun_orchestrator/reporting/wandb_client.py:WandbLog._watch": OWN,
     "orchestrator_image/rlrun_orchestrator/reporting/wandb_process.py:main": OWN,
     "orchestrator_image/rlrun_orchestrator/storage/state_files.py:parse_object": OWN,

@@ -79,9 +79,11 @@ class RequestRouter:
         self._deadline = deadline
         self._limits = aiohttp.ClientTimeout(total=deadline, sock_connect=CONNECT_SECONDS)
 
-    async def send(self, group: LiveGroup, served: ServedPolicy, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send a request to a replica of the policy and return status (below 500, not 401 or 429) and body of the
-        response.
+    async def send(
+        self, group: LiveGroup, served: ServedPolicy, path: str, body: bytes, sequences: int = 1
+    ) -> tuple[int, bytes]:
+        """Send a request for `sequences` completions to a replica of the policy and return status (below 500, not 401
+        or 429) and body of the response.
 
         While all of these replicas are busy, the request waits, for at most `deadline`. Raises NoReplicaAvailable,
         GroupClosed, and ProblemError if the response is too large.
@@ -108,7 +110,7 @@ class RequestRouter:
                 continue
             group.home = replica
             try:
-                status, answer = await self._send(replica, path, served.model, body)
+                status, answer = await self._send(replica, path, served.model, body, sequences)
             except EngineBusy as error:
                 # Not a failure of the replica, and not one of the request's tries.
                 now, pause = time.monotonic(), busy[replica]
@@ -153,8 +155,8 @@ class RequestRouter:
         self.stats.failures += 1
         raise NoReplicaAvailable(problem)
 
-    async def _send(self, replica: Replica, path: str, model: str, body: bytes) -> tuple[int, bytes]:
-        replica.requests += 1
+    async def _send(self, replica: Replica, path: str, model: str, body: bytes, sequences: int) -> tuple[int, bytes]:
+        replica.requests += sequences
         call = asyncio.ensure_future(self._post(replica.endpoint.engine_url + path, model, body))
         replica.calls.add(call)
         try:
@@ -167,7 +169,7 @@ class RequestRouter:
         finally:
             replica.calls.discard(call)
             call.cancel()
-            replica.requests -= 1
+            replica.requests -= sequences
 
     async def _post(self, url: str, model: str, body: bytes) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json", MODEL_HEADER: model}

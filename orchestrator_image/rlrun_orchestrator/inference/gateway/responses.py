@@ -1,6 +1,7 @@
 """Conversion of the engine's response to a turn for training, and to the response that the client expects."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rlrun.api.base.received import read_fast
@@ -51,6 +52,34 @@ def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
         )
     _check_tokens(prompt_ids, completion_ids, logprobs)
     return Turn.of(prompt_ids, completion_ids, logprobs, choice.get("finish_reason"))
+
+
+def split_choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a response with one choice for each choice of the engine's response, each with its own usage.
+
+    Raises InvalidEngineResponse.
+    """
+    try:
+        prompt_tokens = int(answer["usage"]["prompt_tokens"])
+        choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+        lengths = [len(choice["token_ids"]) for choice in choices]
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"the inference engine's response has no valid choices, token ids or usage ({error!r})"
+        raise InvalidEngineResponse(message[:300]) from error
+    return [
+        answer
+        | {"choices": [choice | {"index": 0}]}
+        | {"usage": {"prompt_tokens": prompt_tokens, "completion_tokens": n, "total_tokens": prompt_tokens + n}}
+        for choice, n in zip(choices, lengths, strict=True)
+    ]
+
+
+def join_choices(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one response with the choices of all responses. Each choice has its response's usage."""
+    choices = [
+        answer["choices"][0] | {"index": number, "usage": answer.get("usage")} for number, answer in enumerate(answers)
+    ]
+    return answers[0] | {"choices": choices}
 
 
 def _check_tokens(prompt_ids: list[Any], completion_ids: list[Any], logprobs: list[Any]) -> None:

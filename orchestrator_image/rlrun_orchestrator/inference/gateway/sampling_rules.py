@@ -90,7 +90,11 @@ class PromptTooLong(ProblemError):
 
 @dataclass(frozen=True)
 class SamplingSeedKey:
-    """Position of a request in the run, made of counts only, so that its seed does not depend on timing."""
+    """Position of a request in the run, made of counts only, so that its seed does not depend on timing.
+
+    The seeds of a group's rollouts for the same turn are consecutive. vLLM adds i to the seed of a request for choice
+    i, so a rollout has the same seed whether or not its request is shared.
+    """
 
     group: int
     """Ordinal of the group in the run."""
@@ -102,9 +106,9 @@ class SamplingSeedKey:
     """False for evaluations, which are counted separately."""
 
     def seed(self, run_seed: int) -> int:
-        """Return 63 bits that are unique in the run and the same in every repetition of the run."""
-        text = f"{run_seed}/{self.training:d}/{self.group}/{self.rollout}/{self.turn}"
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+        """Return a number below 2**63 that is unique in the run and the same in every repetition of the run."""
+        text = f"{run_seed}/{self.training:d}/{self.group}/{self.turn}"
+        return (int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2) + self.rollout
 
 
 @dataclass(frozen=True)
@@ -158,14 +162,15 @@ class SamplingRules:
         model: str,
         seed_key: SamplingSeedKey,
         *,
+        rollouts: int = 1,
         prompt_tokens: int | None = None,
         prompt_ids: Sequence[int] | None = None,
     ) -> dict[str, Any]:
-        """Return the request for the engine. `prompt_tokens` is the prompt's length if known, which it always is for
-        token ids. `prompt_ids` are tokens that the engine uses instead of rendering the messages of a chat. Raises
-        BadRequest and PromptTooLong.
+        """Return the request for the engine, with a choice for each of `rollouts`, of which `seed_key` is the first.
+        `prompt_tokens` is the prompt's length if known, which it always is for token ids. `prompt_ids` are tokens that
+        the engine uses instead of rendering the messages of a chat. Raises BadRequest and PromptTooLong.
         """
-        check(kind, body)
+        check(kind, body, rollouts)
         given = body.get("prompt") if prompt_ids is None else prompt_ids
         if given is not None and not isinstance(given, str):
             prompt_tokens = len(given)
@@ -182,7 +187,7 @@ class SamplingRules:
             "model": model,
             "max_tokens": limit,
             **(NEUTRAL_DISTRIBUTION | distribution),
-            "n": 1,
+            "n": rollouts,
             "stream": False,
             "logprobs": True if kind is CompletionKind.chat else 0,
             "return_token_ids": True,
@@ -221,8 +226,8 @@ class SamplingRules:
         return min(limit, self.seq_len - prompt_tokens)
 
 
-def check(kind: CompletionKind, body: dict[str, Any]) -> None:
-    """Check that the response can be trained on. Raises BadRequest."""
+def check(kind: CompletionKind, body: dict[str, Any], rollouts: int = 1) -> None:
+    """Check that the response can be trained on, with a choice for each of `rollouts`. Raises BadRequest."""
     for name in REJECTED_FIELDS & body.keys():
         value = body[name]
         if value is not None and value != IGNORED_FIELDS.get(name) and value != [] and value != {}:
@@ -237,8 +242,13 @@ def check(kind: CompletionKind, body: dict[str, Any]) -> None:
         raise BadRequest(f"stop must be one text or a list of texts, not {stop!r}"[:300])
     if not isinstance(body.get("stream_options") or {}, dict):
         raise BadRequest("stream_options must be an object")
-    if (body.get("n") or 1) != 1:
-        raise BadRequest("n must be 1, because a rollout is one conversation; increase rollouts_per_example instead")
+    if (body.get("n") or 1) != rollouts:
+        raise BadRequest(
+            f"n must be {rollouts}, the number of the request's rollouts, because a rollout is one conversation; "
+            "increase rollouts_per_example instead"
+        )
+    if rollouts > 1 and body.get("stream"):
+        raise BadRequest("stream is not available for several rollouts; send a request for each")
     needed = "messages" if kind is CompletionKind.chat else "prompt"
     if not body.get(needed):
         raise BadRequest(f"{needed} is missing")

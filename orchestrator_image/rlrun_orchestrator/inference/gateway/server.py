@@ -6,27 +6,29 @@
 
 Any OpenAI client works unchanged, and the data for the trainer never passes through user code. A request without a
 rollout id becomes a separate rollout, whose id is returned in the response's X-Rollout-Id. A client that makes several
-turns in one rollout must send an id.
+turns in one rollout must send an id. Several rollouts whose first requests are equal may share one request
+(`ROLLOUT_IDS_HEADER`).
 """
 
 import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
 from rlrun.api.base.received import ENGINE_LIMITS, InputInvalid, InputLimits, read_fast
 from rlrun.constants import CONFLICT, Reason
 from rlrun.protocol.access import is_allowed
-from rlrun.protocol.environment import ROLLOUT_ID_HEADER
+from rlrun.protocol.environment import MAX_SHARED_ROLLOUTS, ROLLOUT_ID_HEADER, ROLLOUT_IDS_HEADER
 from rlrun.protocol.problem import Problem
 from rlrun.service.access import unauthorized_response
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import json_response
 from rlrun.storage.store import StoreError
 
+from rlrun_orchestrator.data.trajectories import Turn
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader
 from rlrun_orchestrator.inference.gateway.limits import ROLLOUT_ID, Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups, RolloutSession, ServedPolicy
@@ -37,8 +39,10 @@ from rlrun_orchestrator.inference.gateway.prompt_tokenizer import PromptTokenize
 from rlrun_orchestrator.inference.gateway.request_router import GroupClosed, NoReplicaAvailable, RequestRouter
 from rlrun_orchestrator.inference.gateway.responses import (
     InvalidEngineResponse,
+    join_choices,
     parse_turn,
     refusal_problem,
+    split_choices,
     strip_internal_fields,
     to_event_stream,
 )
@@ -59,17 +63,34 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(slots=True)
+class RolloutRequest:
+    """Request of one rollout."""
+
+    rollout: str
+    session: RolloutSession
+    arrival: int
+    turn: int = 0
+
+
+@dataclass(slots=True)
 class Exchange:
     """State of a request in progress."""
 
     kind: CompletionKind
-    rollout: str
-    session: RolloutSession
-    arrival: int
-    turn: int
+    rollouts: Sequence[RolloutRequest]
+    """Rollouts that get a choice of the response. If there are several, this is the first request of each."""
     request_body: dict[str, Any]
     continuation: Continuation | None = None
     """Earlier chat that the request continues, with the prompt for it."""
+
+
+class EngineRefused(Exception):
+    """Error for a request that the engine refused. The client gets the engine's response."""
+
+    def __init__(self, status: int, data: bytes) -> None:
+        super().__init__(f"the inference engine returned {status}")
+        self.status = status
+        self.data = data
 
 
 class Gateway:
@@ -99,6 +120,8 @@ class Gateway:
         self._tokenizer = PromptTokenizer(router)
         self._prefix_bridge = PrefixBridge(self._tokenizer, enabled=exact_prefixes)
         self._stats = router.stats
+        self._engines_take_n = True
+        """False after an engine returned fewer choices than requested."""
         self._warned: set[str] = set()
         """Fields whose omission was logged. It is logged only once, because environments send them with every request.
         """
@@ -156,8 +179,7 @@ class Gateway:
         A failure is recorded, and reported if the rollout ends with it.
         """
         # Count the arrival before reading the body, because it determines the order of turns and the seeds.
-        arrival = group.next_arrival()
-        rollout = self._rollout(request, group, arrival)
+        rollouts = self._rollouts(request, group)
         try:
             if kind is None:
                 message = (
@@ -165,9 +187,9 @@ class Gateway:
                     "its items cannot be recorded exactly. Use /v1/chat/completions or /v1/completions"
                 )
                 raise ProblemError.of(404, Reason.REQUEST_REFUSED, message)
-            return await self._exchange(group, await self._admit(request, kind, group, rollout, arrival))
+            return await self._exchange(group, await self._admit(request, kind, group, rollouts))
         except (ProblemError, BadRequest, NoReplicaAvailable, InvalidEngineResponse) as error:
-            group.record_refusal(rollout, arrival, error.problem)
+            _record_refusal(group, rollouts, error.problem)
             raise
 
     def _group(self, request: web.Request) -> LiveGroup:
@@ -177,32 +199,45 @@ class Gateway:
             raise _unknown_group(group_id)
         return group
 
-    def _rollout(self, request: web.Request, group: LiveGroup, arrival: int) -> str:
-        """Return the id of the request's rollout, after adding the rollout to the group."""
-        rollout = request.match_info.get("rollout") or request.headers.get(ROLLOUT_ID_HEADER) or f"request-{arrival}"
+    def _rollouts(self, request: web.Request, group: LiveGroup) -> list[RolloutRequest]:
+        """Return the request's rollouts, after adding them to the group."""
+        shared = request.headers.get(ROLLOUT_IDS_HEADER)
+        if shared is None:
+            arrival = group.next_arrival()
+            header = request.headers.get(ROLLOUT_ID_HEADER)
+            return [self._rollout(group, request.match_info.get("rollout") or header or f"request-{arrival}", arrival)]
+        ids = shared.split(",")
+        if len(ids) > MAX_SHARED_ROLLOUTS or len(set(ids)) < len(ids) or not group.rollouts.keys().isdisjoint(ids):
+            raise BadRequest(
+                f"{ROLLOUT_IDS_HEADER} must have at most {MAX_SHARED_ROLLOUTS} ids, all different and without earlier "
+                "requests; send a request for each rollout instead"
+            )
+        return [self._rollout(group, rollout, group.next_arrival()) for rollout in ids]
+
+    def _rollout(self, group: LiveGroup, rollout: str, arrival: int) -> RolloutRequest:
         if not ROLLOUT_ID.fullmatch(rollout):
             raise BadRequest(f"{ROLLOUT_ID_HEADER} must be 1 to 200 printable ASCII characters")
         if rollout not in group.rollouts and len(group.rollouts) >= self._limits.rollouts:
             message = f"This group has {len(group.rollouts)} rollouts, which is the maximum. End the group."
             raise ProblemError.of(400, Reason.TOO_MANY_ROLLOUTS, message)
-        group.rollout_session(rollout)
-        return rollout
+        return RolloutRequest(rollout, group.rollout_session(rollout), arrival)
 
     async def _admit(
-        self, request: web.Request, kind: CompletionKind, group: LiveGroup, rollout: str, arrival: int
+        self, request: web.Request, kind: CompletionKind, group: LiveGroup, rollouts: Sequence[RolloutRequest]
     ) -> Exchange:
         """Validate everything that does not need the engine."""
-        session = group.rollout_session(rollout)
-        if session.requests >= self._limits.turns:
-            message = f"Rollout {rollout} has made {session.requests} requests, which is the maximum. End the rollout."
-            raise ProblemError.of(400, Reason.TOO_MANY_TURNS, message)
-        turn = session.requests
-        session.requests += 1
+        for one in rollouts:
+            made = one.session.requests
+            if made >= self._limits.turns:
+                message = f"Rollout {one.rollout} has made {made} requests, which is the maximum. End the rollout."
+                raise ProblemError.of(400, Reason.TOO_MANY_TURNS, message)
+            one.turn = made
+            one.session.requests += 1
         requested = await self._body(request)
         if kind is CompletionKind.chat:
             self._warn_of_ignored(requested)
             requested = (group.rules or self._rules).with_template(requested)
-        return Exchange(kind, rollout, session, arrival, turn, requested)
+        return Exchange(kind, rollouts, requested)
 
     def _warn_of_ignored(self, requested: dict[str, Any]) -> None:
         for name in set(ignored_constraints(requested)) - self._warned:
@@ -234,35 +269,55 @@ class Gateway:
     async def _exchange(self, group: LiveGroup, exchange: Exchange) -> web.Response:
         with self._groups.turn(group) as served:
             try:
-                answer = await self._send_continued(group, served, exchange)
-                if answer is None:
-                    status, data = await self._send_whole(group, served, exchange)
-                    if status != 200:
-                        group.record_refusal(exchange.rollout, exchange.arrival, refusal_problem(status, data))
-                        return web.Response(status=status, body=data, content_type="application/json")
-                    answer = _read_answer(data)
+                answers = await self._send_exchange(group, served, exchange)
             except GroupClosed:
                 raise _unknown_group(group.id) from None
+            except EngineRefused as refused:
+                _record_refusal(group, exchange.rollouts, refusal_problem(refused.status, refused.data))
+                return web.Response(status=refused.status, body=refused.data, content_type="application/json")
             if self._groups.get(group.id) is not group:
                 raise _unknown_group(group.id)
             if group.record:
-                self._record(group, served, exchange, answer)
+                self._record(group, served, exchange, answers)
             else:
-                group.record_answer(exchange.rollout, exchange.arrival)
-        return _response(exchange, answer)
+                for one in exchange.rollouts:
+                    group.record_answer(one.rollout, one.arrival)
+        return _response(exchange, answers)
 
-    async def _send_whole(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> tuple[int, bytes]:
+    async def _send_exchange(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> list[dict[str, Any]]:
+        """Return a response with one choice for each rollout. Raises EngineRefused and PromptTooLong."""
+        if len(exchange.rollouts) == 1:
+            continued = await self._send_continued(group, served, exchange)
+            return [await self._send_whole(group, served, exchange) if continued is None else continued]
+        answers: list[dict[str, Any]] = []
+        if self._engines_take_n:
+            answers = split_choices(await self._send_whole(group, served, exchange))
+        missing = exchange.rollouts[len(answers) :]
+        if missing:
+            # The middleware of a shared pool's engines sets n to 1, and counts each request as one sequence.
+            self._engines_take_n = False
+            alone = replace(exchange, request_body=exchange.request_body | {"n": 1})
+            sent = [self._send_whole(group, served, replace(alone, rollouts=[one])) for one in missing]
+            for answer in await asyncio.gather(*sent, return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+                answers.append(answer)
+        return answers
+
+    async def _send_whole(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> dict[str, Any]:
         """Send the client's request. If the engine refuses it, measure the prompt and request only the tokens that
-        remain, because engines refuse limits and minimums above the rest of their context. Raises PromptTooLong.
+        remain, because engines refuse limits and minimums above the rest of their context. Raises EngineRefused and
+        PromptTooLong.
         """
         kind, requested = exchange.kind, exchange.request_body
         status, data = await self._send(group, served, exchange, kind, requested)
-        if status != 400:
-            return status, data
-        length = await self._tokenizer.count(group, served, kind, requested)
-        if length is None or not (group.rules or self._rules).cuts(requested, length):
-            return status, data
-        return await self._send(group, served, exchange, kind, requested, prompt_tokens=length)
+        if status == 400:
+            length = await self._tokenizer.count(group, served, kind, requested)
+            if length is not None and (group.rules or self._rules).cuts(requested, length):
+                status, data = await self._send(group, served, exchange, kind, requested, prompt_tokens=length)
+        if status != 200:
+            raise EngineRefused(status, data)
+        return _read_answer(data)
 
     async def _send(
         self,
@@ -275,14 +330,21 @@ class Gateway:
         prompt_tokens: int | None = None,
         prompt_ids: Sequence[int] | None = None,
     ) -> tuple[int, bytes]:
-        seed_key = SamplingSeedKey(group.ordinal, exchange.session.rollout_order, exchange.turn, group.record)
+        first, rollouts = exchange.rollouts[0], len(exchange.rollouts)
+        seed_key = SamplingSeedKey(group.ordinal, first.session.rollout_order, first.turn, group.record)
         outgoing = (group.rules or self._rules).to_engine_request(
-            kind, requested, served.model, seed_key, prompt_tokens=prompt_tokens, prompt_ids=prompt_ids
+            kind,
+            requested,
+            served.model,
+            seed_key,
+            rollouts=rollouts,
+            prompt_tokens=prompt_tokens,
+            prompt_ids=prompt_ids,
         )
         for name in set(replaced_fields(requested, outgoing)) - self._warned:
             self._warned.add(name)
             log.warning("%s in the environment's requests is replaced by the value in the run's sampling section", name)
-        return await self._router.send(group, served, kind.value, _encode(outgoing).encode())
+        return await self._router.send(group, served, kind.value, _encode(outgoing).encode(), rollouts)
 
     async def _send_continued(
         self, group: LiveGroup, served: ServedPolicy, exchange: Exchange
@@ -294,7 +356,7 @@ class Gateway:
             return None
         kind, requested = exchange.kind, exchange.request_body
         check(kind, requested)
-        known = exchange.session.conversations
+        known = exchange.rollouts[0].session.conversations
         exchange.continuation = await self._prefix_bridge.continuation(group, served, requested, known)
         if exchange.continuation is None or exchange.continuation.prompt is None:
             return None
@@ -308,13 +370,28 @@ class Gateway:
         answer: dict[str, Any] | None = _read_answer(data) if status == 200 else None
         return answer
 
-    def _record(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange, answer: dict[str, Any]) -> None:
-        turn = parse_turn(exchange.kind, answer)
+    def _record(
+        self, group: LiveGroup, served: ServedPolicy, exchange: Exchange, answers: Sequence[dict[str, Any]]
+    ) -> None:
+        # If one response is invalid, none is recorded, because the client gets none.
+        turns = [parse_turn(exchange.kind, answer) for answer in answers]
+        for one, answer, turn in zip(exchange.rollouts, answers, turns, strict=True):
+            self._record_turn(group, served, exchange, one, answer, turn)
+
+    def _record_turn(
+        self,
+        group: LiveGroup,
+        served: ServedPolicy,
+        exchange: Exchange,
+        one: RolloutRequest,
+        answer: dict[str, Any],
+        turn: Turn,
+    ) -> None:
         continued = exchange.continuation
         turn.version = served.policy.version
         # An engine that ignores `kv_transfer_params` renders the messages instead, and returns different prompt ids.
         turn.bridged = continued is not None and turn.prompt_ids == continued.prompt
-        group.record_turn(exchange.rollout, exchange.arrival, turn)
+        group.record_turn(one.rollout, one.arrival, turn)
         if turn.completion_ids:
             group.settle(served)
         if exchange.kind is not CompletionKind.chat:
@@ -322,8 +399,8 @@ class Gateway:
         if continued is not None:
             exact = has_prefix(turn.prompt_ids, continued.last.tokens)
             self._stats.prefixes["broken" if not exact else "bridged" if turn.bridged else "exact"] += 1
-        made = conversation(exchange.request_body, answer["choices"][0], turn, continued, arrival=exchange.arrival)
-        exchange.session.conversations.add(made)
+        made = conversation(exchange.request_body, answer["choices"][0], turn, continued, arrival=one.arrival)
+        one.session.conversations.add(made)
 
     async def _models(self, request: web.Request) -> web.Response:
         try:
@@ -357,9 +434,18 @@ def _read_answer(data: bytes) -> dict[str, Any]:
     return answer
 
 
-def _response(exchange: Exchange, answer: dict[str, Any]) -> web.Response:
-    headers = {ROLLOUT_ID_HEADER: exchange.rollout}
-    requested, shown = exchange.request_body, strip_internal_fields(answer, exchange.request_body)
+def _record_refusal(group: LiveGroup, rollouts: Sequence[RolloutRequest], problem: Problem) -> None:
+    for one in rollouts:
+        group.record_refusal(one.rollout, one.arrival, problem)
+
+
+def _response(exchange: Exchange, answers: Sequence[dict[str, Any]]) -> web.Response:
+    requested = exchange.request_body
+    if len(answers) == 1:
+        headers, answer = {ROLLOUT_ID_HEADER: exchange.rollouts[0].rollout}, answers[0]
+    else:
+        headers, answer = {}, join_choices(answers)
+    shown = strip_internal_fields(answer, requested)
     if requested.get("stream"):
         usage = bool((requested.get("stream_options") or {}).get("include_usage"))
         body = to_event_stream(exchange.kind, shown, include_usage=usage)

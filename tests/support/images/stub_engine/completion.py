@@ -51,7 +51,7 @@ def complete(
 ) -> Completion:
     """Return choice `index` of a request. `weights`: digest of the policy's weights."""
     seed = random.getrandbits(64) if parameters.seed is None else parameters.seed
-    key = hashlib.blake2b(f"{seed}/{index}/{weights}/{list(prompt)}".encode()).digest()
+    key = hashlib.blake2b(f"{seed + index}/{weights}/{list(prompt)}".encode()).digest()
     draws = random.Random(key)
     made = Completion()
     while len(made.token_ids) < parameters.max_tokens:

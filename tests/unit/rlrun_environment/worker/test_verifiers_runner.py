@@ -7,6 +7,7 @@ from aiohttp import web
 from rlrun.protocol.environment import GroupResult
 from rlrun.service.errors import ProblemError
 from rlrun_environment.worker.example_play import play_example
+from rlrun_environment.worker.shared_requests import MAX_SHARED_TOKENS
 from rlrun_environment.worker.user_code.load_error import LoadError
 
 from tests.support.waiting import until
@@ -42,6 +43,68 @@ async def test_each_request_carries_the_rollouts_id_and_the_sampling(make_runner
     assert len(sent) == 4
     body = upstream.requests[0][1]
     assert (body["model"], body["temperature"], body["max_completion_tokens"]) == ("policy", 0.7, 32)
+
+
+@pytest.mark.parametrize(("tokens", "shares"), [(MAX_SHARED_TOKENS, True), (MAX_SHARED_TOKENS + 1, False)])
+async def test_a_group_sends_its_equal_first_requests_as_one(make_runner, make_group, upstream, tokens, shares):
+    """Rewards, completions and ids belong to the rollout for which the choice was sampled."""
+    upstream.reply = lambda n, body: "cba" if n == 2 else f"zz{n}"
+    result = await make_runner(GOOD).run(make_group(sampling={"max_tokens": tokens}))
+    sent = [headers["X-Rollout-Id"] for headers, _ in upstream.requests]
+    assert upstream.shared == ([sent] if shares else [])
+    assert {sent.index(r.rollout_id): (r.completion[0]["content"], r.reward) for r in result.rollouts} == {
+        0: ("zz0", 0.25),
+        1: ("zz1", 0.25),
+        2: ("cba", 1.0),
+        3: ("zz3", 0.25),
+    }
+
+
+async def test_only_the_first_turns_of_a_group_are_one_request(make_runner, make_group, upstream):
+    code = """
+    class GoesOn(vf.MultiTurnEnv):
+        async def env_response(self, messages, state, **kwargs):
+            return [{"role": "user", "content": "go on"}]
+
+    def load_environment():
+        return GoesOn(dataset=rows("abc"), rubric=vf.Rubric(funcs=[lambda completion: 1.0]), max_turns=2)
+    """
+    upstream.reply = lambda n, body: "the same"
+    result = await make_runner(code).run(make_group(rollouts=3))
+    assert reasons(result) == [None] * 3
+    assert [len(shared) for shared in upstream.shared] == [3]
+    later = [headers["X-Rollout-Id"] for headers, _ in upstream.requests[3:]]
+    assert sorted(later) == sorted(upstream.shared[0])
+
+
+@pytest.mark.parametrize("refusal", [{"status": 502}, {"status": 400}, {"body": b'{"choices": []}'}])
+async def test_if_a_shared_request_fails_each_rollout_sends_its_own(make_runner, make_group, upstream, refusal):
+    answer = {"body": b'{"error": {"message": "one choice is unusable"}}', "content_type": "application/json"}
+    upstream.reply = lambda n, body: web.Response(**answer | refusal) if "n" in body else "cba"
+    result = await make_runner(GOOD).run(make_group(rollouts=2))
+    assert reasons(result) == [None] * 2
+    assert len(upstream.shared) == 1, "retries are left to the rollouts"
+    own = [headers["X-Rollout-Id"] for headers, _ in upstream.requests[2:]]
+    assert sorted(own) == sorted(r.rollout_id for r in result.rollouts)
+
+
+async def test_rollouts_with_sampling_arguments_of_their_own_send_their_own_requests(make_runner, make_group, upstream):
+    code = """
+    class Varied(vf.SingleTurnEnv):
+        async def setup_state(self, state):
+            state["sampling_args"] = {**state["sampling_args"], "top_p": 0.5 + len(upstream) / 10}
+            upstream.append(state)
+            return state
+
+    upstream = []
+
+    def load_environment():
+        return Varied(dataset=rows("abc"), rubric=vf.Rubric(funcs=[lambda completion: 1.0]))
+    """
+    result = await make_runner(code).run(make_group(rollouts=3))
+    assert reasons(result) == [None] * 3
+    assert upstream.shared == []
+    assert sorted(body["top_p"] for _, body in upstream.requests) == [0.5, 0.6, 0.7]
 
 
 async def test_eval_split_and_its_fallback(make_runner, make_group, upstream):

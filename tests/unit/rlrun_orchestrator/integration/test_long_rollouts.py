@@ -39,6 +39,8 @@ class Outcome:
     trained_seconds: float = 0.0
     """Sum of the durations of the groups that were trained on."""
     stale: int = 0
+    drawn: int = 0
+    """Groups that were started."""
     ages: list[int] = field(default_factory=list)
 
     @property
@@ -55,9 +57,11 @@ def length_of(example: Example, seed: int) -> float:
     return random.Random(f"{seed}/{example}").lognormvariate(0, SPREAD)
 
 
-def simulate(limits: SchedulingLimits, slowness: Mapping[str, float], seed: int, *, redraws: bool = True) -> Outcome:
-    """Run `STEPS` steps. `slowness`: factor on the lengths of each environment's rollouts."""
-    outcome, tracker = Outcome(), GroupTracker(limits, RunSchedule(STEPS))
+def simulate(
+    limits: SchedulingLimits, slowness: Mapping[str, float], seed: int, *, steps: int = STEPS, redraws: bool = True
+) -> Outcome:
+    """Run all steps. `slowness`: factor on the lengths of each environment's rollouts."""
+    outcome, tracker = Outcome(), GroupTracker(limits, RunSchedule(steps))
     sampler = ExampleSampler(ExampleBuffer(dict.fromkeys(slowness, EXAMPLES), None, BufferSettings(seed=seed)))
     lengths = random.Random(seed)
     events: list[tuple[float, int, Group | None]] = []
@@ -73,11 +77,12 @@ def simulate(limits: SchedulingLimits, slowness: Mapping[str, float], seed: int,
         return scale * max(lengths.lognormvariate(0, SPREAD) for _ in range(ROLLOUTS))
 
     publish()
-    while tracker.step < STEPS or events:
+    while tracker.step < steps or events:
         for _ in range(tracker.available_slots()):
             sampled = sampler.next_example(list(slowness))
             assert sampled is not None
             number += 1
+            outcome.drawn += 1
             group = tracker.start(f"g{number}", sampled)
             seconds[group.id] = seconds_of(sampled)
             heapq.heappush(events, (now + seconds[group.id], number, group))
@@ -91,7 +96,7 @@ def simulate(limits: SchedulingLimits, slowness: Mapping[str, float], seed: int,
                 outcome.stale += 1
                 if redraws:
                     sampler.redraw(dropped.sampled)
-            if tracker.step == STEPS:
+            if tracker.step == steps:
                 break
             continue
         now, _, returned = heapq.heappop(events)
@@ -101,7 +106,7 @@ def simulate(limits: SchedulingLimits, slowness: Mapping[str, float], seed: int,
         else:
             tracker.complete_batch()
             publish()
-    outcome.seconds_per_step = now / STEPS
+    outcome.seconds_per_step = now / steps
     return outcome
 
 
@@ -136,6 +141,16 @@ def test_long_examples_get_their_share_of_training(seed: int) -> None:
     assert outcome.seconds_per_step <= before.seconds_per_step
     assert share_of_longest_tenth(before, seed) < 0.03
     assert before.stale_share > 0.2
+
+
+@pytest.mark.parametrize("steps", [5, 20])
+@pytest.mark.parametrize("slowness", [{"only": 1.0}, {"fast": 1.0, "slow": 4.0}])
+def test_a_run_draws_little_more_than_it_trains_on(slowness: dict[str, float], steps: int) -> None:
+    """The last steps start no groups that they cannot use, so only lost groups are drawn in vain."""
+    for seed in range(3):
+        outcome = simulate(limits(), slowness, seed, steps=steps)
+        assert outcome.trained.total() == steps * BATCH_SIZE // ROLLOUTS
+        assert outcome.drawn <= 1.2 * outcome.trained.total()
 
 
 @pytest.mark.slow

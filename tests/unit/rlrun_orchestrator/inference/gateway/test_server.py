@@ -20,7 +20,7 @@ from aiohttp.typedefs import Handler
 from rlrun.api.base.received import ENGINE_LIMITS
 from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.protocol.access import bearer
-from rlrun.protocol.environment import ROLLOUT_ID_HEADER
+from rlrun.protocol.environment import ROLLOUT_ID_HEADER, ROLLOUT_IDS_HEADER
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import MODEL_HEADER
@@ -86,6 +86,8 @@ class CannedEngine:
         self.busy = 0
         """Number of next requests that it refuses with 429."""
         self.refused = 0
+        self.takes_n = True
+        """False in a shared pool, whose middleware sets `n` to 1."""
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self.count])
@@ -123,7 +125,19 @@ class CannedEngine:
         if self.seq_len is not None and (self.prompt_tokens or 0) + self.asked[-1]["max_tokens"] > self.seq_len:
             message = f"This model's maximum context length is {self.seq_len} tokens. However, you requested too many."
             return web.json_response({"error": {"message": message, "code": 400}}, status=400)
-        return web.json_response(self.answer, status=self.status, headers=self.headers)
+        answer = self.answer
+        count = self.asked[-1].get("n", 1)
+        if self.takes_n and count > 1 and "choices" in answer:
+            answer = several_choices(answer, count)
+        return web.json_response(answer, status=self.status, headers=self.headers)
+
+
+def several_choices(answer: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return vLLM's response with choices of different tokens, which arrive in any order."""
+    choice = answer["choices"][0]
+    choices = [choice | {"index": n, "token_ids": [n, *choice["token_ids"][1:]]} for n in range(count)]
+    usage = answer["usage"] | {"completion_tokens": sum(len(one["token_ids"]) for one in choices)}
+    return answer | {"choices": choices[::-1], "usage": usage}
 
 
 def text_answer(prompt_ids: list[int], completion_ids: list[int]) -> dict[str, Any]:
@@ -647,6 +661,151 @@ async def ask(setup: Setup, group: LiveGroup, rollout: str = "r1", **body: Any) 
     body = {"model": "m", "messages": MESSAGES, **body}
     async with setup.http.post(url, json=body, headers={ROLLOUT_ID_HEADER: rollout}) as response:
         return response.status, await response.json()
+
+
+async def ask_together(
+    setup: Setup, group: LiveGroup, rollouts: str = "a,b,c", path: str = "/chat/completions", **body: Any
+) -> tuple[int, dict[str, Any]]:
+    """Send one request for several rollouts, and return status and body of the response."""
+    given = {"model": "m", "messages": MESSAGES, "n": len(rollouts.split(",")), **body}
+    url = f"{setup.url}groups/{group.id}/v1{path}"
+    async with setup.http.post(url, json=given, headers={ROLLOUT_IDS_HEADER: rollouts}) as response:
+        return response.status, await response.json()
+
+
+async def test_rollouts_that_share_a_request_have_a_choice_each(setup: Setup) -> None:
+    group, _ = setup.open()
+    status, answer = await ask_together(setup, group)
+    assert status == 200
+    (asked,) = setup.asked
+    assert (asked["n"], asked["seed"]) == (3, SamplingSeedKey(group.ordinal, 0, 0).seed(7))
+    assert {name: list(turn.completion_ids) for name, (turn,) in group.turns_by_rollout().items()} == {
+        "a": [0, 5],
+        "b": [1, 5],
+        "c": [2, 5],
+    }
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    assert [(choice["index"], choice["usage"]) for choice in answer["choices"]] == [(n, usage) for n in range(3)]
+    assert "token_ids" not in answer["choices"][0]
+
+
+async def test_texts_may_share_a_request(setup: Setup) -> None:
+    group, _ = setup.open()
+    for engine in setup.engines:
+        engine.answer = text_answer([1, 2], [3, 4])
+    status, answer = await ask_together(setup, group, path="/completions", prompt="hello")
+    assert (status, len(answer["choices"])) == (200, 3)
+    assert [list(turn.completion_ids) for (turn,) in group.turns_by_rollout().values()] == [[0, 4], [1, 4], [2, 4]]
+
+
+async def test_a_rollout_has_the_same_seed_alone_and_in_a_shared_request(setup: Setup) -> None:
+    """vLLM samples choice i with the seed of the request plus i."""
+    _, client = setup.open(ordinal=3)
+    for rollout in "abc":
+        await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: rollout})
+    alone = [asked["seed"] for asked in setup.asked_in_order()]
+    group, client = setup.open(ordinal=3)
+    await client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={ROLLOUT_ID_HEADER: "a"})
+    await ask_together(setup, group, "b,c")
+    assert alone == [alone[0], alone[0] + 1, alone[0] + 2]
+    assert setup.asked_in_order()[-1]["seed"] == alone[1]
+
+
+async def test_the_next_turn_of_a_shared_request_continues_its_own_choice(setup: Setup) -> None:
+    group, client = setup.open()
+    await ask_together(setup, group)
+    for engine in setup.engines:
+        engine.answer = chat_answer(POLICY.name, [1, 2, 3, 1, 5, 9], [4, 5], "hi")
+    said: Any = [*MESSAGES, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "go on"}]
+    await client.chat.completions.create(model="m", messages=said, extra_headers={ROLLOUT_ID_HEADER: "b"})
+    assert setup.router.stats.prefixes == {"exact": 1}
+    assert [list(turn.completion_ids) for turn in group.turns_of("b")] == [[1, 5], [4, 5]]
+    assert len(group.turns_of("a")) == 1
+
+
+async def test_engines_that_set_n_to_1_get_a_request_for_each_rollout(setup: Setup) -> None:
+    for engine in setup.engines:
+        engine.takes_n = False
+    first, _ = setup.open(ordinal=0)
+    second, _ = setup.open(ordinal=0)
+    assert (await ask_together(setup, first))[0] == 200
+    assert sorted(asked["n"] for asked in setup.asked) == [1, 1, 3]
+    status, answer = await ask_together(setup, second)
+    assert (status, len(answer["choices"])) == (200, 3)
+    assert [asked["n"] for asked in setup.asked_in_order()[3:]] == [1, 1, 1], "the gateway remembers it"
+    base = SamplingSeedKey(0, 0, 0).seed(7)
+    assert sorted(asked["seed"] for asked in setup.asked_in_order()[3:]) == [base, base + 1, base + 2]
+    for group in (first, second):
+        assert [len(turns) for turns in group.turns_by_rollout().values()] == [1, 1, 1]
+
+
+async def test_a_shared_request_counts_as_all_of_its_completions_at_its_replica(setup: Setup) -> None:
+    group, _ = setup.open()
+    for engine in setup.engines:
+        engine.hangs = True
+    request = asyncio.create_task(ask_together(setup, group))
+    arrivals = [asyncio.create_task(engine.arrived.wait()) for engine in setup.engines]
+    await asyncio.wait(arrivals, return_when="FIRST_COMPLETED")
+    assert sorted(replica.requests for replica in setup.pool.replicas.values()) == [0, 3]
+    for engine in setup.engines:
+        engine.released.set()
+    await request
+    assert [replica.requests for replica in setup.pool.replicas.values()] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "body", "words"),
+    [
+        ("a,a", {}, "all different"),
+        ("known,b", {}, "without earlier requests"),
+        (",".join(map(str, range(65))), {}, "at most 64"),
+        ("a,", {}, "printable ASCII"),
+        ("a,b", {"n": 3}, "n must be 2"),
+        ("a,b", {"n": None}, "n must be 2"),
+        ("a,b", {"stream": True}, "stream is not available"),
+    ],
+)
+async def test_a_shared_request_must_be_the_first_of_its_rollouts(
+    setup: Setup, rollouts: str, body: dict[str, Any], words: str
+) -> None:
+    group, _ = setup.open()
+    await ask(setup, group, "known")
+    status, answer = await ask_together(setup, group, rollouts, **body)
+    assert status == 400
+    assert words in answer["error"]["message"]
+    assert len(setup.asked) == 1
+
+
+@pytest.mark.parametrize(("record", "missing"), [(True, "logprobs"), (True, "token_ids"), (False, "token_ids")])
+async def test_if_one_choice_is_unusable_none_is_recorded(setup: Setup, record: bool, missing: str) -> None:
+    group, _ = setup.open(record=record)
+    for engine in setup.engines:
+        engine.takes_n = False
+        engine.answer = several_choices(engine.answer, 3)
+        engine.answer["choices"][1] = engine.answer["choices"][1] | {missing: None}
+    status, _ = await ask_together(setup, group)
+    assert status == 502
+    assert set(refusals(group).values()) == {"InferenceAnswerUnusable"}
+    assert group.turns_by_rollout() == {"a": [], "b": [], "c": []}
+    for engine in setup.engines:
+        engine.answer = chat_answer(POLICY.name, [1, 2, 3], [4, 5], "hi")
+    assert [(await ask(setup, group, rollout))[0] for rollout in "abc"] == [200] * 3
+    assert refusals(group) == {}
+
+
+async def test_a_refused_shared_request_is_a_refusal_of_each_rollout(setup: Setup) -> None:
+    group, _ = setup.open()
+    refuse(setup, "roles must alternate")
+    assert (await ask_together(setup, group))[0] == 400
+    assert refusals(group) == dict.fromkeys("abc", "RequestRefused")
+
+
+async def test_rollouts_of_an_evaluation_may_share_a_request(setup: Setup) -> None:
+    group, _ = setup.open(record=False)
+    status, answer = await ask_together(setup, group)
+    assert (status, len(answer["choices"])) == (200, 3)
+    assert refusals(group) == {}
+    assert all(session.answered for session in group.rollouts.values())
 
 
 def refusals(group: LiveGroup) -> dict[str, str]:
