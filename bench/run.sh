@@ -45,7 +45,10 @@ for name in trainer gateway wire scale server async pools trl; do
         part trainer-gpu 12 "$PY" -m bench.trainer --device cuda
         ;;
     gateway) part gateway 10 "$PY" -m bench.gateway ;;
-    wire) part wire 5 "$PY" -m bench.wire ;;
+    wire)
+        part wire 5 "$PY" -m bench.wire
+        part wire-ranks 5 "$PY" -m bench.wire_ranks --in-image
+        ;;
     scale) part scale 45 "$PY" -m bench.scale --scenario lifecycle ;;
     server) part server 25 "$PY" -m bench.server ;;
     async) part async 70 "$PY" -m bench.async_levels ;;

@@ -12,23 +12,19 @@ count; padding does not. A third part opens and activates adapter slots (see `tr
 
 import argparse
 import gc
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import machine_load
+from bench import machine_load, trainer_image
 from bench.repetitions import middle, paired_ratios
-from bench.report import ROOT, Result, Target, at_least, at_most, machine, record
+from bench.report import Result, at_least, at_most, machine, record
 
-MARK = "RESULT "
-"""Prefix of a line with a result, printed inside the image."""
 MINUTES = 6
 """Expected minutes on one core."""
 REPEATS = {"tiny": 7, "28m": 3}
@@ -81,8 +77,7 @@ def main() -> int:
         epilog=f"Expected minutes: {MINUTES} on one core; 3 on a GPU.",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--in-image", action="store_true", help="run inside the trainer's image, and record here")
-    parser.add_argument("--emit", action="store_true", help="print results as lines for --in-image; record nothing")
+    trainer_image.add_options(parser)
     parser.add_argument("--repeats", type=int, help=f"timed steps of each variant (default {REPEATS})")
     parser.add_argument("--model", choices=PARTS, action="append", help="CPU: only this model; repeatable")
     machine_load.add_option(parser)
@@ -90,11 +85,11 @@ def main() -> int:
     if not args.emit:
         machine_load.require_idle(args.busy)
     if args.in_image:
-        return in_image([a for a in sys.argv[1:] if a != "--in-image"])
+        return trainer_image.run_in_image("trainer", "bench.trainer", sys.argv[1:])
 
     def out(result: Result) -> None:
         if args.emit:
-            print(MARK + json.dumps(asdict(result)), flush=True)
+            trainer_image.emit(result)
         else:
             record("trainer", result)
 
@@ -104,27 +99,6 @@ def main() -> int:
         for result in slots_on_cpu() if name == "slots" else on_cpu(name, args.repeats or REPEATS[name]):
             out(result)
     return 0
-
-
-def in_image(arguments: list[str]) -> int:
-    """Run this program inside the trainer's image and record its results. Returns its exit code."""
-    inside = ["python", "-m", "bench.trainer", *arguments, "--emit"]
-    argv = [sys.executable, "-m", "local_cluster.images", "run", "--env", "HF_HUB_OFFLINE=1", "trainer", "--", *inside]
-    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        at = line.find(MARK)
-        if at < 0:
-            print(line, end="", flush=True)
-            continue
-        record("trainer", parse_result(json.loads(line[at + len(MARK) :])))
-    return process.wait()
-
-
-def parse_result(values: dict[str, Any]) -> Result:
-    """Return the result that was serialized with `asdict`."""
-    sequences = {name: tuple(values.get(name, ())) for name in ("repetitions", "cores_busy")}
-    return Result(**(values | sequences | {"aim": Target(**values["aim"]) if values["aim"] else None}))
 
 
 def on_cpu(name: str, repeats: int) -> list[Result]:

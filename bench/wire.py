@@ -2,7 +2,7 @@
 
     python -m bench.wire                          512 sequences of 32,768 tokens, and smaller
     python -m bench.wire --sequences 64           less
-    python -m bench.wire_ranks                    the same batch among two processes of the trainer (needs torch)
+    python -m bench.wire_ranks --in-image         the same batch among two processes of the trainer
 
 The orchestrator hashes and sends the batch from the process that runs the gateway; the trainer reads and checks it in
 another process. The batch is sent twice: alone, for CPU time and memory; and beside a client that sends the gateway a

@@ -1,6 +1,7 @@
 """Benchmark of a batch among the processes of the trainer: what each receives, its CPU time and its memory.
 
-    python -m bench.wire_ranks                    two processes with gloo, on this Python's torch
+    python -m bench.wire_ranks --in-image         two processes with gloo, inside the trainer's image
+    python -m bench.wire_ranks                    the same, with this Python's torch
 
 The first process has the batch as the server has read it, packs it and sends the other one its columns.
 """
@@ -15,17 +16,16 @@ import time
 
 from rlrun.protocol.train_batch import SampleHeader, read_sample, sample_columns
 from rlrun_orchestrator.training.serialization import sample_of
-from rlrun_trainer.optimization.batch_share import share_batch
-from rlrun_trainer.optimization.packing import pack
-from rlrun_trainer.runtime.process_group import init_process_group
 
-from bench import machine_load
+from bench import machine_load, trainer_image
 from bench.report import ROOT, Result, at_most, record
 from bench.wire import LENGTH, SEQUENCES, peak_memory, sequences
 
 RANKS = 2
 BUDGET = 65_536
 """Tokens of a micro-batch."""
+SECONDS = 240
+"""Maximum seconds for the processes."""
 
 
 def main() -> int:
@@ -33,12 +33,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.wire_ranks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sequences", type=int, default=SEQUENCES)
     parser.add_argument("--length", type=int, default=LENGTH)
+    trainer_image.add_options(parser)
     machine_load.add_option(parser)
     args = parser.parse_args()
     if "RANK" in os.environ:
         run_rank(args.sequences, args.length)
         return 0
-    machine_load.require_idle(args.busy)
+    if not args.emit:
+        machine_load.require_idle(args.busy)
+    if args.in_image:
+        return trainer_image.run_in_image("wire", "bench.wire_ranks", sys.argv[1:])
     busy = [machine_load.settled_load()]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -49,7 +53,14 @@ def main() -> int:
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=environment | {"RANK": str(rank)})
         for rank in range(RANKS)
     ]
-    found = [json.loads(process.communicate()[0]) for process in ranks]
+    try:
+        printed = [process.communicate(timeout=SECONDS)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    if any(process.returncode for process in ranks):
+        raise SystemExit(f"Not measured: the processes ended with {[process.returncode for process in ranks]}.")
+    found = [json.loads(each) for each in printed]
     what = f"{args.sequences} sequences of {args.length} tokens among {RANKS} processes of the trainer"
     whole = found[0]["whole"]
     figures = {"ranks": found}
@@ -59,12 +70,18 @@ def main() -> int:
         ("memory of a rank", "most that sharing adds to a process / the batch", most["memory"] / whole, 2, "x"),
         ("CPU of a rank", "most that packing and sharing take", most["cpu_seconds"], 0.5, "s"),
     ):
-        record("wire", Result(name, f"{what}: {text}", value, at_most(aim), unit, figures=figures, cores_busy=busy))
+        result = Result(name, f"{what}: {text}", value, at_most(aim), unit, figures=figures, cores_busy=busy)
+        trainer_image.emit(result) if args.emit else record("wire", result)
     return 0
 
 
 def run_rank(count: int, length: int) -> None:
     """Take part as one process, and print what it cost."""
+    # torch is only in the trainer's image.
+    from rlrun_trainer.optimization.batch_share import share_batch
+    from rlrun_trainer.optimization.packing import pack
+    from rlrun_trainer.runtime.process_group import init_process_group
+
     world = init_process_group("cpu")
     samples = []
     if world.is_leader:

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 from rlrun.service.access import token_middleware
-from rlrun.storage.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS
+from rlrun.storage.layout import ADAPTER_WEIGHTS
 
 LOAD_SECONDS = 0.05
 """So that requests overlap."""
@@ -136,13 +136,17 @@ class FakeEngine:
             case "/collective_rpc":
                 assert self.paused
                 assert body["method"] == "reload_weights"
-                self.weights = (Path(body["kwargs"]["weights_path"]) / MODEL_WEIGHTS).read_bytes()
+                self.weights = weights_in(Path(body["kwargs"]["weights_path"]))
             case "/reset_prefix_cache":
                 assert request.query["reset_running_requests"] == "true"
                 return web.json_response({"success": not self.busy})
             case "/resume":
                 self.paused = False
         return web.json_response({})
+
+
+def weights_in(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(folder.glob("*.safetensors")))
 
 
 def refusal(status: int, message: str) -> web.Response:

@@ -34,7 +34,11 @@ MODEL_WEIGHTS = "model.safetensors"
 RUN_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Pattern of a run's UID, which is the name of the run's folder."""
 WEIGHTS = {PolicyKind.adapter: ADAPTER_WEIGHTS, PolicyKind.weights: MODEL_WEIGHTS}
-"""File whose digest is part of a policy's name."""
+"""File whose digest is part of a policy's name, or which is divided into numbered files."""
+NUMBERED = re.compile(r"-\d{5}-of-(\d{5})(?=\.[a-z]+$)")
+"""What the names of files that one file is divided into have before its suffix, as in transformers:
+model-00001-of-00002.safetensors. The group is the number of files.
+"""
 
 
 @dataclass(frozen=True)

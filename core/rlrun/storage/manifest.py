@@ -6,6 +6,8 @@ verified. The SHA-256 of the manifest's bytes is the digest of the artifact: it 
 of the RLCheckpoint or RLAdapter.
 """
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -17,6 +19,8 @@ from rlrun.api.base.names import Text
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
+from rlrun.protocol.policy import PolicyKind
+from rlrun.storage.layout import NUMBERED, WEIGHTS
 
 MAX_MANIFEST_BYTES = 4 * 1024**2
 """Maximum size in bytes of a manifest that is read, enough for about 20,000 files."""
@@ -92,6 +96,19 @@ class StoredManifest:
     content: Manifest
     digest: str
     """SHA-256 of the manifest's bytes in hexadecimal."""
+
+
+def weights_digest(files: Iterable[FileEntry], kind: PolicyKind) -> str | None:
+    """Return the digest that is part of a policy's name, or None if there are no weights of this kind.
+
+    It is the SHA-256 of the file with the weights. If numbered files contain the weights, it is the SHA-256 of what
+    `sha256sum` prints for these files in the order of their names.
+    """
+    weights = sorted((file.name, file.sha256) for file in files if NUMBERED.sub("", file.name) == WEIGHTS[kind])
+    if len(weights) == 1:
+        return weights[0][1]
+    lines = "".join(f"{digest}  {name}\n" for name, digest in weights)
+    return hashlib.sha256(lines.encode()).hexdigest() if weights else None
 
 
 def ready_facts(manifest: Manifest, digest: str) -> dict[str, Any]:

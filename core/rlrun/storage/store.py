@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -653,8 +654,9 @@ def _folder(uri: S3Uri) -> str:
 
 
 def build_manifest(source: Path | Mapping[str, bytes], description: Manifest) -> Manifest:
-    """Build the manifest of an upload: `description` with the files of `source`."""
-    return description.model_copy(update={"files": [_hash(file) for file in _outgoing(source)]})
+    """Build the manifest of an upload: `description` with the files of `source`, hashed in several threads."""
+    with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="hash") as threads:
+        return description.model_copy(update={"files": list(threads.map(_hash, _outgoing(source)))})
 
 
 def _outgoing(source: Path | Mapping[str, bytes]) -> list[Outgoing]:

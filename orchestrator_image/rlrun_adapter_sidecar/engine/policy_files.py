@@ -14,8 +14,8 @@ from rlrun.protocol.inference import LoadRequest
 from rlrun.protocol.policy import PolicyRef
 from rlrun.service.errors import ProblemError
 from rlrun.storage.errors import Repeat
-from rlrun.storage.layout import MANIFEST, WEIGHTS, S3Uri
-from rlrun.storage.manifest import Manifest
+from rlrun.storage.layout import MANIFEST, S3Uri
+from rlrun.storage.manifest import Manifest, weights_digest
 from rlrun.storage.store import NotFound, Store, StoreError, Unreachable
 
 from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
@@ -119,8 +119,7 @@ class PolicyFiles:
 
 
 def _matches(manifest: Manifest, policy: PolicyRef) -> bool:
-    name = WEIGHTS[policy.kind]
-    return any(entry.name == name and entry.sha256 == policy.digest for entry in manifest.files)
+    return weights_digest(manifest.files, policy.kind) == policy.digest
 
 
 def _is_whole(folder: Path, policy: PolicyRef) -> bool:

@@ -1,12 +1,14 @@
 """The variants of the trainer benchmark make the same update, and its model has the stated size."""
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from rlrun_trainer.optimization.mfu import step_flops
 
-from bench import trainer_slots
+from bench import trainer_image, trainer_slots
 from bench.trainer import WAYS
 from bench.trainer_batches import SHAPES, Shape, uneven_samples
 from bench.trainer_variants import TrainerVariants
@@ -54,3 +56,12 @@ def test_operations_are_counted_as_the_anchors_count_them(tokens, mfu, rate):
     attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.pairs)
     weights = shape.layers * (attention + 3 * shape.hidden * shape.intermediate)
     assert step_flops(weights, config, [tokens]) / tokens == pytest.approx(mfu * 989e12 / rate, rel=0.05)
+
+
+def test_each_of_two_processes_gets_its_half_of_a_batch():
+    command = [sys.executable, "-m", "bench.wire_ranks", "--emit", "--sequences", "64", "--length", "512"]
+    printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=300, check=True).stdout
+    lines = [line.removeprefix(trainer_image.MARK) for line in printed.splitlines() if trainer_image.MARK in line]
+    found = {result.name: result for result in map(trainer_image.parse_result, map(json.loads, lines))}
+    assert found.keys() == {"bytes of a rank", "memory of a rank", "CPU of a rank"}
+    assert found["bytes of a rank"].ratio == pytest.approx(0.5, abs=0.05)

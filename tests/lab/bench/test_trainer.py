@@ -1,20 +1,7 @@
-"""Results of the trainer's benchmark: how they come from the image and their targets."""
-
-import json
-from dataclasses import asdict
+"""Results of the trainer's benchmark and their targets."""
 
 from bench import trainer
-from bench.report import Result, at_least
-
-
-def test_result_survives_serialization_from_the_image() -> None:
-    result = Result("28m, packed", "tokens/s", 2.5, at_least(1.0), samples=[{"way": "plain"}], notes=["a"])
-    busy = Result("28m, packed", "tokens/s", 2.5, None, repetitions=(2.4, 2.5), cores_busy=(0.1,))
-    assert trainer.parse_result(json.loads(json.dumps(asdict(busy)))).cores_busy == (0.1,)
-    assert trainer.parse_result(json.loads(json.dumps(asdict(busy)))).repetitions == (2.4, 2.5)
-    assert trainer.parse_result(json.loads(json.dumps(asdict(result)))) == Result(
-        "28m, packed", "tokens/s", 2.5, at_least(1.0), samples=[{"way": "plain"}], notes=["a"]
-    )
+from bench.report import at_least
 
 
 def test_trainer_is_compared_with_both_loops_repetition_by_repetition() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import SessionSpec
-from rlrun.storage.layout import WEIGHTS, RunLayout, S3Uri
-from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun.storage.manifest import ArtifactKind, Manifest, weights_digest
 from rlrun.storage.store import Store, StoreError, Unreachable, build_manifest
 
 from rlrun_trainer.artifacts.artifact_files import Files, source_of
@@ -92,9 +92,10 @@ class Publisher:
         if S3 rejects the policy; a repeated call retries.
         """
         manifest = await asyncio.to_thread(build_manifest, source_of(files), self._facts(version))
-        sha = next(entry.sha256 for entry in manifest.files if entry.name == WEIGHTS[self._spec.kind])
-        uri = self._layout.policy(version, sha)
-        ref = PolicyRef(version=version, digest=sha, uri=str(uri), kind=self._spec.kind)
+        digest = weights_digest(manifest.files, self._spec.kind)
+        assert digest is not None
+        uri = self._layout.policy(version, digest)
+        ref = PolicyRef(version=version, digest=digest, uri=str(uri), kind=self._spec.kind)
         policy = CachedPolicy(ref, uri, manifest, files)
         self._shelf.put(policy, self._under_way)
         self._wanted = policy

@@ -27,13 +27,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save
 
 from rlrun_trainer.artifacts import checkpoint_facts
-from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing
+from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing_to
 from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, REFERENCE, RNG, CheckpointProgress, mismatch
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into
 from rlrun_trainer.torch_backend import full_weights
-from rlrun_trainer.torch_backend.divided_files import DividedFolder, StoredTensors, write_index
+from rlrun_trainer.torch_backend.divided_files import DividedFolder, StoredTensors
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
@@ -62,26 +62,16 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
 
 
 def _weights_snapshot(base: BaseModel, slot: AdapterSlot, small: Mapping[str, bytes]) -> TempFolder | None:
-    divided = DividedFolder(base.world, base.loader.settings.scratch)
-    folder = divided.folder
-    try:
-        weights = divided.gather(full_weights.stored_tensors(base, slot).items(), torch.float32)
-        divided.write(MODEL_WEIGHTS, full_weights.as_stored(base, weights))
-        del weights
-        divided.write(OPTIMIZER, divided.gather(_moments(slot)))
+    with DividedFolder(base.world, base.loader.settings.scratch) as divided:
+        full_weights.write_weights(base, slot, divided, torch.float32)
+        divided.write(OPTIMIZER, divided.gather(dict(_moments(slot))))
         if slot.reference is Reference.copy:
-            divided.write(REFERENCE, divided.gather(base.frozen_parameters().items()))
-        if folder is not None:
-            with writing(folder, SafetensorError):
-                write_index(folder.path)
-                full_weights.write_companions(base, folder.path, torch.float32)
+            divided.write(REFERENCE, divided.gather(base.frozen_parameters()))
+        if divided.folder is not None:
+            with writing_to(divided.folder.path):
                 for name, data in small.items():
-                    (folder.path / name).write_bytes(data)
-    except BaseException:
-        if folder is not None:
-            folder.remove()
-        raise
-    return folder
+                    (divided.folder.path / name).write_bytes(data)
+    return divided.folder
 
 
 def _moments(slot: AdapterSlot) -> Iterator[tuple[str, torch.Tensor]]:

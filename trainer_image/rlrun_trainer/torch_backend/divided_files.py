@@ -8,11 +8,13 @@ used, because its processes exchange pickles.
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
+from typing import Self
 
 import torch
-from rlrun.storage.layout import MODEL_WEIGHTS
+from rlrun.storage.layout import MODEL_WEIGHTS, NUMBERED
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -22,13 +24,14 @@ from rlrun_trainer.artifacts.checkpoint_names import INDEX
 from rlrun_trainer.runtime.process_group import ProcessGroup, full_tensor
 
 LAYER = re.compile(r".*?\.\d+(?=\.)")
-NUMBERED = re.compile(r"-\d{5}-of-(\d{5})$")
+
+Tensors = Mapping[str, torch.Tensor]
 
 
 class DividedFolder:
     """Temporary folder of the first process, to which all processes of its node write. All processes must create it.
 
-    Raises ProblemError on all processes if the disk is full.
+    Raises ProblemError on all processes if the disk is full. As a context, it removes the folder after an exception.
     """
 
     def __init__(self, world: ProcessGroup, scratch: Path | None) -> None:
@@ -42,21 +45,37 @@ class DividedFolder:
             raise RuntimeError(f"The first process sent {name[:100]!r} instead of a folder's name.")
         self._path = (scratch or Path(tempfile.gettempdir())) / name
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self.folder is not None:
+            self.folder.remove()
+
     def gather(
-        self, tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None
+        self,
+        tensors: Tensors,
+        dtypes: Mapping[str, torch.dtype] | None = None,
+        as_stored: Callable[[dict[str, torch.Tensor]], Tensors] = dict,
     ) -> dict[str, torch.Tensor]:
-        """Return the tensors that this process writes, in full size and on the CPU. Floating-point tensors are
-        converted to `dtype`. All processes must call it.
+        """Return the tensors that this process writes, in full size and on the CPU. All processes must call it.
+
+        Tensors in `dtypes` are converted. `as_stored` is called with the tensors of one layer at a time, and returns
+        them by their names in the file.
         """
-        all_tensors, mine = dict(tensors), {}
-        writers = divide({name: tensor.numel() for name, tensor in all_tensors.items()}, self._world.local_size)
-        for name, tensor in all_tensors.items():
-            whole = full_tensor(tensor.detach())
-            if writers[name] == self._world.rank:
-                mine[name] = whole.to("cpu", dtype if whole.is_floating_point() else None).contiguous()
+        mine: dict[str, torch.Tensor] = {}
+        writers = divide({name: tensor.numel() for name, tensor in tensors.items()}, self._world.local_size)
+        for _, names in groupby(sorted(tensors, key=_layer), _layer):
+            layer = {}
+            for name in names:
+                # Convert first, so that fewer bytes are sent.
+                whole = full_tensor(tensors[name].detach().to((dtypes or {}).get(name)))
+                if writers[name] == self._world.rank:
+                    layer[name] = whole.cpu().contiguous()
+            mine |= as_stored(layer) if layer else {}
         return mine
 
-    def write(self, file: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    def write(self, file: str, tensors: Tensors) -> None:
         """Write the tensors of all processes as `file`, or as numbered files. All processes must call it."""
         world = self._world
         path = self._path / file
@@ -75,7 +94,7 @@ class StoredTensors:
 
     def __init__(self, folder: Path, file: str) -> None:
         paths = paths_of(folder, file)
-        count = NUMBERED.search(paths[0].stem) if paths else None
+        count = NUMBERED.search(paths[0].name) if paths else None
         if len(paths) != (int(count[1]) if count else 1):
             raise mismatch(f"The checkpoint has no {file}, or some of the files into which it was divided are missing.")
         files = [safe_open(path, "pt") for path in paths]

@@ -5,40 +5,42 @@ from pathlib import Path
 import torch
 from rlrun.storage.layout import MODEL_WEIGHTS
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from transformers import AutoConfig
 from transformers.core_model_loading import revert_weight_conversion
 
-from rlrun_trainer.artifacts.artifact_files import TempFolder, writing
+from rlrun_trainer.artifacts.artifact_files import TempFolder, writing_to
 from rlrun_trainer.artifacts.checkpoint_facts import mismatch
 from rlrun_trainer.artifacts.model_folder import ModelClass, copy_companions
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.loader import Loader, load_weights
-from rlrun_trainer.runtime.process_group import full_tensor
-from rlrun_trainer.torch_backend.divided_files import write_index
+from rlrun_trainer.torch_backend.divided_files import DividedFolder, write_index
 
 
 def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempFolder | None:
     """Write the slot's model to a folder, with weights in `dtype`. All processes must call it.
 
-    Only the first process returns the folder, or raises ProblemError if its disk is full. The first process holds one
-    copy of the weights in memory, or none if the weights are already on the CPU in `dtype`.
+    Only the first process returns the folder. Raises ProblemError if the disk is full. Each process of the first node
+    holds its part of the weights in memory, or none if the weights are already on the CPU in `dtype`.
     """
-    state: dict[str, torch.Tensor] = {}
-    for name, tensor in stored_tensors(base, slot).items():
-        whole = full_tensor(tensor.detach())
-        if base.world.is_leader:
-            state[name] = whole.to("cpu", dtype if name in slot.parameters else None)
-    if not base.world.is_leader:
-        return None
-    folder = TempFolder(base.loader.settings.scratch)
-    with writing(folder, SafetensorError):
-        save_file(as_stored(base, state), folder.path / MODEL_WEIGHTS, metadata={"format": "pt"})
-        write_companions(base, folder.path, dtype)
-    return folder
+    with DividedFolder(base.world, base.loader.settings.scratch) as divided:
+        write_weights(base, slot, divided, dtype)
+    return divided.folder
 
 
-def stored_tensors(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor]:
+def write_weights(base: BaseModel, slot: AdapterSlot, divided: DividedFolder, dtype: torch.dtype) -> None:
+    """Write the slot's model to the folder, with weights in `dtype`. All processes must call it. Raises ProblemError if
+    the disk is full.
+    """
+    tensors = _stored_tensors(base, slot)
+    dtypes = dict.fromkeys(slot.parameters, dtype)
+    divided.write(MODEL_WEIGHTS, divided.gather(tensors, dtypes, lambda layer: _as_stored(base, layer)))
+    if divided.folder is not None:
+        with writing_to(divided.folder.path, SafetensorError):
+            write_index(divided.folder.path)
+            copy_companions(base.loader.settings.model_dir, divided.folder.path, str(dtype).removeprefix("torch."))
+
+
+def _stored_tensors(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor]:
     """Return the tensors stored in the model's files, keyed by their names in memory: the slot's weights, and buffers
     such as router biases.
     """
@@ -46,15 +48,10 @@ def stored_tensors(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor
     return {**slot.parameters, **{name: buffer for name, buffer in base.model.named_buffers() if name in stored}}
 
 
-def as_stored(base: BaseModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _as_stored(base: BaseModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return weights by their names in the model's files. `weights` has complete layers, by their names in memory."""
     # Some models have stacked experts in memory; on disk each expert has its own tensors.
     return {name: _own(tensor) for name, tensor in revert_weight_conversion(base.model, weights).items()}
-
-
-def write_companions(base: BaseModel, folder: Path, dtype: torch.dtype) -> None:
-    """Write the configuration of a model in `dtype`, and the files of its tokenizer."""
-    copy_companions(base.loader.settings.model_dir, folder, str(dtype).removeprefix("torch."))
 
 
 def read_model(folder: Path, base: Loader) -> dict[str, torch.Tensor]:

@@ -1,10 +1,12 @@
-"""Two processes that share a model read their parts of its weights, and hold the same model as one process."""
+"""Two processes that share a model read and publish their parts of its weights, and hold the same model as one."""
 
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from rlrun_trainer.model.loader import Loader, load_weights, shapes_of
 from rlrun_trainer.model.loading_rules import LoadingRules
 from rlrun_trainer.runtime.process_group import full_tensor, init_process_group
 from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.torch_backend import full_weights
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
@@ -139,7 +142,23 @@ def measure(folder: Path, result: dict[str, Any]) -> None:
     """Write the peak of this process's anonymous memory while the model loads, in models."""
     world = init_process_group("cpu")
     settings = TrainerSettings(model_dir=folder, device="cpu", threads=1, dtype="float32")
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    with peak_memory(result, sum(file.stat().st_size for file in folder.glob("*.safetensors"))):
+        model = Loader(settings, world).load()
+    assert sharding.is_sharded(model)
+
+
+def measure_policy(folder: Path, result: dict[str, Any]) -> None:
+    """Write the peak of this process's anonymous memory while a policy in bfloat16 is written, in policies."""
+    world = replace(init_process_group("cpu"), local_size=2)
+    base = tiny_model.load(folder, world=world, scratch=folder / "scratch")
+    slot = base.open_weights("run", tiny_model.MODEL, 0, compared=False)
+    with peak_memory(result, sum(2 * parameter.numel() for parameter in slot.parameters.values())):
+        full_weights.write_model(base, slot, torch.bfloat16)
+
+
+@contextmanager
+def peak_memory(result: dict[str, Any], size: int) -> Iterator[None]:
+    """Write how much this process's anonymous memory grows, in models of `size` bytes."""
     before, peak, done = _anonymous(), 0, threading.Event()
 
     def watch() -> None:
@@ -150,10 +169,9 @@ def measure(folder: Path, result: dict[str, Any]) -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    model = Loader(settings, world).load()
+    yield
     done.set()
     watcher.join()
-    assert sharding.is_sharded(model)
     result["models"] = (peak - before) / size
 
 
@@ -170,16 +188,17 @@ def _config(kind: str) -> Any:
     return Qwen3MoeConfig(**small, num_experts=32, moe_intermediate_size=128)
 
 
+@pytest.mark.parametrize("work", [measure, measure_policy])
 @pytest.mark.parametrize("kind", ["dense", "experts"])
 def test_each_process_needs_memory_for_its_half_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, work: Work
 ) -> None:
     # The allocator returns memory of these tensors at once, as it does for those of large models.
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(MIB // 16))
     with torch.device("cpu"):
         AutoModelForCausalLM.from_config(_config(kind)).save_pretrained(tmp_path, max_shard_size="64MB")
-    peaks = [one["models"] for one in run(measure, tmp_path)]
-    print(f"anonymous memory while loading, in models: {peaks}")
+    peaks = [one["models"] for one in run(work, tmp_path)]
+    print(f"anonymous memory while loading or publishing, in models: {peaks}")
     assert sum(peaks) / 2 <= 0.65
     assert max(peaks) <= 0.75
 

@@ -1,19 +1,24 @@
-"""Checkpoints of all weights, whose files all processes write."""
+"""Checkpoints and policies of all weights, whose files all processes write."""
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import torch
+from rlrun.protocol.policy import PolicyKind
 from rlrun.service.errors import ProblemError
+from rlrun.storage.manifest import ArtifactKind, Manifest, weights_digest
+from rlrun.storage.store import build_manifest
 from rlrun_trainer.artifacts.artifact_files import Files, TempFolder
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.artifacts.checkpoint_names import stored_weights
 from rlrun_trainer.runtime.process_group import ProcessGroup
 from rlrun_trainer.torch_backend import full_weights
 from rlrun_trainer.torch_backend.checkpoint_format import restore, snapshot
+from rlrun_trainer.torch_backend.collective_executor import CollectiveExecutor
 from rlrun_trainer.torch_backend.divided_files import DividedFolder, StoredTensors, divide, write_index
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
@@ -86,6 +91,56 @@ def test_both_processes_write_a_checkpoint_that_one_process_reads(tmp_path: Path
         ours, theirs = StoredTensors(path_of(again), file), StoredTensors(kept, file)
         assert sorted(ours.names()) == sorted(theirs.names())
         assert all(torch.equal(ours.read(name), theirs.read(name)) for name in ours.names())
+
+
+@pytest.mark.parametrize("save", [tiny_model.save_model, tiny_model.save_moe])
+def test_both_processes_write_a_policy_that_equals_the_one_of_one_process(
+    tmp_path: Path, save: Callable[..., Path]
+) -> None:
+    model_dir = save(tmp_path / "model")
+
+    def trained(world: ProcessGroup) -> CollectiveExecutor:
+        crew = CollectiveExecutor(
+            tiny_model.load(model_dir, world=world, dtype="bfloat16", scratch=tmp_path / "scratch")
+        )
+        slot = crew.base.open_weights("run", tiny_model.MODEL, 0, compared=False)
+        with torch.no_grad():
+            for number, parameter in enumerate(slot.parameters.values()):
+                parameter.mul_(1 + number / 7)
+        return crew
+
+    def work(world: ProcessGroup) -> list[str]:
+        crew, digests = trained(world), []
+        if not world.is_leader:
+            crew.follow()
+            return []
+        for number in (1, 2):
+            files = crew.policy_files("run")
+            folder = path_of(files).rename(tmp_path / f"policy {number}")
+            empty = Manifest(kind=ArtifactKind.policy, files=[], created_at=datetime.now(UTC))
+            digests.append(weights_digest(build_manifest(folder, empty).files, PolicyKind.weights))
+        crew.stop()
+        return digests
+
+    (first, again), none = on_both(work)
+    assert none == []
+    assert first == again
+    files = trained(ProcessGroup()).policy_files("run")
+    policy, alone = tmp_path / "policy 1", path_of(files)
+    weights = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    assert sorted(path.name for path in policy.glob("*.safetensors*")) == [*weights, "model.safetensors.index.json"]
+    sizes = [(policy / name).stat().st_size for name in weights]
+    assert max(sizes) < 0.7 * sum(sizes)
+    ours, theirs = StoredTensors(policy, "model.safetensors"), StoredTensors(alone, "model.safetensors")
+    assert sorted(ours.names()) == sorted(theirs.names()) == sorted(stored_weights(policy))
+    for name in ours.names():
+        assert ours.read(name).dtype == theirs.read(name).dtype == torch.bfloat16
+        assert torch.equal(ours.read(name), theirs.read(name))
+    for name in ("config.json", "tokenizer.json"):
+        assert (policy / name).read_bytes() == (alone / name).read_bytes()
+    stock, whole = (AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (policy, alone))
+    assert stock.keys() == whole.keys()
+    assert all(torch.equal(stock[name], whole[name]) for name in whole)
 
 
 def test_only_processes_of_the_first_node_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
-"""Sizes of files in manifests."""
+"""Sizes and digests of files in manifests."""
 
+import hashlib
 from datetime import UTC, datetime
 
 import pytest
 from pydantic import ValidationError
-from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest
+from rlrun.protocol.policy import PolicyKind
+from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest, weights_digest
 
 
 def entry(size: int) -> FileEntry:
@@ -21,3 +23,25 @@ def test_the_size_is_that_of_all_files(sizes: list[int], total: int) -> None:
 def test_a_file_cannot_be_smaller_than_empty() -> None:
     with pytest.raises(ValidationError, match="size"):
         entry(-1)
+
+
+def stored(*names: str) -> list[FileEntry]:
+    return [FileEntry(name=name, size=1, sha256=hashlib.sha256(name.encode()).hexdigest()) for name in names]
+
+
+def test_the_digest_of_one_file_with_weights_is_its_own() -> None:
+    files = stored("config.json", "adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
+    assert weights_digest(files, PolicyKind.adapter) == files[1].sha256
+    assert weights_digest(files, PolicyKind.weights) == files[2].sha256
+    assert weights_digest(files[:1], PolicyKind.weights) is None
+
+
+def test_the_digest_of_divided_weights_covers_all_files_in_the_order_of_their_names() -> None:
+    one, two = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    files = stored("config.json", two, one, "other-00001-of-00002.safetensors", "model-00003-of-00002.safetensors.bak")
+    printed = f"{files[2].sha256}  {one}\n{files[1].sha256}  {two}\n"
+    assert weights_digest(files, PolicyKind.weights) == hashlib.sha256(printed.encode()).hexdigest()
+    # A file too few or too many is noticed.
+    assert weights_digest(files, PolicyKind.weights) != weights_digest(files[2:], PolicyKind.weights)
+    more = weights_digest([*files, *stored("model.safetensors")], PolicyKind.weights)
+    assert more not in (None, weights_digest(files, PolicyKind.weights))

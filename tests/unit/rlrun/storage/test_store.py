@@ -1,19 +1,22 @@
 """The store against a real S3 server, and against one in memory where that must fail at a given moment."""
 
 import asyncio
+import hashlib
 import os
 import socket
 import threading
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
 from rlrun.api.base.s3_connection import S3Connection
+from rlrun.storage import store as store_module
 from rlrun.storage.layout import MANIFEST, S3Uri
-from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, Manifest
+from rlrun.storage.manifest import MAX_MANIFEST_BYTES, ArtifactKind, FileEntry, Manifest
 from rlrun.storage.store import (
     PART_BYTES,
     AccessDenied,
@@ -27,6 +30,7 @@ from rlrun.storage.store import (
     Store,
     StoreError,
     Unreachable,
+    build_manifest,
 )
 
 from tests.support.fake_s3 import FakeS3, store_on
@@ -114,6 +118,25 @@ def test_many_parts_come_back_whole(store: Store, place: S3Uri, tmp_path: Path) 
     store.upload_artifact(source, place, ArtifactKind.model)
     store.download(place, tmp_path / "dest")
     assert (tmp_path / "dest/big").read_bytes() == data
+
+
+def test_files_are_hashed_at_the_same_time_and_listed_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"model-0000{number}-of-00004.safetensors" for number in range(1, 5)]
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    together = threading.Barrier(len(names), timeout=30)
+    hashed = store_module._hash_file
+
+    def meeting(name: str, path: Path) -> FileEntry:
+        together.wait()
+        return hashed(name, path)
+
+    monkeypatch.setattr(store_module, "_hash_file", meeting)
+    empty = Manifest(kind=ArtifactKind.policy, files=[], created_at=datetime.now(UTC))
+    manifest = build_manifest(tmp_path, empty)
+    assert [(file.name, file.sha256) for file in manifest.files] == [
+        (name, hashlib.sha256(name.encode()).hexdigest()) for name in names
+    ]
 
 
 def test_upload_is_idempotent_and_replaces_other_content(store: Store, place: S3Uri) -> None:

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from rlrun.protocol.policy import PolicyKind, PolicyRef
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import MODEL_WEIGHTS
+from rlrun.storage.manifest import ArtifactKind, weights_digest
 from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
 from rlrun_adapter_sidecar.engine.policy_files import PolicyFiles
 from rlrun_adapter_sidecar.engine.vllm_client import UNNAMED, Engine
@@ -66,6 +67,28 @@ async def test_new_weights_replace_the_old_ones_while_requests_wait(setup: Setup
         "/update_weight_version",
     ]  # fmt: skip
     assert (setup.engine.weights, setup.engine.version, setup.engine.paused) == (b"one", policy.name, False)
+
+
+async def test_divided_weights_are_loaded_if_all_files_are_those_of_the_digest(setup: Setup) -> None:
+    parts = {f"model-0000{number}-of-00002.safetensors": b"part %d," % number for number in (1, 2)}
+    uri = "s3://bucket/run/policy/v000001-divided"
+    index = {"model.safetensors.index.json": b"{}"}
+    manifest = setup.store.publish(uri, index | parts, ArtifactKind.policy)
+    digest = weights_digest(manifest.files, PolicyKind.weights)
+    assert digest is not None
+    policy = PolicyRef(version=1, digest=digest, uri=uri, kind=PolicyKind.weights)
+    assert (await setup.weights.load(policy)).adapters == [policy.name]
+    assert setup.engine.weights == b"part 1,part 2,"
+    assert (setup.folder / policy.name / "model.safetensors.index.json").is_file()
+    setup.engine.restart()
+    await setup.weights.load(policy)
+    assert setup.store.downloads == 1
+    for wrong in ({}, {"model-00002-of-00002.safetensors": b"changed"}):
+        setup.store.publish(uri, {"model-00001-of-00002.safetensors": b"part 1,"} | wrong, ArtifactKind.policy)
+        await setup.weights._files.keep_only(set())
+        setup.engine.restart()
+        with pytest.raises(ProblemError, match="do not match the digest"):
+            await setup.weights.load(policy)
 
 
 async def test_repeated_and_concurrent_requests_for_a_version_load_it_once(setup: Setup) -> None:
