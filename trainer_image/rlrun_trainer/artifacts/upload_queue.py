@@ -93,7 +93,7 @@ class UploadQueue:
     first_step: int = 0
     """Step at which the session started. Artifacts of earlier steps are not in `completed`."""
     copies: RecoveryCopies | None = None
-    """Recovery copies to prune after a copy or checkpoint is complete, or None if the session makes none."""
+    """Recovery copies to prune after a copy or checkpoint is complete, or None to keep all."""
     wait: Callable[[int], float] = wait_after
     completed: dict[ArtifactKind, list[int]] = field(default_factory=dict)
     """Steps of complete artifacts, oldest first. Of recovery copies, those that this session made or started from."""

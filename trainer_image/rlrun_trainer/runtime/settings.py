@@ -48,7 +48,7 @@ class TrainerSettings:
     shutdown_seconds: float = 25.0
     """Seconds for a last checkpoint and background uploads after SIGTERM."""
     recovery_seconds: float = 0.0
-    """Device time of a run in seconds after which its state is saved in a recovery copy. 0 disables recovery copies."""
+    """Device time of a run in seconds after which its state is saved in a recovery copy. 0 makes no copies."""
     scratch: Path | None = None
     """Folder for snapshots until their upload. It is emptied at start.
 

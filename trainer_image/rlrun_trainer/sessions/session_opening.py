@@ -1,7 +1,8 @@
 """Opening of a session: claims a slot, restores a recovery copy or checkpoint, publishes the initial policy.
 
-A trainer with `recovery_seconds` starts from the newest usable recovery copy of the run that is newer than the
-checkpoint in the spec. The spec's checkpoint is used if there is none.
+A session starts from the newest usable recovery copy of the run that is newer than the checkpoint in the spec, and from
+the spec's checkpoint if there is none. A run's own trainer makes no copies, but may continue from those of the shared
+trainer that an earlier attempt of the run used.
 """
 
 import asyncio
@@ -43,15 +44,15 @@ async def open_session(
         layout = RunLayout(S3Uri.parse(spec.run_uri))
         source = spec.resume_from or spec.warm_start_from
         found = S3Uri.parse(source) if source else None
-        copies = RecoveryCopies(store, layout) if settings.recovery_seconds > 0 else None
-        first = step_of(spec.resume_from) if copies is not None and spec.resume_from else 0
+        copies = RecoveryCopies(store, layout)
+        first = step_of(spec.resume_from) if spec.resume_from else 0
     except ValueError as error:
         raise ProblemError.of(UNPROCESSABLE, Reason.SESSION_INVALID, str(error)) from error
     slot = _Slot(name, spec, backend, compute, store)
     await slot.open()
     publisher: Publisher | None = None
     try:
-        start = await _restore_copy(slot, layout, copies, first) if copies is not None else None
+        start = await _restore_copy(slot, layout, copies, first)
         if start is None:
             start = await _restore_source(slot, found) if found is not None else Start(0, None, None)
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")

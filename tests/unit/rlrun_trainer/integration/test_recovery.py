@@ -272,7 +272,7 @@ async def test_the_next_trainer_starts_from_the_newest_copy(make: Make) -> None:
     assert steps_in(store, LAYOUT.recovery) == [8, 11]
 
 
-async def test_a_newer_checkpoint_wins_and_without_the_setting_copies_are_ignored(make: Make) -> None:
+async def test_a_newer_checkpoint_wins_and_a_trainer_that_makes_no_copies_starts_from_them(make: Make) -> None:
     store = InMemoryStore()
     first = make(store)
     session = await first.open()
@@ -283,7 +283,7 @@ async def test_a_newer_checkpoint_wins_and_without_the_setting_copies_are_ignore
     await session.save_checkpoint(5, {})
     await settled(session)
     assert (await make(store).open(resume_from=str(LAYOUT.checkpoint(5)))).state.step == 5
-    assert (await make(store, recovery_seconds=0.0).open()).state.step == 0
+    assert (await make(store, recovery_seconds=0.0).open()).state.step == 3
     assert (await make(store).open()).state.step == 3
 
 

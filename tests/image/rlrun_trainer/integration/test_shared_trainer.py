@@ -1,0 +1,170 @@
+"""A run in a shared trainer with seven neighbours, which is killed twice, ends as the run alone, to the bit."""
+
+import hashlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlrun.constants import LATER
+from rlrun.protocol.shared_pool import TrainedRun, TrainerOrder
+from rlrun.protocol.train_batch import Sample, SampleLoss
+from rlrun.protocol.trainer import SessionState, StepResult
+from rlrun.storage.layout import ADAPTER_WEIGHTS, RunLayout, S3Uri
+from rlrun.storage.store import Store
+
+from tests.support import tiny_model, trainer_requests
+from tests.support.ports import claimed_ports
+from tests.support.seaweedfs import S3Server
+from tests.support.train_bodies import body_of
+from tests.support.trainer_process import call, ready, start
+
+STEPS = 8
+KILLED_AFTER = (2, 5)
+"""Steps of the run after which the trainer is killed."""
+NEIGHBOURS = 7
+SECONDS = 120
+DEVICE = ("--device", tiny_model.DEVICE)
+
+
+class Pool:
+    """Trainer of a pool whose runs are in its mounted order."""
+
+    def __init__(self, model: Path, s3: S3Server, folder: Path, port: int, runs: int) -> None:
+        self.model, self.s3, self.port = model, s3, port
+        self.root = f"s3://{s3.bucket}/{uuid.uuid4().hex}"
+        self.uids = [f"run-{number}" for number in range(runs)]
+        self.order = folder / f"order-{runs}.json"
+        entries = [
+            TrainedRun(
+                uid=uid,
+                token_digest=hashlib.sha256(uid.encode()).hexdigest(),
+                folder=f"{self.root}/{uid}",
+                keep_policies=4,
+            )
+            for uid in self.uids
+        ]
+        self.order.write_text(TrainerOrder(runs=entries).model_dump_json(by_alias=True))
+        self.started = 0
+        self.lost: list[int] = []
+        """Steps that the run had to repeat after each kill."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        variables = {
+            "RLRUN_TOKEN": "of the pool",
+            "RLRUN_ORDER_PATH": str(self.order),
+            "RLRUN_SLOTS": str(len(self.uids)),
+            "RLRUN_RECOVERY_SECONDS": "0.001",
+        }
+        process = start("rlrun_trainer", self.model, self.port, self.s3.environment | variables, DEVICE)
+        with ready(process, self.port):  # kills it at the end
+            self.started += 1
+            yield
+
+    def open(self, uid: str, dropout: float) -> SessionState:
+        changes: dict[str, Any] = {"lora": {"dropout": dropout}, "max_steps": 1000}
+        spec = tiny_model.spec(f"{self.root}/{uid}", uid, **changes)
+        status, text = call(self.port, "PUT", f"/sessions/{uid}", spec.model_dump_json(by_alias=True), uid)
+        if status == LATER:
+            raise ConnectionError(text)
+        assert status == 200, text
+        return SessionState.model_validate_json(text)
+
+    def step(self, uid: str, step: int, samples: Sequence[Sample]) -> StepResult:
+        body = body_of(samples, f"batch {step}")
+        status, text = call(self.port, "POST", f"/sessions/{uid}/steps/{step}", body, uid)
+        assert status == 200, text
+        return StepResult.model_validate_json(text)
+
+    def train(self, first: int, last: int) -> None:
+        """Train the run on demonstrations."""
+        step = self.open("run-0", 0.1).step
+        if first:
+            self.lost.append(first - step)
+        while step < last:
+            samples = trainer_requests.samples(10, step)
+            for sample in samples:
+                sample.loss = SampleLoss.cross_entropy
+                sample.logprobs = [0.0] * len(sample.token_ids)
+            result = self.step("run-0", step, samples)
+            assert (result.step, result.policy.version) == (step + 1, step + 1)
+            step += 1
+
+    def disturb(self, uid: str, number: int, end: threading.Event) -> int:
+        """Train a neighbour until `end`, on batches whose size depends on its number. Returns its number of steps."""
+        made = 0
+        while not end.is_set():
+            try:
+                step = self.open(uid, 0.2).step
+                while not end.is_set():
+                    self.step(uid, step, trainer_requests.samples(2 + 8 * number, 100 * number + step))
+                    step, made = step + 1, made + 1
+            except (OSError, HTTPException):
+                time.sleep(0.2)  # the trainer was killed, or is loading
+        return made
+
+    @property
+    def layout(self) -> RunLayout:
+        return RunLayout(S3Uri.parse(f"{self.root}/run-0"))
+
+    def wait_for_copy(self, store: Store) -> None:
+        """Wait until the run has a complete recovery copy."""
+        folder = self.layout.recovery
+        wait_until(lambda: any(store.is_complete(folder / name) for name in store.list_folders(folder)))
+
+    def adapter(self, store: Store) -> str:
+        """Return the SHA-256 of the run's adapter after the last step."""
+        assert call(self.port, "POST", f"/sessions/run-0/adapters/{STEPS}", "{}", "run-0")[0] == 202
+        uri = self.layout.adapter(STEPS)
+        wait_until(lambda: store.is_complete(uri))
+        return hashlib.sha256(store.get_bytes(uri / ADAPTER_WEIGHTS)).hexdigest()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with claimed_ports(1) as ports:
+        yield ports[0]
+
+
+def test_a_run_with_neighbours_and_kills_ends_as_alone(
+    model_dir: Path, s3_server: S3Server, store: Store, tmp_path: Path, port: int
+) -> None:
+    alone = Pool(model_dir, s3_server, tmp_path, port, 1)
+    with alone.running():
+        alone.train(0, STEPS)
+        expected = alone.adapter(store)
+
+    shared, end = Pool(model_dir, s3_server, tmp_path, port, 1 + NEIGHBOURS), threading.Event()
+    ends = [*KILLED_AFTER, STEPS]
+    with ThreadPoolExecutor(NEIGHBOURS) as threads:
+        try:
+            neighbours = [
+                threads.submit(shared.disturb, uid, number, end) for number, uid in enumerate(shared.uids[1:], 1)
+            ]
+            for first, last in zip([0, *KILLED_AFTER], ends, strict=True):
+                with shared.running():
+                    shared.train(first, last)
+                    if last == STEPS:
+                        found = shared.adapter(store)
+                    else:
+                        shared.wait_for_copy(store)
+        finally:
+            end.set()
+    assert min(neighbour.result() for neighbour in neighbours) >= 1
+    assert shared.started == 1 + len(KILLED_AFTER)
+    assert all(lost < first for lost, first in zip(shared.lost, KILLED_AFTER, strict=True))
+    assert found == expected
