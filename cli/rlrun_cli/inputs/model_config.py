@@ -4,7 +4,7 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPMessage
 from pathlib import Path
@@ -56,7 +56,7 @@ class Architecture:
     linears: tuple[Linear, ...]
     """Layers that adapters train."""
     experts: tuple[Linear, ...] = ()
-    """Routers and routed experts."""
+    """Routers, gate and up projections, and down projections of routed experts. Empty without routed experts."""
     read_by_parts: bool = True
     """True if each process of a trainer reads only its part of the weights."""
 
@@ -68,7 +68,16 @@ class Architecture:
 
     def adapter_parameters(self, rank: int) -> int:
         """Return the number of weights of an adapter that covers all `linears`."""
-        return sum(linear.count * rank * (linear.inputs + linear.outputs) for linear in self.linears)
+        return _adapter_parameters(self.linears, rank)
+
+    def expert_adapter_parameters(self, rank: int) -> tuple[int, int]:
+        """Return the number of weights of an adapter of all routed experts, and their number in its file.
+
+        Gate and up of an expert share the factor of their input. Most files have it twice.
+        """
+        _, gates, _ = self.experts
+        stored = _adapter_parameters(self.experts[1:], rank)
+        return stored - gates.count // 2 * rank * gates.inputs, stored
 
     def is_divisible(self, tensor: int) -> bool:
         """Return True if vLLM can divide each layer among `tensor` GPUs."""
@@ -123,6 +132,10 @@ def _architecture(text: Mapping[str, Any], config: Mapping[str, Any]) -> Archite
         layers, attention, hidden, heads, kv_heads, head_dim, widths[0], int(text["vocab_size"]), not tied,
         tuple(linears), experts, not quantized and config.get("model_type") not in READ_WHOLE,
     )  # fmt: skip
+
+
+def _adapter_parameters(linears: Iterable[Linear], rank: int) -> int:
+    return sum(linear.count * rank * (linear.inputs + linear.outputs) for linear in linears)
 
 
 def _dense_layers(text: Mapping[str, Any], layers: int) -> int:

@@ -112,6 +112,7 @@ def size_architecture(model: Architecture, job: Job) -> Sizing:
         f"bytes = {kv_bytes(model, tensor)} bytes per token, x {job.seq_len} tokens = "
         f"{kv_bytes(model, tensor) * job.seq_len / GB:.3g} GB per sequence",
         _optimizer_step(model, job),
+        *_expert_steps(model, job),
         _trainer_step(model, job, trainer),
         f"Engine:    {engine} GPU: ({USABLE_SHARE} x {engine} x {job.gpu_memory_gb:g} - {weights / GB:.3g}) GB / "
         f"{kv_bytes(model, tensor) * job.seq_len / GB:.3g} GB = {sequences(model, job, engine)} sequences of "
@@ -163,6 +164,17 @@ def _optimizer_step(model: Architecture, job: Job) -> str:
         f"Optimizer: adapter of rank {job.rank}: {adapter / 1e6:.3g} million x 16 bytes ({what}) = "
         f"{adapter * TRAINED_BYTES / GB:.3g} GB"
     )
+
+
+def _expert_steps(model: Architecture, job: Job) -> list[str]:
+    if job.full_fine_tuning or not model.experts:
+        return []
+    trained, stored = model.expert_adapter_parameters(job.rank)
+    return [
+        f"Experts:   not in the adapter. With `experts` in lora.targetModules it has {trained / 1e6:.3g} million "
+        f"weights more: {trained * TRAINED_BYTES / GB:.3g} GB on each GPU of the trainer, and "
+        f"{stored * BYTES_PER_PARAMETER / GB:.3g} GB of files in each step"
+    ]
 
 
 def _trainer_step(model: Architecture, job: Job, gpus: int) -> str:

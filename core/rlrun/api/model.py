@@ -115,7 +115,7 @@ class Lora(Spec):
     target_modules: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(
         default_factory=lambda: ["all-linear"], min_length=1, max_length=64
     )
-    """Names of the linear layers that receive an adapter. all-linear selects every layer that can be trained and served: attention, linear attention, convolution, dense and shared MLPs. Routers and routed experts of a mixture of experts never receive one."""  # noqa: E501
+    """Names of the linear layers that receive an adapter. all-linear selects every linear layer that can be trained and served: attention, linear attention, convolution, dense and shared MLPs. experts selects the routed experts of a mixture of experts, whose adapters are many times larger and are served on GPUs only. Routers never receive one."""  # noqa: E501
 
 
 class Pods(PodShape):

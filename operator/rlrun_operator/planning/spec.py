@@ -107,7 +107,11 @@ large.
 MAX_KEPT = 8192
 """Maximum length of a spec that is cached in parsed form. 128 specs of this size take at most 7 MB."""
 ALL = "all-linear"
-"""Value of an RLModel's targetModules that allows every name. The trainer refuses names that it cannot adapt."""
+"""Value of an RLModel's targetModules that allows every name but `EXPERTS`. The trainer refuses names that it cannot
+adapt.
+"""
+EXPERTS = "experts"
+"""Target module of the routed experts. Their adapters may need ten times the memory, so an RLModel must list them."""
 
 
 UNREADABLE = {
@@ -325,8 +329,12 @@ def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
             message=f"`spec.lora.rank` is {wanted.rank}, but RLModel {model.id} allows at most {allowed.rank}. Set it "
             f"to {allowed.rank} or lower.",
         )
-    unknown = [target for target in wanted.target_modules if target not in allowed.target_modules]
-    if unknown and ALL not in allowed.target_modules:
+    unknown = [
+        target
+        for target in wanted.target_modules
+        if target not in allowed.target_modules and (ALL not in allowed.target_modules or target == EXPERTS)
+    ]
+    if unknown:
         return Problem(
             reason=Reason.LORA_TARGETS_UNKNOWN,
             message=f"`spec.lora.targetModules` has {', '.join(unknown)}, which RLModel {model.id} does not allow. "

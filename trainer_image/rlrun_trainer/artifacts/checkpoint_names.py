@@ -7,8 +7,9 @@ ignores an adapter whose names match no layer.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlrun.storage.weights.safetensors_header import read_header
@@ -16,6 +17,22 @@ from rlrun.storage.weights.safetensors_header import read_header
 INDEX = "model.safetensors.index.json"
 EXPERTS = ".experts."
 """Part of the names of routed experts, of which a checkpoint may have 100,000."""
+FIRST_EXPERT = re.compile(r"(.+\.experts)\.0\.(\w+)\.weight")
+"""Name of a weight of a block's first expert. The other experts have the same projections."""
+JOINED_EXPERTS = re.compile(r"(.+\.experts)\.(\w+)")
+"""Name of a weight of all experts of a block."""
+
+
+@dataclass(frozen=True)
+class StoredExperts:
+    """Names of the routed experts of one block in the checkpoint."""
+
+    module: str
+    """Name of the module that contains the experts."""
+    projections: Mapping[str, tuple[str, ...]]
+    """Projections of each expert, by the name of the parameter that joins them in memory, in the order of its rows.
+    Empty if the checkpoint joins them too.
+    """
 
 
 @dataclass(frozen=True)
@@ -24,16 +41,23 @@ class CheckpointNames:
 
     layers: Mapping[str, str]
     """Names in the checkpoint by names in memory. Empty if the checkpoint has no safetensors files."""
+    experts: Mapping[str, StoredExperts] = field(default_factory=dict)
+    """Routed experts by the name in memory of the module that contains them."""
 
     @classmethod
-    def of(cls, weights: Iterable[str], in_memory: Callable[[str], str | None]) -> "CheckpointNames":
-        """Return the mapping for a checkpoint with tensors of these names. Routed experts are left out.
+    def of(
+        cls, weights: Iterable[str], in_memory: Callable[[str], str | None], joined: Callable[[str], tuple[str, int]]
+    ) -> "CheckpointNames":
+        """Return the mapping for a checkpoint with tensors of these names.
 
         `in_memory` maps a tensor's name in the checkpoint to its name in memory, or to None if loading the model
-        merges the tensor with others or splits it.
+        merges the tensor with others or splits it. `joined` maps the name of an expert's tensor to the name of the
+        parameter in memory that contains it, and to its place among the tensors that the parameter joins.
         """
+        weights = list(weights)
         pairs = ((in_memory(weight), weight) for weight in weights if EXPERTS not in weight)
-        return cls({own.rpartition(".")[0]: stored.rpartition(".")[0] for own, stored in pairs if own is not None})
+        layers = {own.rpartition(".")[0]: stored.rpartition(".")[0] for own, stored in pairs if own is not None}
+        return cls(layers, _experts((weight for weight in weights if EXPERTS in weight), joined))
 
     def of_layer(self, name: str) -> str:
         """Return the name of a layer in the checkpoint, or `name` itself if the checkpoint has no such layer."""
@@ -51,6 +75,28 @@ class CheckpointNames:
         the layer.
         """
         return bool(self.layers) and name not in self.layers
+
+
+def _experts(weights: Iterable[str], joined: Callable[[str], tuple[str, int]]) -> dict[str, StoredExperts]:
+    modules: dict[str, str] = {}
+    places: dict[str, dict[str, dict[int, str]]] = {}
+    for weight in weights:
+        single = FIRST_EXPERT.fullmatch(weight)
+        match = single or JOINED_EXPERTS.fullmatch(weight)
+        if match is None:
+            continue
+        parameter, place = joined(weight)
+        block, _, leaf = parameter.rpartition(".")
+        modules[block] = match[1]
+        projections = places.setdefault(block, {})
+        if single is not None:
+            projections.setdefault(leaf, {})[place] = single[2]
+    return {
+        block: StoredExperts(
+            module, {leaf: tuple(parts[place] for place in sorted(parts)) for leaf, parts in places[block].items()}
+        )
+        for block, module in modules.items()
+    }
 
 
 def stored_weights(folder: Path) -> list[str]:

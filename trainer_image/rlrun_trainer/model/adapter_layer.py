@@ -1,4 +1,4 @@
-"""Linear layers to which each slot adds its own adapter.
+"""Linear maps to which each slot adds its own adapter.
 
 A layer refers to the factors of the active slot. The slots store the factors, so opening a slot creates only tensors,
 and activating a slot only changes references, while peft adds modules to the model for each adapter.
@@ -19,41 +19,47 @@ import torch.nn.functional as F
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """Adapter of one layer in one slot."""
+    """Adapter of one layer in one slot. For routed experts the factors' first dimension is the expert."""
 
     a: torch.Tensor
-    """Factor [rank, in_features]."""
+    """Factor [..., rank, in_features]."""
     b: torch.Tensor
-    """Factor [out_features, rank]."""
+    """Factor [..., out_features, rank]."""
     scale: float
     dropout: float
     """Probability with which elements of the layer's input are dropped for the adapter."""
 
 
-class AdapterLayer(torch.nn.Module):  # type: ignore[misc]
-    """Linear layer with the adapter of the active slot, if the slot has one for this layer.
+class Adapted(torch.nn.Module):  # type: ignore[misc]
+    """Linear map with the adapter of the active slot, if the slot has one for it.
 
     The active factors are parameters of this module, and `point_to` replaces them.
     """
 
-    def __init__(self, base_layer: torch.nn.Linear) -> None:
+    def __init__(self, in_features: int, out_features: int, experts: int | None = None) -> None:
+        """`experts` is the number of experts that have such a map each, or None if there is only one map."""
         super().__init__()
-        self.base_layer = base_layer
-        self.in_features, self.out_features = base_layer.in_features, base_layer.out_features
+        self.in_features, self.out_features, self.experts = in_features, out_features, experts
         self.register_parameter("lora_A", None)
         self.register_parameter("lora_B", None)
         self.scale = 0.0
         self.dropout = 0.0
 
-    @property
-    def weight(self) -> torch.Tensor:
-        """Weights of the base layer."""
-        return self.base_layer.weight
+    def shapes(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of an adapter's factors A and B."""
+        first = () if self.experts is None else (self.experts,)
+        return (*first, rank, self.in_features), (*first, self.out_features, rank)
 
-    @property
-    def bias(self) -> torch.Tensor | None:
-        """Bias of the base layer."""
-        return self.base_layer.bias
+    def inputs_and_factors(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the adapter's input for states [..., in_features], and its factors, in its computation's dtype."""
+        a, b = self.lora_A, self.lora_B
+        if states.dtype == torch.bfloat16:
+            a, b = a.to(states.dtype), b.to(states.dtype)
+        else:
+            states = states.to(a.dtype)
+        if self.dropout:
+            states = F.dropout(states, self.dropout, self.training)
+        return states, a, b
 
     def point_to(self, factors: Factors | None) -> None:
         """Use these factors from now on, or no adapter if `factors` is None."""
@@ -65,18 +71,30 @@ class AdapterLayer(torch.nn.Module):  # type: ignore[misc]
             parameters["lora_A"], parameters["lora_B"] = factors.a, factors.b
             own["scale"], own["dropout"] = factors.scale, factors.dropout
 
+
+class AdapterLayer(Adapted):
+    """Linear layer with the adapter of the active slot."""
+
+    def __init__(self, base_layer: torch.nn.Linear) -> None:
+        super().__init__(base_layer.in_features, base_layer.out_features)
+        self.base_layer = base_layer
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Weights of the base layer."""
+        return self.base_layer.weight
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """Bias of the base layer."""
+        return self.base_layer.bias
+
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Return [..., out_features] in the dtype of the base layer's output for states [..., in_features]."""
         output = self.base_layer(states)
-        a, b = self.lora_A, self.lora_B
-        if a is None:
+        if self.lora_A is None:
             return output
-        if states.dtype == torch.bfloat16:
-            a, b = a.to(states.dtype), b.to(states.dtype)
-        else:
-            states = states.to(a.dtype)
-        if self.dropout:
-            states = F.dropout(states, self.dropout, self.training)
+        states, a, b = self.inputs_and_factors(states)
         return (output + F.linear(F.linear(states, a), b) * self.scale).to(output.dtype)
 
 
@@ -87,7 +105,7 @@ def add_adapter_layer(model: Any, name: str) -> AdapterLayer:
     return layer
 
 
-def activate(layers: Mapping[str, AdapterLayer], factors: Mapping[str, Factors]) -> None:
+def activate(layers: Mapping[str, Adapted], factors: Mapping[str, Factors]) -> None:
     """Make each layer use its factors. Layers without factors compute as in the base model."""
     for name, layer in layers.items():
         layer.point_to(factors.get(name))

@@ -1,11 +1,11 @@
 """Layers of a model that get an adapter.
 
 A name in `targetModules` selects the linear layers of the decoder whose full name ends with it. `all-linear` selects
-every layer that the trainer can train and vLLM can serve. No name selects a router or a routed expert: the trainer does
-not write the formats in which vLLM serves adapters on experts, and vLLM's CPU engine serves none. Three
-other kinds of layers are not selected either: the indexer of a sparse attention, which gets no gradient; layers with a
-computation of their own; and layers whose adapter vLLM 0.32 ignores or computes differently. peft would replace names
-like `gate_proj` by the experts of a mixture, so it gets full names of layers.
+every linear layer that the trainer can train and vLLM can serve. `experts` selects the routed experts, which
+`all-linear` does not: their adapters are many times larger, and vLLM's CPU engine serves none. No name selects a
+router. Three other kinds of layers are not selected either: the indexer of a sparse attention, which gets no gradient;
+layers with a computation of their own; and layers whose adapter vLLM 0.32 ignores or computes differently. peft would
+replace names like `gate_proj` by the experts of a mixture, so it gets full names of layers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,16 @@ from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts.checkpoint_facts import ALL_LINEAR
 from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames
 from rlrun_trainer.model.decoder import decoder_of
+from rlrun_trainer.model.expert_layer import ExpertLayer, has_known_form, parameter_names
 from rlrun_trainer.model.row_layout import mixing_layers
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Configuration fields with the number of routed experts."""
+EXPERTS = "experts"
+"""Target module that selects the routed experts."""
 EXPERT = "layers of routed experts"
+UNKNOWN_EXPERTS = "routed experts with a computation of their own"
+UNSERVED_EXPERTS = "routed experts that the model's files store in a form in which vLLM cannot be given an adapter"
 ROUTER = "a router or gate"
 ABSORBED = "a projection that vLLM merges into its attention, where adapters are ignored"
 OUTSIDE = "not a layer of the language model"
@@ -36,6 +41,7 @@ KEYS_ONLY = "a projection that computes both keys and values, to which vLLM appl
 REORDERED = (
     "a projection whose rows vLLM reorders when it loads the weights, without reordering the rows of its adapter"
 )
+JOINED = "a projection that joins gate and up, for which vLLM takes an adapter of each only"
 WITHOUT_ADAPTERS = frozenset({"kimi_linear", "kimi_k25", "mimo_v2_flash", "minimax_m3_vl"})
 """Values of `model_type` for which vLLM 0.32 has models without the interface `SupportsLoRA`."""
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
@@ -52,21 +58,32 @@ class LinearLayers:
     """Layers that get an adapter only if `targetModules` names them, such as the output head."""
     refused: Mapping[str, str]
     """Layers that get no adapter, with the reason."""
+    routed: tuple[str, ...]
+    """Parameters of routed experts that can be trained and served."""
     experts: bool
     """True for a mixture of experts."""
     kinds: int
     """Number of kinds of token-mixing layers, such as attention and convolution."""
 
 
-def linear_layers(model: Any, stored: CheckpointNames) -> LinearLayers:
+def linear_layers(model: Any, stored: CheckpointNames, *, joined: bool) -> LinearLayers:
     """Return the linear layers of a transformers model, which may already have adapters. `stored` are the names in the
-    model's files.
+    model's files. `joined` is True if the engine takes joined adapters of experts.
     """
     config = model.config.get_text_config()
     experts = any(getattr(config, field, None) for field in EXPERT_COUNTS)
     head, decoder = model.get_output_embeddings(), {id(module) for module in decoder_of(model).modules()}
     served, named, refused = [], [], {}
+    routed: list[str] = []
     for full, module in model.named_modules():
+        if full.removesuffix(".base_layer").endswith(f".{EXPERTS}") and id(module) in decoder:
+            name = full.removesuffix(".base_layer")
+            if isinstance(module, ExpertLayer):
+                continue
+            if (why := _experts_refusal(module, name, stored, joined=joined)) is not None:
+                refused[name] = why
+            else:
+                routed += [f"{name}.{parameter}" for parameter in parameter_names(module)]
         if not isinstance(module, torch.nn.Linear) or ".lora_" in full:
             continue
         name = full.removesuffix(".base_layer")
@@ -79,7 +96,7 @@ def linear_layers(model: Any, stored: CheckpointNames) -> LinearLayers:
         else:
             served.append(name)
     types = getattr(config, "layer_types", None)
-    return LinearLayers(tuple(served), tuple(named), refused, experts, 2 if mixing_layers(types) else 1)
+    return LinearLayers(tuple(served), tuple(named), refused, tuple(routed), experts, 2 if mixing_layers(types) else 1)
 
 
 def check_served(model_type: str) -> None:
@@ -98,7 +115,10 @@ def resolve(targets: Sequence[str], layers: LinearLayers) -> tuple[str, ...]:
     chosen: set[str] = set()
     unknown = []
     for target in targets:
-        modules = layers.served if target == ALL_LINEAR else _ending(target, (*layers.served, *layers.named))
+        if target == EXPERTS:
+            modules: Sequence[str] = layers.routed
+        else:
+            modules = layers.served if target == ALL_LINEAR else _ending(target, (*layers.served, *layers.named))
         chosen.update(modules)
         if not modules:
             unknown.append(target)
@@ -155,7 +175,7 @@ def _unknown(targets: Sequence[str], layers: LinearLayers) -> ProblemError:
     reasons = dict.fromkeys(layers.refused[name] for target in targets for name in _ending(target, layers.refused))
     why = "; ".join(reasons) or "not linear layers of this model"
     if layers.experts:
-        why += ". Routers and routed experts of a mixture of experts get no adapter"
+        why += ". Routers get no adapter" + (", and routed experts by the name `experts` only" if layers.routed else "")
     leaves = sorted({name.rpartition(".")[2] for name in layers.served})
     return ProblemError.of(
         UNPROCESSABLE,
@@ -167,6 +187,15 @@ def _unknown(targets: Sequence[str], layers: LinearLayers) -> ProblemError:
 
 def _ending(target: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name == target or name.endswith(f".{target}")]
+
+
+def _experts_refusal(module: Any, name: str, stored: CheckpointNames, *, joined: bool) -> str | None:
+    if not has_known_form(module):
+        return UNKNOWN_EXPERTS
+    known = stored.experts.get(name)
+    if known is None or not (joined or set(parameter_names(module)) <= known.projections.keys()):
+        return UNSERVED_EXPERTS
+    return None
 
 
 def _refusal(model: Any, name: str, layer: torch.nn.Linear) -> str | None:
@@ -190,6 +219,8 @@ def _refusal(model: Any, name: str, layer: torch.nn.Linear) -> str | None:
     # first and contain the shared experts, so vLLM registers the latter only as `experts._shared_experts...`.
     if family == "mistral4" and "shared_experts" in parts:
         return UNNAMED
+    if family == "glm4" and parts[-1] == "gate_up_proj":
+        return JOINED
     # vLLM computes rotary embeddings by halves of a head, but the checkpoint's weights are ordered for pairs.
     if family == "llama4_text" and parts[-1] in ("q_proj", "k_proj"):
         return REORDERED

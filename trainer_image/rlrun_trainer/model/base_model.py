@@ -9,7 +9,7 @@ import gc
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -20,10 +20,13 @@ from rlrun.constants import LATER, UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 
+from rlrun_trainer.artifacts.model_folder import ModelClass
 from rlrun_trainer.model import attention_choice, row_layout
-from rlrun_trainer.model.adapter_layer import AdapterLayer, Factors, activate, add_adapter_layer
+from rlrun_trainer.model.adapter_layer import Adapted, Factors, activate, add_adapter_layer
 from rlrun_trainer.model.adapter_targets import check_served, file_targets, linear_layers, resolve, warning
 from rlrun_trainer.model.decoder import DECODE
+from rlrun_trainer.model.expert_format import JOINED_ARCHITECTURES, ExpertFormat
+from rlrun_trainer.model.expert_layer import add_expert_layer
 from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.loader import Loader
 from rlrun_trainer.model.peft_format import AdapterShape, adapter_files, tensor_name
@@ -83,6 +86,8 @@ class AdapterSlot:
     """Factors of the adapter, by the full names of its layers."""
     tensor_names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Names in `parameters` of each layer's factors A and B."""
+    formats: Mapping[str, ExpertFormat] = field(default_factory=dict)
+    """Formats in the adapter's files of the factors of routed experts, by the full names of their parameters."""
     config: LoraConfig | None = None
     """Configuration in the adapter's files, or None if all weights are trained."""
     warnings: list[Problem] = field(default_factory=list)
@@ -91,7 +96,25 @@ class AdapterSlot:
     def files(self, dtype: torch.dtype = torch.float32) -> dict[str, bytes]:
         """Return the adapter as peft files with tensors in `dtype`. float32 is lossless."""
         assert self.config is not None
-        return adapter_files(self.parameters, self.config, self.model, dtype)
+        # The many small tensors of the experts are cut from copies on the CPU.
+        tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in self.parameters.items()}
+        for layer, form in self.formats.items():
+            a, b = self.tensor_names[layer]
+            tensors |= form.split(tensors.pop(a), tensors.pop(b))
+        return adapter_files(tensors, self.config, self.model)
+
+    def parameters_of(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return values of the parameters, by their names, from the tensors of the adapter's files. Tensors that do not
+        fit the experts keep their names in the file.
+        """
+        values = dict(tensors)
+        for layer, form in self.formats.items():
+            a, b = self.tensor_names[layer]
+            with suppress(KeyError, RuntimeError):
+                values[a], values[b] = form.join(tensors, len(self.factors[layer].a))
+                for name in form.split(values[a], values[b]):
+                    del values[name]
+        return values
 
     def reference_factors(self) -> dict[str, Factors]:
         """Return the reference of the KL penalty by layer, without dropout. It is empty for the base model."""
@@ -119,8 +142,8 @@ class BaseModel:
     """True if several samples may share a row of a micro-batch (see `row_layout`)."""
     warnings: list[Problem] = field(default_factory=list)
     """Warnings about the model for the users of every session."""
-    layers: dict[str, AdapterLayer] = field(default_factory=dict)
-    """Layers for which a slot has had an adapter, by full name."""
+    layers: dict[str, Adapted] = field(default_factory=dict)
+    """Layers and parameters of experts for which a slot has had an adapter, by full name."""
     start: Any = None
     """Frozen model for the KL penalty of a run that trains all weights: the base model, until `fix_reference` copies
     the trained weights into it. None if there is no penalty.
@@ -177,15 +200,26 @@ class BaseModel:
             )
         check_served(self.model.config.model_type)
         stored = self.loader.names
-        layers = linear_layers(self.model, stored)
+        joined = not JOINED_ARCHITECTURES.isdisjoint(ModelClass.of(self.loader.settings.model_dir).architectures)
+        layers = linear_layers(self.model, stored, joined=joined)
         targets = resolve(shape.target_modules, layers)
+        formats = {}
         for target in targets:
+            block, _, parameter = target.rpartition(".")
+            routed = target in layers.routed
+            if routed:
+                formats[target] = ExpertFormat.of(parameter, stored.experts[block], joined=joined)
             if target not in self.layers:
-                self.layers[target] = add_adapter_layer(self.model, target)
+                self.layers |= (
+                    add_expert_layer(self.model, block) if routed else {target: add_adapter_layer(self.model, target)}
+                )
         every = (*layers.served, *layers.named, *layers.refused)
-        chosen, names = [stored.for_peft(n) for n in targets], [stored.for_peft(n) for n in every]
-        slot = self._new_slot(name, model, shape, targets, seed)
-        slot.config = shape.peft_config(model, *file_targets(chosen, names, layers.experts))
+        chosen = [stored.for_peft(n) for n in targets if n not in formats]
+        modules, parameters = file_targets(chosen, [stored.for_peft(n) for n in every], layers.experts)
+        modules += sorted({module for form in formats.values() for module in form.peft_modules})
+        parameters += sorted({parameter for form in formats.values() for parameter in form.peft_parameters})
+        slot = self._new_slot(name, model, shape, targets, formats, seed)
+        slot.config = shape.peft_config(model, modules, parameters)
         problem = warning(targets, layers)
         if problem is not None:
             log.warning("%s: %s", name, problem.message)
@@ -297,18 +331,28 @@ class BaseModel:
         self.loader.guard = FailureGuard()
         self.model = self.loader.load(trainable)
 
-    def _new_slot(self, name: str, model: str, shape: AdapterShape, targets: Iterable[str], seed: int) -> AdapterSlot:
+    def _new_slot(
+        self,
+        name: str,
+        model: str,
+        shape: AdapterShape,
+        targets: Iterable[str],
+        formats: Mapping[str, ExpertFormat],
+        seed: int,
+    ) -> AdapterSlot:
         names: dict[str, tuple[str, str]] = {}
-        shapes: dict[str, tuple[int, int]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         for target in targets:
-            layer, stored = self.layers[target], self.loader.names.of_layer(target)
+            stored = self.loader.names.of_layer(target)
             a, b = names[target] = tensor_name(stored, "A"), tensor_name(stored, "B")
-            shapes |= {a: (shape.rank, layer.in_features), b: (layer.out_features, shape.rank)}
+            shapes[a], shapes[b] = self.layers[target].shapes(shape.rank)
         tensors = _initial_tensors(shapes, seed, self.device)
         scale = shape.alpha / shape.rank
         factors = {target: Factors(tensors[a], tensors[b], scale, shape.dropout) for target, (a, b) in names.items()}
         optimizer, rng = self._optimizer(tensors), self._rng(seed)
-        return AdapterSlot(name, model, shape, tensors, optimizer, rng, tensor_names=names, factors=factors)
+        return AdapterSlot(
+            name, model, shape, tensors, optimizer, rng, tensor_names=names, factors=factors, formats=formats
+        )
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
@@ -325,7 +369,7 @@ class BaseModel:
 
 
 def _initial_tensors(
-    shapes: Mapping[str, tuple[int, int]], seed: int, device: torch.device
+    shapes: Mapping[str, tuple[int, ...]], seed: int, device: torch.device
 ) -> dict[str, torch.nn.Parameter]:
     # Initialize as peft does (A uniform as nn.Linear, B zero), but from the run's seed and in float32.
     generator = torch.Generator().manual_seed(seed)
@@ -333,7 +377,8 @@ def _initial_tensors(
     for name, shape in sorted(shapes.items()):
         values = torch.zeros(shape, dtype=torch.float32)
         if ".lora_A." in name:
-            torch.nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
+            # The rows of all experts have the same number of inputs.
+            torch.nn.init.kaiming_uniform_(values.view(-1, shape[-1]), a=math.sqrt(5), generator=generator)
         tensors[name] = torch.nn.Parameter(values.to(device))
     return tensors
 

@@ -38,10 +38,15 @@ class LoadingRules:
         """Return the names of the model's layers in files with `stored` weights."""
 
         def in_memory(weight: str) -> str | None:
-            name, converter = self._target(weight)
-            return None if converter else name
+            name, pattern = self._target(weight)
+            return None if pattern in self._by_pattern else name
 
-        return CheckpointNames.of(stored, in_memory)
+        def joined(weight: str) -> tuple[str, int]:
+            name, pattern = self._target(weight)
+            converter = self._by_pattern.get(pattern)
+            return name, converter.source_patterns.index(pattern) if converter else 0
+
+        return CheckpointNames.of(stored, in_memory, joined)
 
     def allow_parts(self, stored: Mapping[str, Sequence[int]], processes: int) -> bool:
         """Return True if each of the processes can read only its part of every weight. `stored` are the shapes of the
@@ -54,7 +59,8 @@ class LoadingRules:
             return False
         sizes: dict[str, int] = {}
         for weight, shape in stored.items():
-            name, converter = self._target(weight)
+            name, pattern = self._target(weight)
+            converter = self._by_pattern.get(pattern)
             if name not in self._own:
                 # As in transformers: ignore weights of another model, such as one that predicts several tokens.
                 continue
@@ -82,14 +88,16 @@ class LoadingRules:
     def _configs(self) -> tuple[Any, ...]:
         return self._model.config, self._model.config.get_text_config()
 
-    def _target(self, stored: str) -> tuple[str, WeightConverter | None]:
-        """Return the name in memory of a stored weight, and the rule that merges it with others or splits it."""
+    def _target(self, stored: str) -> tuple[str, str | None]:
+        """Return the name in memory of a stored weight, and the source pattern of the rule that merges it with others
+        or splits it.
+        """
         model, own = self._model, self._own
         name, pattern = rename_source_key(stored, self._renamings, self._converters, model.base_model_prefix, own)
         if name not in own and stored in own:
             # As in transformers: the rules are for other files of this family.
             return stored, None
-        return str(name), self._by_pattern.get(pattern)
+        return str(name), pattern
 
     def _keeps_rows(self, converter: WeightConverter, name: str, processes: int) -> bool:
         for operation in converter.operations:

@@ -43,15 +43,12 @@ class AdapterShape:
         )
 
 
-def adapter_files(
-    tensors: Mapping[str, torch.Tensor], config: LoraConfig, model: str, dtype: torch.dtype
-) -> dict[str, bytes]:
-    """Return the two files of an adapter, with weights in `dtype`. `tensors` have names made by `tensor_name`."""
+def adapter_files(tensors: Mapping[str, torch.Tensor], config: LoraConfig, model: str) -> dict[str, bytes]:
+    """Return the two files of an adapter. `tensors` are on the CPU and have names made by `tensor_name`."""
     facts = {key: _plain(value) for key, value in config.to_dict().items()}
     facts |= {"base_model_name_or_path": model, "inference_mode": True}
-    # safetensors rejects shared and strided memory, so make contiguous copies on the CPU.
-    copies = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
-    weights = save(copies, metadata={"format": "pt"})
+    # safetensors rejects strided memory.
+    weights = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata={"format": "pt"})
     return {ADAPTER_WEIGHTS: weights, CONFIG: (json.dumps(facts, indent=2, sort_keys=True) + "\n").encode()}
 
 

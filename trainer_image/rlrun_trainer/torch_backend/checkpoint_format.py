@@ -149,7 +149,7 @@ class _Source:
             reference = StoredTensors(folder, REFERENCE) if compared else None
             stored = StoredTensors(folder, ADAPTER_WEIGHTS if is_adapter else MODEL_WEIGHTS)
             if is_adapter:
-                self.tensors = {name: stored.read(name) for name in stored.names()}
+                self.tensors = slot.parameters_of({name: stored.read(name) for name in stored.names()})
             else:
                 self.tensors = full_weights.read_model(folder, base.loader)
             self.generators = load_file(folder / RNG)

@@ -173,7 +173,7 @@ class RunLora(Spec):
     target_modules: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(
         default_factory=list, max_length=64, json_schema_extra={LIST_TYPE: "set"}
     )
-    """Linear layers that receive an adapter, a subset of those in the RLModel. all-linear in the RLModel allows every layer that can be trained and served. If empty, all layers in the RLModel receive one."""  # noqa: E501
+    """Linear layers that receive an adapter, a subset of those in the RLModel. all-linear in the RLModel allows every linear layer that can be trained and served; experts must be listed there. If empty, all layers in the RLModel receive one."""  # noqa: E501
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

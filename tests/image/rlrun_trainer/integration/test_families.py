@@ -109,7 +109,10 @@ def test_a_family_is_trained_with_exact_probabilities_in_every_layer(tmp_path: P
         ("deepseek_v4", "o_a_proj", "a DeepseekV4GroupedLinear, which adapters do not compute"),
         ("deepseek_v4", "compressor.kv_proj", "which bypass its adapter"),
         ("mistral4", "shared_experts.down_proj", "lists inside the routed experts"),
+        ("mistral4", "experts", "store in a form in which vLLM cannot"),
+        ("glm4", "gate_up_proj", "takes an adapter of each only"),
         ("llama4_text", "q_proj", "whose rows vLLM reorders"),
+        ("llama4_text", "experts", "a computation of their own"),
         ("llama4", "k_proj", "whose rows vLLM reorders"),
         ("gemma4_text", "layers.1.self_attn.k_proj", "for the keys only"),
         ("qwen3_vl", "qkv", "not a layer of the language model"),
@@ -146,7 +149,8 @@ def test_layers_without_a_gradient_are_named_once(tmp_path: Path, monkeypatch: p
     # The planted mistake: layers of the indexer, which compute without gradients, are not refused.
     monkeypatch.setattr("rlrun_trainer.model.adapter_targets.INDEXER", None)
     base = load(tmp_path, "deepseek_v32")
-    indexer = [name for name in linear_layers(base.model, base.loader.names).served if ".indexer." in name]
+    layers = linear_layers(base.model, base.loader.names, joined=False)
+    indexer = [name for name in layers.served if ".indexer." in name]
     slot = opened(base)
     equal_rewards = [replace(s, advantage=0.0) for s in sampled(base)]
     train_step(base, slot, equal_rewards, PLAN)

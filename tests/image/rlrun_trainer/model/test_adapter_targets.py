@@ -1,4 +1,4 @@
-"""Layers that an adapter gets: those that the trainer trains and vLLM serves, never routers and experts."""
+"""Layers that an adapter gets: those that the trainer trains and vLLM serves, experts if they are named, no routers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +82,8 @@ def test_default_targets_train_every_architecture(tmp_path: Path, name: str) -> 
     [
         ("qwen3_moe", OLD_DEFAULT, "gate_proj, up_proj, down_proj"),
         ("qwen3_moe", ("gate",), "gate"),
-        ("qwen3_moe", ("q_proj", "experts"), "experts"),
+        ("granitemoehybrid", ("q_proj", "experts"), "experts: routed experts that the model's files store"),
+        ("qwen3", ("experts",), "experts: not linear layers"),
         ("phimoe", ("router",), "router"),
         ("qwen3_next", ("shared_expert_gate",), "shared_expert_gate"),
         ("granitemoehybrid", ("mamba.out_proj",), "mamba.out_proj"),
@@ -170,6 +171,7 @@ def test_layers_of_a_model_with_one_kind_of_layers_may_be_left_out(base: BaseMod
 LAYERS = LinearLayers(
     served=tuple(f"m.layers.{i}.{leaf}" for i in (0, 1) for leaf in ("conv.in", "mlp.up", "mlp.down")),
     named=("lm_head",),
+    routed=("m.layers.0.mlp.experts.gate_up_proj", "m.layers.0.mlp.experts.down_proj"),
     refused={"m.layers.0.mlp.router": "a router"},
     experts=True,
     kinds=2,
@@ -180,6 +182,13 @@ def test_names_select_by_the_end_of_the_full_name() -> None:
     assert resolve(("up",), LAYERS) == ("m.layers.0.mlp.up", "m.layers.1.mlp.up")
     assert resolve(("layers.1.mlp.up", "lm_head"), LAYERS) == ("lm_head", "m.layers.1.mlp.up")
     assert resolve(("all-linear", "up"), LAYERS) == tuple(sorted(LAYERS.served))
+
+
+def test_only_their_name_selects_the_experts_and_it_selects_all_of_them() -> None:
+    assert resolve(("experts",), LAYERS) == tuple(sorted(LAYERS.routed))
+    assert resolve(("all-linear", "experts"), LAYERS) == tuple(sorted((*LAYERS.served, *LAYERS.routed)))
+    with pytest.raises(ProblemError, match=r"has gate_up_proj: .*, and routed experts by the name `experts` only"):
+        resolve(("up", "gate_up_proj"), LAYERS)
 
 
 def test_missed_layers_are_counted_by_kind() -> None:

@@ -54,6 +54,7 @@ METRICS = (
 SLOW: dict[str, Any] = {"learning_rate": 2e-4}
 FULL: dict[str, Any] = SLOW | {"kind": "weights"}
 ATTENTION: dict[str, Any] = SLOW | {"lora": {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}}
+EXPERTS: dict[str, Any] = SLOW | {"lora": {"target_modules": ["all-linear", "experts"]}}
 PENALTY: dict[str, Any] = {"kl_penalty": KlPenalty(beta=0.5)}
 
 
@@ -304,8 +305,8 @@ async def test_a_mixture_of_experts(tmp_path: Path, s3_server: S3Server, store: 
     try:
         trainer.wait_ready()
         batches = [batch(12, 0), batch(7, 1)]
-        for kind in (ATTENTION, FULL):
-            uri = f"{run_uri}-{len(kind)}"
+        for number, kind in enumerate((ATTENTION, EXPERTS, FULL)):
+            uri = f"{run_uri}-{number}"
             trainer.open(tiny_model.spec(uri, **kind))
             ours = [trainer.step(step, one) for step, one in enumerate(batches)]
             trainer.call("DELETE", "/sessions/run")

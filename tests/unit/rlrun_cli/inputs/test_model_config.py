@@ -59,6 +59,13 @@ def test_adapters_train_no_routers_and_no_routed_experts() -> None:
     assert dense.adapter_parameters(16) == attention + 16 * 48 * 3 * (2048 + 6144)
 
 
+def test_experts_have_an_adapter_of_their_own_and_most_files_have_the_factor_of_gate_and_up_twice() -> None:
+    mixture = architecture(MIXTURE)
+    assert mixture is not None
+    of_one = 16 * ((2048 + 2 * 768) + (768 + 2048))
+    assert mixture.expert_adapter_parameters(16) == (48 * 128 * of_one, 48 * 128 * (of_one + 16 * 2048))
+
+
 def test_only_layers_with_attention_keep_keys_and_values() -> None:
     linear = {f"linear_{name}": size for name, size in (
         ("num_key_heads", 16), ("key_head_dim", 128), ("num_value_heads", 32), ("value_head_dim", 128),

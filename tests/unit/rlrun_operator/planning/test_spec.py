@@ -122,6 +122,13 @@ VALIDATIONS: list[tuple[str, Obj, Obj, str | None]] = [
         {"models": (model_object(lora={"targetModules": ["all-linear"]}),)},
         None,
     ),
+    ("experts that the model does not list", {"lora": {"targetModules": ["experts"]}}, {}, "LoraTargetsUnknown"),
+    (
+        "experts",
+        {"lora": {"targetModules": ["experts"]}},
+        {"models": (model_object(lora={"targetModules": ["all-linear", "experts"]}),)},
+        None,
+    ),
     ("any target of the default", {"lora": {"targetModules": ["q_proj"]}}, {}, None),
     ("broken model", {}, {"models": (model_object(seqLen="long"),)}, "ModelInvalid"),
     ("no checkpoint", OLD, {}, "CheckpointNotFound"),

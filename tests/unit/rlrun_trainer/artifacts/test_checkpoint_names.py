@@ -5,7 +5,7 @@ from array import array
 from pathlib import Path
 
 import pytest
-from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_weights
+from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, StoredExperts, stored_weights
 
 from tests.support.images.stub_trainer.safetensors_file import encode, floats
 
@@ -17,16 +17,28 @@ def in_memory(weight: str) -> str | None:
     return weight.replace("model.language_model.", "model.").replace("shared_mlp", "shared_experts")
 
 
+FIRST, SECOND = (f"model.language_model.layers.{layer}.mlp.experts" for layer in (0, 1))
+JOINED = {
+    # An order in which the files have no reason to be.
+    f"{FIRST}.0.up_proj.weight": ("model.layers.0.mlp.experts.gate_up_proj", 1),
+    f"{FIRST}.0.gate_proj.weight": ("model.layers.0.mlp.experts.gate_up_proj", 0),
+    f"{FIRST}.0.down_proj.weight": ("model.layers.0.mlp.experts.down_proj", 0),
+    f"{SECOND}.gate_up_proj": ("model.layers.1.mlp.experts.gate_up_proj", 0),
+    f"{SECOND}.down_proj": ("model.layers.1.mlp.experts.down_proj", 0),
+}
+"""Weights of experts with the parameter in memory of each, and its place in it."""
 NAMES = CheckpointNames.of(
     [
         "model.language_model.layers.0.self_attn.q_proj.bias",
         "model.language_model.layers.0.self_attn.q_proj.weight",
         "model.language_model.layers.0.mlp.shared_mlp.up_proj.weight",
         "model.language_model.layers.0.mlp.joined.weight",
-        "model.language_model.layers.0.mlp.experts.0.up_proj.weight",
+        *JOINED,
+        f"{FIRST}.1.up_proj.weight",
         "lm_head.weight",
     ],
     in_memory,
+    JOINED.__getitem__,
 )
 QUERIES, SHARED = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.shared_experts.up_proj"
 
@@ -38,6 +50,15 @@ def test_names_are_those_of_the_checkpoint() -> None:
     assert NAMES.of_layer("model.layers.9.unknown") == "model.layers.9.unknown"
 
 
+def test_experts_have_the_projections_of_the_first_one_in_the_order_of_rows() -> None:
+    assert NAMES.experts == {
+        "model.layers.0.mlp.experts": StoredExperts(
+            FIRST, {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+        ),
+        "model.layers.1.mlp.experts": StoredExperts(SECOND, {}),
+    }
+
+
 def test_stock_peft_gets_the_prefix_of_the_checkpoint_and_names_in_memory() -> None:
     assert NAMES.for_peft(QUERIES) == "model.language_model.layers.0.self_attn.q_proj"
     assert NAMES.for_peft(SHARED) == SHARED
@@ -47,7 +68,8 @@ def test_stock_peft_gets_the_prefix_of_the_checkpoint_and_names_in_memory() -> N
 def test_layers_that_the_checkpoint_stores_in_another_form_lack_a_name() -> None:
     assert NAMES.lack("model.layers.0.mlp.joined")
     assert not NAMES.lack(QUERIES)
-    assert not CheckpointNames.of([], in_memory).lack(QUERIES), "without safetensors files there is nothing to compare"
+    unknown = CheckpointNames.of([], in_memory, JOINED.__getitem__)
+    assert not unknown.lack(QUERIES), "without safetensors files there is nothing to compare"
 
 
 def test_names_are_read_from_the_index_or_from_the_files(tmp_path: Path) -> None:
