@@ -12,7 +12,7 @@ IGNORED_VALUES = (
     "--logprobs-mode", "--dtype", "--max-num-seqs", "--kv-cache-memory-bytes", "--max-loras", "--max-cpu-loras",
     "--tool-call-parser", "--allowed-media-domains",
 )  # fmt: skip
-IGNORED_SWITCHES = ("--enforce-eager", "--enable-auto-tool-choice")
+IGNORED_SWITCHES = ("--enforce-eager", "--enable-auto-tool-choice", "--enable-prompt-tokens-details")
 ENV_ADAPTERS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 ENV_WEIGHTS = "VLLM_SERVER_DEV_MODE"
 
