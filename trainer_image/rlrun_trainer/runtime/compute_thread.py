@@ -74,10 +74,10 @@ class Compute:
         with self._lock:
             return self._seconds.get(owner, 0.0)
 
-    def forget(self, owner: str) -> None:
-        """Set the owner's seconds back to 0. Called after its last unit."""
+    def forget(self, owner: str) -> float:
+        """Set the owner's seconds back to 0, and return them."""
         with self._lock:
-            self._seconds.pop(owner, None)
+            return self._seconds.pop(owner, 0.0)
 
     def finish_in_turn(self) -> None:
         """From now on, finish one step after another instead of all steps at the same time, because the process exits

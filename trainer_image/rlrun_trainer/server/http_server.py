@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from rlrun.api.base.received import limits_of
 from rlrun.api.base.rules import ADMITTED
 from rlrun.constants import LATER, Reason
+from rlrun.protocol.pool_usage import PoolUsage
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import TrainerOrder
 from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, STATE_LIMITS, CheckpointRequest, SessionSpec
@@ -44,7 +45,7 @@ class Server:
         self._runs = runs
         self._sessions: Sessions | None = None
         self._owners = SessionOwners()
-        self.metrics = TrainerMetrics()
+        self.metrics = TrainerMetrics() if runs is None else TrainerMetrics(self._pool_usage)
 
     @property
     def sessions(self) -> Sessions | None:
@@ -162,6 +163,9 @@ class Server:
             self._runs.require(name)
         self._owners.check(name, _orchestrator(request))
         return self._ready().get(name)
+
+    def _pool_usage(self) -> PoolUsage | None:
+        return None if self._sessions is None else self._sessions.usage.current()
 
     def _drop_metrics(self) -> None:
         self.metrics.keep_only([] if self._sessions is None else [session.name for session in self._sessions.all()])

@@ -1,10 +1,12 @@
 """Prometheus metrics of every session's newest step, with the names of prime-rl's dashboards."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from rlrun.protocol.pool_usage import PoolUsage
 from rlrun.protocol.trainer import StepResult
+from rlrun.service.pool_metrics import PoolUsageCollector
 
 GAUGES = {
     "trainer_loss": ("loss/mean", "Loss of the newest step"),
@@ -23,8 +25,11 @@ LABELS = ("session",)
 class TrainerMetrics:
     """Prometheus metrics of the process, with a label for the session."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool_usage: Callable[[], PoolUsage | None] | None = None) -> None:
+        """`pool_usage` returns the usage of a shared pool's trainer, or None while it is unknown."""
         self._registry = CollectorRegistry()
+        if pool_usage is not None:
+            self._registry.register(PoolUsageCollector(pool_usage))
         self._sessions: set[str] = set()
         """Sessions that have metrics."""
         self._step = Gauge("trainer_step", "Optimizer steps done", LABELS, registry=self._registry)

@@ -72,7 +72,6 @@ async def open_session(
         policy = await publisher.publish(start.step, await compute.run(name, backend.policy_files, name))
     except BaseException as error:
         await compute.run(name, backend.close_slot, name)
-        compute.forget(name)
         if publisher is not None:
             await publisher.close()
         if isinstance(error, StoreError):

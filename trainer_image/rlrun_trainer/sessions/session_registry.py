@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -20,6 +21,7 @@ from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.session_opening import open_session
 from rlrun_trainer.sessions.trained_runs import RunStorage, not_in_pool
 from rlrun_trainer.sessions.training_session import TrainingSession
+from rlrun_trainer.sessions.usage_by_run import UsageByRun
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Sessions:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Locks of sessions that are being opened or closed, by name."""
         self._stopping = False
+        self.usage = UsageByRun(compute)
         self._kept: Collection[str] | None = None
         """Names of the sessions that `keep_only` keeps. None keeps all sessions."""
         self._removals: dict[str, asyncio.Task[None]] = {}
@@ -89,6 +92,7 @@ class Sessions:
             if storage is not None:
                 store, settings = storage.store, replace(settings, keep_policies=storage.keep_policies)
             session = await open_session(name, spec, self._backend, self._compute, store, settings)
+            session.on_trained = partial(self.usage.add_trained, name)
             self._open[name] = session
             if self._stopping:  # since this request arrived
                 session.reject_steps()
@@ -107,6 +111,7 @@ class Sessions:
         rest of this time, the session cannot be opened again.
         """
         self._kept = frozenset(names)
+        self.usage.set_runs(names)
         for name in self._open.keys() - self._kept - self._removals.keys():
             self._removals[name] = asyncio.create_task(self._remove(name))
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,8 @@ class TrainingSession:
         self._pace = StepTimer()
         self._step_seconds = 0.0
         """Duration of the newest step in seconds. A SIGTERM does not interrupt a step."""
+        self.on_trained: Callable[[int], None] = lambda tokens: None
+        """Function that gets the number of tokens of each step that was made."""
         publisher.on_return = uploads.try_again
 
     @property
@@ -187,6 +189,7 @@ class TrainingSession:
             between = self._pace.begin()
             started = time.perf_counter()
             metrics = await self._compute.run_units(self.name, self._train, samples)
+            self.on_trained(sum(len(sample.token_ids) for sample in samples))
             metrics |= between
             lags = [step - sample.policy_version for sample in samples if sample.loss is SampleLoss.policy]
             if lags:
@@ -256,7 +259,6 @@ class TrainingSession:
             await self._publisher.close()
             self.uploads.close()
             self._closed = True
-            self._compute.forget(self.name)
 
     @property
     def _progress(self) -> CheckpointProgress:

@@ -55,7 +55,9 @@ async def test_a_run_that_leaves_is_refused_saved_and_closed(pool: Pool) -> None
     await until(lambda: not pool.sessions._removals)
     assert pool.stores[1].is_complete(RunLayout(S3Uri.parse(TWO.folder)).checkpoint(1))
     assert (await pool.step(ONE, 1))[0] == 200
-    assert TWO.uid not in (await pool.call(None, "GET", "/metrics"))[1]
+    metrics = (await pool.call(None, "GET", "/metrics"))[1]
+    assert f'session="{TWO.uid}"' not in metrics
+    assert f'rlrun_pool_tokens_total{{kind="trained",run="{TWO.uid}"}}' in metrics, "for the next scrapes"
 
 
 async def test_a_run_that_comes_back_waits_until_its_session_is_closed(pool: Pool) -> None:

@@ -362,7 +362,6 @@ async def test_a_session_does_not_start_from_an_older_state_because_s3_is_away(
     with pytest.raises(ProblemError) as refused:
         await second.open()
     assert (refused.value.status, second.backend.opened) == (503, [])
-    assert second.compute.seconds_of("run") == 0.0
 
 
 async def test_a_checkpoint_of_another_process_is_not_taken_for_that_of_the_copy(make: Make) -> None:
@@ -411,12 +410,3 @@ async def test_a_shutdown_saves_and_reports_only_steps_that_no_copy_contains(mak
     await third.sessions.rescue(30)
     await settled(session)
     assert (third.sessions.unsaved_steps(), session.state.checkpoints) == ([], [4])
-
-
-async def test_the_device_time_of_a_closed_session_is_forgotten(make: Make) -> None:
-    trainer = make(InMemoryStore())
-    await trainer.open()
-    await trainer.make_steps(2)
-    assert trainer.compute.seconds_of("run") == OPENING_SECONDS + 2 * STEP_SECONDS
-    await trainer.sessions.close("run")
-    assert trainer.compute.seconds_of("run") == 0.0
