@@ -9,8 +9,8 @@ Sidecar of an engine:
 Trainer:
 
     GET /healthz /readyz /metrics
-    PUT /pool-order       TrainerOrder       -> TrainerOrder, without grants    with the pool's token
-    /sessions/{uid}...    as in a run's trainer                                 with the token of the run with this uid
+    PUT /pool-order       TrainerOrder       -> TrainerSessions     with the pool's token
+    /sessions/{uid}...    as in a run's trainer                     with the token of the run with this uid
 
 Each order is the complete list of the pool's runs, so that a lost order is corrected by the next one. Pods read the
 same JSON from the pool's Secret when they start. A run that is not in the order is refused.
@@ -23,6 +23,7 @@ engine's middleware reads it (`rlrun_engine_access`).
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -107,6 +108,15 @@ class TrainerOrder(Schema):
     def _distinct(self) -> "TrainerOrder":
         _check_distinct(self.runs)
         return self
+
+
+class TrainerSessions(Schema):
+    """Response of a trainer that has put an order in force."""
+
+    sessions: list[Annotated[str, Field(max_length=64)]] = Field(default_factory=list, max_length=4 * MAX_RUNS)
+    """Uids of the runs whose session is open, being opened, or being saved and closed. The trainer may write to the
+    folders of these runs, also after they have left the order, but of no other run.
+    """
 
 
 def _check_distinct(runs: Sequence[OrderedRun]) -> None:

@@ -12,7 +12,7 @@ from rlrun.api.base.rules import ADMITTED
 from rlrun.constants import LATER, Reason
 from rlrun.protocol.pool_usage import PoolUsage
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import TrainerOrder
+from rlrun.protocol.shared_pool import TrainerOrder, TrainerSessions
 from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, STATE_LIMITS, CheckpointRequest, SessionSpec
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
@@ -91,8 +91,7 @@ class Server:
         order = await read_model(request.clone(client_max_size=limits_of(TrainerOrder).size), TrainerOrder)
         self._runs.apply(order)
         self._remove_former()
-        without_grants = [run.model_copy(update={"grant": ""}) for run in order.runs]
-        return _json(order.model_copy(update={"runs": without_grants}))
+        return _json(TrainerSessions(sessions=[] if self._sessions is None else self._sessions.names()))
 
     def _remove_former(self) -> None:
         """Remove what belongs to runs that are not in the order."""

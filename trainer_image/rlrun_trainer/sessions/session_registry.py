@@ -54,6 +54,11 @@ class Sessions:
         """Return the open sessions."""
         return list(self._open.values())
 
+    def names(self) -> list[str]:
+        """Return the names of the sessions that are open, being opened, or being closed."""
+        changing = {name for name, turn in self._turns.items() if turn.locked()}
+        return sorted(self._open.keys() | self._removals.keys() | changing)
+
     def get(self, name: str) -> TrainingSession:
         """Return the session. Raises ProblemError if it is not open."""
         session = self._open.get(name)

@@ -1,11 +1,14 @@
 """Which requests of runs and of the operator the trainer of a shared pool accepts."""
 
+import asyncio
+
 import pytest
 from rlrun.protocol.shared_pool import MAX_RUNS, MAX_TRAINER_GRANT, TrainerOrder
 from rlrun_trainer.runtime.run_deaths import RunDeaths
 from rlrun_trainer.server.http_server import Server
 from rlrun_trainer.sessions.trained_runs import TrainedRuns
 
+from tests.support.waiting import until
 from tests.unit.rlrun_trainer.conftest import ONE, POOL_TOKEN, TWO, Caller, Pool
 
 STRANGER = Caller("u-3")
@@ -63,11 +66,18 @@ async def test_probes_and_metrics_need_no_token(pool: Pool) -> None:
     assert (await pool.call(None, "GET", "/metrics"))[0] == 200
 
 
-async def test_the_response_is_the_order_without_grants(pool: Pool) -> None:
-    status, body = await pool.order(ONE, number=7)
-    assert status == 200
-    expected = TrainerOrder(runs=[ONE.entry().model_copy(update={"grant": ""})], number=7)
-    assert TrainerOrder.model_validate(body) == expected
+async def test_the_response_names_the_runs_in_whose_folders_the_trainer_may_still_write(pool: Pool) -> None:
+    assert await pool.order(ONE, TWO) == (200, {"sessions": []})
+    await pool.open(ONE)
+    await pool.open(TWO)
+    await pool.step(TWO, 0)
+    pool.stores[1].may_upload.clear()
+    assert await pool.order(ONE) == (200, {"sessions": [ONE.uid, TWO.uid]})
+    await asyncio.sleep(0)
+    assert await pool.order(ONE) == (200, {"sessions": [ONE.uid, TWO.uid]}), "it uploads the last checkpoint"
+    pool.stores[1].may_upload.set()
+    await until(lambda: pool.sessions.names() == [ONE.uid])
+    assert await pool.order(ONE) == (200, {"sessions": [ONE.uid]})
 
 
 async def test_an_order_sent_before_the_one_in_force_is_refused(pool: Pool) -> None:
