@@ -74,6 +74,10 @@ class EngineUsage:
             self._settle(run)
             run.running -= 1
             self._running -= 1
+            if run.left is not None:
+                # Its last tokens must be exported, too.
+                run.left = self._now
+                self._runs[uid] = self._runs.pop(uid)
             for kind, count in response.tokens.items():
                 run.tokens[kind] += count
 

@@ -4,6 +4,9 @@ In vLLM 0.32, `usage` follows the choices, and in a chat the token ids of the pr
 in the last event before `[DONE]`, if the request sets `stream_options.include_usage`; the gateway requests no streams.
 `prompt_tokens_details` needs `--enable-prompt-tokens-details`. A text in a response cannot contain the name and its
 colon, because JSON escapes quotes, and as a token among log-probabilities the name has a number as its value.
+
+Tokens of a response without `usage`, such as an aborted one, are not counted, nor those of a response with more than
+MAX_SEARCHED bytes after `usage`.
 """
 
 import json

@@ -31,6 +31,8 @@ OWNED_FLAGS = (
     "--no-enable-lora",
     "--max-loras",
     "--max-lora-rank",
+    "--enable-mixed-moe-lora-format",
+    "--enable-moe-shared-loras",
     "--max-model-len",
     "--logprobs-mode",
     "--api-key",

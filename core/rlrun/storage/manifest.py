@@ -99,16 +99,22 @@ class StoredManifest:
 
 
 def weights_digest(files: Iterable[FileEntry], kind: PolicyKind) -> str | None:
-    """Return the digest that is part of a policy's name, or None if there are no weights of this kind.
+    """Return the digest that is part of a policy's name, or None if there are no weights of this kind,
+    or not all of their files.
 
     It is the SHA-256 of the file with the weights. If numbered files contain the weights, it is the SHA-256 of what
     `sha256sum` prints for these files in the order of their names.
     """
-    weights = sorted((file.name, file.sha256) for file in files if NUMBERED.sub("", file.name) == WEIGHTS[kind])
-    if len(weights) == 1:
-        return weights[0][1]
-    lines = "".join(f"{digest}  {name}\n" for name, digest in weights)
-    return hashlib.sha256(lines.encode()).hexdigest() if weights else None
+    whole = WEIGHTS[kind]
+    weights = {file.name: file.sha256 for file in files if NUMBERED.sub("", file.name) == whole}
+    if weights.keys() == {whole}:
+        return weights[whole]
+    stem, _, suffix = whole.rpartition(".")
+    count = len(weights)
+    if not count or weights.keys() != {f"{stem}-{i:05d}-of-{count:05d}.{suffix}" for i in range(1, count + 1)}:
+        return None
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(weights.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def ready_facts(manifest: Manifest, digest: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain, repeat
 from typing import Generic, TypeVar
 
+from openai import APIError
 from rlrun.protocol.environment import MAX_SHARED_ROLLOUTS
 
 T = TypeVar("T")
@@ -75,8 +76,13 @@ class SharedRequests(Generic[T]):
         responses: Sequence[T] = []
         try:
             responses = await self._send(content, list(waiting))
-        except Exception as error:
+        except APIError as error:
             log.info("A request for %d rollouts failed, so each sends its own: %r", len(waiting), error)
+        except Exception as error:
+            # The gateway has recorded the responses: a request of its own would be a second turn of a rollout.
+            for future in waiting.values():
+                if not future.done():
+                    future.set_exception(error)
         finally:
             _resolve(waiting.values(), responses)
 

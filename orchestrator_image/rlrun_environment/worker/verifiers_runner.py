@@ -97,6 +97,10 @@ class GatewayTextClient(_OnSharedConnections, OpenAICompletionsClient):  # type:
             await super().raise_from_native_response(response)
 
 
+GREEDY_TEMPERATURE = 1e-5
+"""Temperature below which vLLM samples greedily, and refuses `n` above 1."""
+
+
 class GatewayClient(_OnSharedConnections, OpenAIChatCompletionsClient):  # type: ignore[misc]
     """Client for environments whose message type is not `completion`.
 
@@ -161,9 +165,15 @@ class GatewayClient(_OnSharedConnections, OpenAIChatCompletionsClient):  # type:
 
 
 def _shareable_content(prompt: Any, model: str, sampling_args: Mapping[str, Any], tools: Any) -> str | None:
-    """Return the content of a request that rollouts may share, as JSON, or None if its completion may be long."""
-    limit = sampling_args.get("max_tokens")
+    """Return the content of a request that rollouts may share, as JSON, or None if its response may be long or engines
+    accept no `n` for it.
+    """
+    limit, temperature = sampling_args.get("max_tokens"), sampling_args.get("temperature", 1.0)
     if not isinstance(limit, int) or limit > MAX_SHARED_TOKENS or "n" in sampling_args:
+        return None
+    if not isinstance(temperature, int | float) or temperature < GREEDY_TEMPERATURE:
+        return None
+    if sampling_args.get("top_logprobs") or (sampling_args.get("extra_body") or {}).get("top_logprobs"):
         return None
     # verifiers reports values that JSON does not have.
     with suppress(TypeError, ValueError):

@@ -144,6 +144,9 @@ def test_a_run_with_requests_in_vllm_is_exported_although_it_left() -> None:
     engine.age += 2 * KEPT_SECONDS
     assert engine.seconds == {ONE: engine.age}
     engine.end(ONE)
+    engine.age += KEPT_SECONDS
+    assert engine.seconds == {ONE: 2 * KEPT_SECONDS}, "its last tokens are exported, too"
+    engine.age += 1
     assert engine.seconds == {}
 
 

@@ -66,17 +66,22 @@ class ExpertFormat:
 
     def join(self, tensors: Mapping[str, torch.Tensor], experts: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the factors from the tensors of a file. Raises KeyError if one is missing, and RuntimeError if their
-        shapes differ.
+        shapes differ or the projections have different factors A.
         """
         if not self.projections:
             a, b = tensors[self._joined("A")], tensors[self._joined("B")]
             return a.unflatten(0, (experts, -1)), b.unflatten(1, (-1, experts)).permute(2, 0, 1).contiguous()
-        a = torch.stack([tensors[self._single(expert, self.projections[0], "A")] for expert in range(experts)])
+        first, *others = (
+            torch.stack([tensors[self._single(expert, projection, "A")] for expert in range(experts)])
+            for projection in self.projections
+        )
+        if not all(torch.equal(first, other) for other in others):
+            raise RuntimeError(f"the projections {', '.join(self.projections)} of an expert have different lora_A")
         rows = [
             torch.stack([tensors[self._single(expert, projection, "B")] for expert in range(experts)])
             for projection in self.projections
         ]
-        return a, torch.cat(rows, dim=1)
+        return first, torch.cat(rows, dim=1)
 
     def _joined(self, factor: str) -> str:
         return tensor_name(self.module if self.parameter == DOWN else f"{self.module}.base_layer", factor)

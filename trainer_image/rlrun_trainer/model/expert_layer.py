@@ -53,7 +53,8 @@ class ExpertLayer(torch.nn.Module):  # type: ignore[misc]
             return output
         tokens, count = experts.shape
         numbers, order = torch.sort(experts.reshape(-1))
-        ends = torch.bincount(numbers, minlength=first.experts).cumsum(0, dtype=torch.int32)
+        # `bincount` would wait for the device.
+        ends = torch.searchsorted(numbers, torch.arange(first.experts, device=numbers.device), right=True).int()
         inner = self._project(self.first, first, states[order // count], numbers, ends)
         inner = base._apply_gate(inner) if base.has_gate else base.act_fn(inner)
         rows = self._project(DOWN, down, inner, numbers, ends)

@@ -34,10 +34,12 @@ def write_weights(base: BaseModel, slot: AdapterSlot, divided: DividedFolder, dt
     tensors = _stored_tensors(base, slot)
     dtypes = dict.fromkeys(slot.parameters, dtype)
     divided.write(MODEL_WEIGHTS, divided.gather(tensors, dtypes, lambda layer: _as_stored(base, layer)))
-    if divided.folder is not None:
-        with writing_to(divided.folder.path, SafetensorError):
-            write_index(divided.folder.path)
-            copy_companions(base.loader.settings.model_dir, divided.folder.path, str(dtype).removeprefix("torch."))
+    # The other processes must not go on to collective operations after the first one has failed.
+    with base.world.raise_together(in_step=False):
+        if divided.folder is not None:
+            with writing_to(divided.folder.path, SafetensorError):
+                write_index(divided.folder.path)
+                copy_companions(base.loader.settings.model_dir, divided.folder.path, str(dtype).removeprefix("torch."))
 
 
 def _stored_tensors(base: BaseModel, slot: AdapterSlot) -> dict[str, torch.Tensor]:

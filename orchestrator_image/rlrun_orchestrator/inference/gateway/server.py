@@ -280,12 +280,14 @@ class Gateway:
             if group.record:
                 self._record(group, served, exchange, answers)
             else:
-                for one in exchange.rollouts:
+                for one in exchange.rollouts[: len(answers)]:
                     group.record_answer(one.rollout, one.arrival)
         return _response(exchange, answers)
 
     async def _send_exchange(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> list[dict[str, Any]]:
-        """Return a response with one choice for each rollout. Raises EngineRefused and PromptTooLong."""
+        """Return a response with one choice for each rollout, or for at least the first two of several if the requests
+        of others failed. Raises EngineRefused and PromptTooLong.
+        """
         if len(exchange.rollouts) == 1:
             continued = await self._send_continued(group, served, exchange)
             return [await self._send_whole(group, served, exchange) if continued is None else continued]
@@ -300,7 +302,10 @@ class Gateway:
             sent = [self._send_whole(group, served, replace(alone, rollouts=[one])) for one in missing]
             for answer in await asyncio.gather(*sent, return_exceptions=True):
                 if isinstance(answer, BaseException):
-                    raise answer
+                    if len(answers) < 2:
+                        raise answer
+                    # The rollouts without a choice send requests of their own.
+                    break
                 answers.append(answer)
         return answers
 
@@ -375,7 +380,7 @@ class Gateway:
     ) -> None:
         # If one response is invalid, none is recorded, because the client gets none.
         turns = [parse_turn(exchange.kind, answer) for answer in answers]
-        for one, answer, turn in zip(exchange.rollouts, answers, turns, strict=True):
+        for one, answer, turn in zip(exchange.rollouts, answers, turns, strict=False):
             self._record_turn(group, served, exchange, one, answer, turn)
 
     def _record_turn(
@@ -429,8 +434,11 @@ class Gateway:
 
 
 def _read_answer(data: bytes) -> dict[str, Any]:
-    """Parse the engine's response. `parse_turn` validates the fields that are used."""
-    answer: dict[str, Any] = read_fast(data, "the engine's response", ENGINE_LIMITS, allows_nan=True)
+    """Parse the engine's response. `parse_turn` validates the fields that are used. Raises InvalidEngineResponse."""
+    try:
+        answer: dict[str, Any] = read_fast(data, "the engine's response", ENGINE_LIMITS, allows_nan=True)
+    except InputInvalid as error:
+        raise InvalidEngineResponse(str(error)) from None
     return answer
 
 

@@ -48,7 +48,9 @@ def test_a_checkpoint_continues_bit_for_bit(tmp_path: Path, family: str) -> None
     assert again.files() == slot.files()
 
 
-@pytest.mark.parametrize("change", ["a projection is missing", "a projection is too small", "there are no experts"])
+@pytest.mark.parametrize(
+    "change", ["a projection is missing", "a projection is too small", "a factor differs", "there are no experts"]
+)
 def test_a_checkpoint_of_other_experts_is_refused(tmp_path: Path, change: str) -> None:
     base = tiny_model.load(tiny_model.save_moe(tmp_path / "model"))
     folder = saved(base, base.open("a", tiny_model.MODEL, SHAPE, 0), tmp_path / "checkpoint")
@@ -57,6 +59,8 @@ def test_a_checkpoint_of_other_experts_is_refused(tmp_path: Path, change: str) -
     tensors = load_file(file)
     if change == "a projection is missing":
         del tensors[name]
+    elif change == "a factor differs":
+        tensors[name.replace("lora_B", "lora_A")] += 1
     elif change == "a projection is too small":
         tensors[name] = tensors[name][1:].contiguous()
     else:

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
+import httpx
 import pytest
+from openai import APIConnectionError
 from rlrun.protocol.environment import MAX_SHARED_ROLLOUTS
 from rlrun_environment.worker.shared_requests import SharedRequests
 
@@ -67,10 +69,20 @@ async def test_only_the_first_request_of_a_rollout_is_shared() -> None:
 async def test_after_a_failure_each_rollout_sends_its_own_request(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     gateway = Gateway()
-    gateway.error = RuntimeError("one response is unusable")
+    gateway.error = APIConnectionError(message="one response is unusable", request=httpx.Request("POST", "http://g"))
     assert await gateway.ask("a", "b") == [None, None]
     assert "A request for 2 rollouts failed" in caplog.text
     assert "one response is unusable" in caplog.text
+
+
+async def test_a_response_that_cannot_be_read_is_an_error_of_its_rollouts() -> None:
+    """The gateway has recorded it: another request would be a second turn that the environment never saw."""
+    gateway = Gateway()
+    gateway.error = ValueError("no choices")
+    answers = await asyncio.gather(
+        *(gateway.requests.response(rollout, "x") for rollout in "ab"), return_exceptions=True
+    )
+    assert answers == [gateway.error, gateway.error]
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -60,6 +60,12 @@ async def test_a_group_sends_its_equal_first_requests_as_one(make_runner, make_g
     }
 
 
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"top_logprobs": 20, "logprobs": True}])
+async def test_requests_that_engines_do_not_answer_together_are_not_shared(make_runner, make_group, upstream, sampling):
+    await make_runner(GOOD).run(make_group(sampling={"max_tokens": 8} | sampling))
+    assert (upstream.shared, len(upstream.requests)) == ([], 4)
+
+
 async def test_only_the_first_turns_of_a_group_are_one_request(make_runner, make_group, upstream):
     code = """
     class GoesOn(vf.MultiTurnEnv):
@@ -77,7 +83,7 @@ async def test_only_the_first_turns_of_a_group_are_one_request(make_runner, make
     assert sorted(later) == sorted(upstream.shared[0])
 
 
-@pytest.mark.parametrize("refusal", [{"status": 502}, {"status": 400}, {"body": b'{"choices": []}'}])
+@pytest.mark.parametrize("refusal", [{"status": 502}, {"status": 400}])
 async def test_if_a_shared_request_fails_each_rollout_sends_its_own(make_runner, make_group, upstream, refusal):
     answer = {"body": b'{"error": {"message": "one choice is unusable"}}', "content_type": "application/json"}
     upstream.reply = lambda n, body: web.Response(**answer | refusal) if "n" in body else "cba"

@@ -33,7 +33,7 @@ from rlrun_orchestrator.inference.gateway.environment_packages import PackageMis
 from rlrun_orchestrator.inference.gateway.limits import Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
 from rlrun_orchestrator.inference.gateway.package_pins import PackagePins, PackageRef
-from rlrun_orchestrator.inference.gateway.request_router import RequestRouter
+from rlrun_orchestrator.inference.gateway.request_router import NoReplicaAvailable, RequestRouter
 from rlrun_orchestrator.inference.gateway.responses import InvalidEngineResponse, parse_turn
 from rlrun_orchestrator.inference.gateway.sampling_rules import (
     BadRequest,
@@ -737,6 +737,25 @@ async def test_engines_that_set_n_to_1_get_a_request_for_each_rollout(setup: Set
     assert sorted(asked["seed"] for asked in setup.asked_in_order()[3:]) == [base, base + 1, base + 2]
     for group in (first, second):
         assert [len(turns) for turns in group.turns_by_rollout().values()] == [1, 1, 1]
+
+
+async def test_a_failed_request_of_one_rollout_costs_the_others_no_choice(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, _ = setup.open()
+    for engine in setup.engines:
+        engine.takes_n = False
+    send = Gateway._send_whole
+
+    async def fail_last(self: Gateway, group: Any, served: Any, exchange: Any) -> dict[str, Any]:
+        if [one.rollout for one in exchange.rollouts] == ["c"]:
+            raise NoReplicaAvailable(Problem(reason="Busy", message="all engines are at their limit"))
+        return await send(self, group, served, exchange)
+
+    monkeypatch.setattr(Gateway, "_send_whole", fail_last)
+    status, answer = await ask_together(setup, group)
+    assert (status, len(answer["choices"])) == (200, 2)
+    assert {rollout: len(turns) for rollout, turns in group.turns_by_rollout().items()} == {"a": 1, "b": 1, "c": 0}
 
 
 async def test_a_shared_request_counts_as_all_of_its_completions_at_its_replica(setup: Setup) -> None:
