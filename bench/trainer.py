@@ -130,11 +130,12 @@ def on_cpu(name: str, repeats: int) -> list[Result]:
 def slots_on_cpu() -> list[Result]:
     """Measure adapter slots on one pinned core."""
     from bench.trainer_batches import SHAPES
-    from bench.trainer_slots import slot_results
+    from bench.trainer_slots import fairness_result, slot_results
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
-        return slot_results(SHAPES["deep"].save(Path(folder)))
+        deep, tiny = (SHAPES[name].save(Path(folder) / name) for name in ("deep", "tiny"))
+        return [*slot_results(deep), fairness_result(tiny)]
 
 
 def cpu_results(

@@ -1,5 +1,8 @@
-"""Cost of opening and activating adapter slots on a model with 196 linear layers, beside peft's own layers."""
+"""Cost of opening and activating adapter slots on a model with 196 linear layers, beside peft's own layers, and the
+division of the device's time among runs that always have a step to make.
+"""
 
+import asyncio
 import copy
 import time
 from collections.abc import Callable, Sequence
@@ -8,19 +11,26 @@ from statistics import median
 from typing import Any
 
 from peft import LoraConfig, inject_adapter_in_model
+from rlrun.api.model import Lora
+from rlrun.protocol.trainer import SessionSpec
 from rlrun_trainer.model.base_model import load_base
 from rlrun_trainer.model.peft_format import AdapterShape
+from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.torch_backend.collective_executor import CollectiveExecutor
 
 from bench import machine_load
-from bench.report import Result, at_most, machine
-from bench.trainer_batches import SHAPES
+from bench.report import Result, at_least, at_most, machine
+from bench.trainer_batches import SHAPES, uneven_samples
 from bench.trainer_variants import ALPHA, RANK, TARGETS
 
 SLOTS = 64
 SLOTS_OF_PEFT = 8
 """Number of adapters that peft adds. Each costs it more than the last."""
 SWITCHES = 32
+BATCHES = (2, 4, 8, 16, 32, 64, 128, 128)
+"""Samples of the steps of eight runs: 1 to 64."""
+SHARED_SECONDS = 30.0
 
 
 def slot_results(folder: Path) -> list[Result]:
@@ -41,6 +51,60 @@ def slot_results(folder: Path) -> list[Result]:
         _result("open", opened, added, 20.0, busy),
         _result("activate", activated, switched, 0.5, busy),
     ]
+
+
+def fairness_result(folder: Path) -> Result:
+    """Return Jain's index of the device seconds of eight runs, on the model in `folder`: 1 if all are equal, 1/8 if one
+    run has all (Jain, Chiu and Hawe, 1984).
+    """
+    busy = machine_load.settled_load()
+    settings = TrainerSettings(model_dir=folder, slots=len(BATCHES), device="cpu", dtype="float32", threads=1)
+    seconds = asyncio.run(_share(CollectiveExecutor(load_base(settings))))
+    index = sum(seconds) ** 2 / (len(seconds) * sum(value**2 for value in seconds))
+    return Result(
+        "slots, fairness",
+        f"Jain's index of device seconds: {len(BATCHES)} runs that always have a step to make, of "
+        f"{BATCHES[0]} to {BATCHES[-1]} samples, {SHAPES['tiny'].title.partition(',')[0]}",
+        index,
+        at_least(0.98),
+        "of 1",
+        samples=[{"samples": size, "seconds": value} for size, value in zip(BATCHES, seconds, strict=True)],
+        repetitions=[index],
+        cores_busy=[busy],
+    )
+
+
+async def _share(backend: CollectiveExecutor) -> list[float]:
+    """Return the device seconds of each run while all make steps for SHARED_SECONDS."""
+    compute = Compute()
+    batches = {f"run{n}": uneven_samples(size, SHAPES["tiny"].vocabulary, n) for n, size in enumerate(BATCHES)}
+
+    async def run(name: str) -> None:
+        spec = SessionSpec(
+            run_uri="s3://bench/run",
+            run_name=name,
+            run_uid=name,
+            namespace="bench",
+            model="bench/model",
+            lora=Lora(rank=RANK, target_modules=list(TARGETS)),
+            lora_alpha=ALPHA,
+            learning_rate=1e-3,
+            max_steps=1_000_000,
+            seq_len=128,
+            micro_batch_tokens=512,
+        )
+        await compute.run(name, backend.open_slot, name, spec)
+        while True:
+            await compute.run_units(name, backend.train, name, spec, batches[name], 0)
+
+    steps = [asyncio.create_task(run(name)) for name in batches]
+    await asyncio.sleep(SHARED_SECONDS)
+    seconds = [compute.seconds_of(name) for name in batches]
+    for step in steps:
+        step.cancel()
+    compute.close()
+    await asyncio.gather(*steps, return_exceptions=True)
+    return seconds
 
 
 def _timed(call: Callable[[int], object], times: int) -> list[float]:
