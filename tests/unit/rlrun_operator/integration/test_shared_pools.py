@@ -10,6 +10,7 @@ from rlrun.constants import ExitCode, Reason
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
+from rlrun.kube.requests import Verb
 from rlrun.protocol import signed_text
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
@@ -24,6 +25,7 @@ from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import crash_container, step_kubelet
 from tests.support.fake_poller import training
 from tests.support.shared_pools import MODEL, TOKEN_KEY, SharedRuns, shared_model
+from tests.unit.chart.test_render import READ_BY_NAME
 
 POOL = ["Deployment", "Deployment", "NetworkPolicy", "Secret", "Service", "Service", "ServiceAccount"]
 
@@ -122,6 +124,19 @@ def readable(runs: SharedRuns) -> list[str]:
     """Folders besides its own that the trainer may read for the only run."""
     (run,) = runs.trainer_order(pool(runs)).runs
     return present(signed_text.verify(run.grant, [STORAGE_KEY], StorageGrant)).readable
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+async def test_only_objects_that_the_chart_allows_are_read_by_name(runs: SharedRuns, is_fresh: bool) -> None:
+    await runs.start("a")
+    stored = runs.cluster.held("RLRun", "a")
+    runs.cluster.put({**stored, "spec": {**stored["spec"], "checkpointId": "source-step-3"}})
+    runs.world.follow()
+    runs.cluster.requests.clear()
+    found = await runs.observe_pool(is_fresh=is_fresh)
+    assert [run["spec"]["checkpointId"] for run in found.runs] == ["source-step-3"]
+    read = {request.kind.kind for request in runs.cluster.requests if request.verb is Verb.GET}
+    assert read <= {"Secret", *READ_BY_NAME}
 
 
 async def test_the_trainer_gets_each_change_of_the_order(runs: SharedRuns) -> None:
