@@ -6,7 +6,7 @@ import json
 
 import pytest
 from rlrun.api.usage import UsageRecord
-from rlrun.constants import ExitCode, Reason
+from rlrun.constants import REFERENCES_ANNOTATION, ExitCode, Reason
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
@@ -18,6 +18,7 @@ from rlrun.protocol.shared_pool import PoolOrder
 from rlrun.protocol.storage_access import StorageGrant
 from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.resources.access.run_tokens import run_token
+from rlrun_operator.serving import observer
 
 from tests.support.cluster_objects import STORAGE_KEY, checkpoint_object, terminated
 from tests.support.expectations import present
@@ -137,6 +138,31 @@ async def test_only_objects_that_the_chart_allows_are_read_by_name(runs: SharedR
     assert [run["spec"]["checkpointId"] for run in found.runs] == ["source-step-3"]
     read = {request.kind.kind for request in runs.cluster.requests if request.verb is Verb.GET}
     assert read <= {"Secret", *READ_BY_NAME}
+
+
+@pytest.mark.parametrize("is_unexpected", [False, True])
+async def test_a_run_whose_configuration_cannot_be_verified_stops_no_other_run_of_its_pool(
+    runs: SharedRuns, is_unexpected: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs.cluster.put(checkpoint_object("source-step-3", 3, SOURCE, run="source", uid="uid-source"))
+    runs.artifacts.folders[SOURCE] = manifest(3)
+    runs.world.artifacts.folders[SOURCE] = manifest(3)
+    await runs.start("a", checkpointId="source-step-3")
+    stored = runs.cluster.held("ConfigMap", "a-config")
+    stored["metadata"]["annotations"][REFERENCES_ANNOTATION] = "ü"
+    runs.cluster.put(stored)
+    if is_unexpected:
+        monkeypatch.setattr(observer, "signed_warm_start", fail_to_verify)
+    await runs.arrive("b")
+    await runs.reconcile_pools()
+    assert [run.uid for run in runs.trainer_order(pool(runs)).runs] == ["uid-team-a", "uid-team-b"]
+    grant = present(signed_text.verify(runs.trainer_order(pool(runs)).runs[0].grant, [STORAGE_KEY], StorageGrant))
+    assert grant.readable == []
+    assert ("team/a" in caplog.text) == is_unexpected
+
+
+def fail_to_verify(*_: object) -> str:
+    raise TypeError("unexpected content")
 
 
 async def test_the_trainer_gets_each_change_of_the_order(runs: SharedRuns) -> None:
