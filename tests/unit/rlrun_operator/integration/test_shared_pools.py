@@ -672,7 +672,7 @@ async def test_a_run_that_kills_the_trainer_gets_pods_of_its_own_for_ever(runs: 
     evict(runs, "a")
     await runs.settle()
     status = runs.status("a")
-    assert (status["poolEvicted"], status["runRestartsTowardMax"]) == (True, 1)
+    assert (status["poolEvicted"], status["runRestarts"], status.get("runRestartsTowardMax", 0)) == (True, 1, 0)
     assert "PoolEvicted" in status["message"]
     runs.end_pods()
     await runs.settle(after=30)
@@ -691,24 +691,27 @@ async def test_a_run_that_kills_the_trainer_gets_pods_of_its_own_for_ever(runs: 
 
 
 @pytest.mark.parametrize(
-    ("action", "phase", "counted"),
-    [("RestartRole", "Pending", 1), ("RestartRunIgnoreMax", "Pending", 0), ("Fail", "Failed", 0)],
+    ("action", "phase"),
+    [("RestartRole", "Pending"), ("RestartRun", "Pending"), ("RestartRunIgnoreMax", "Pending"), ("Fail", "Failed")],
 )
-async def test_the_failure_policy_decides_about_an_evicted_run(
-    runs: SharedRuns, action: str, phase: str, counted: int
+async def test_the_failure_policy_decides_whether_an_evicted_run_restarts(
+    runs: SharedRuns, action: str, phase: str
 ) -> None:
     await runs.start("a", failurePolicy={"rules": [{"roles": ["orchestrator"], "action": action}]})
     evict(runs, "a")
     await runs.settle()
     status = runs.status("a")
-    assert (status["phase"], status.get("runRestartsTowardMax", 0)) == (phase, counted)
+    assert (status["phase"], status.get("runRestartsTowardMax", 0)) == (phase, 0)
 
 
-async def test_an_evicted_run_without_restarts_fails(runs: SharedRuns) -> None:
+async def test_an_evicted_run_without_restarts_gets_its_own_trainer(runs: SharedRuns) -> None:
     await runs.start("a", maxRestarts=0)
     evict(runs, "a")
     await runs.settle()
-    assert (runs.phases("a"), runs.status("a")["reason"]) == (["Failed"], "PoolEvicted")
+    runs.end_pods()
+    await runs.settle(after=30)
+    assert (runs.phases("a"), runs.status("a")["attempt"]) == (["Pending"], 2)
+    assert runs.config("a")["endpoints"]["trainerUrl"] == "http://a-trainer.team.svc:8080"
 
 
 async def test_an_evicted_run_queues_for_its_own_gpus() -> None:
