@@ -624,6 +624,18 @@ async def test_a_dead_trainer_of_a_pool_is_no_failure_of_a_run_that_trains(runs:
     assert (runs.status("a")["phase"], runs.status("a").get("reason")) == ("Running", None)
 
 
+async def test_a_trainer_that_is_missing_together_with_its_model_is_explained(runs: SharedRuns) -> None:
+    await runs.start("a")
+    await train(runs)
+    del runs.cluster.objects["RLModel", "", "tiny-model"]
+    del runs.cluster.objects["Deployment", "team", f"{pool(runs)}-trainer"]
+    del runs.cluster.objects["Pod", "team", runs.trainer()["metadata"]["name"]]
+    await runs.settle()
+    condition = runs.condition("a", "TrainerReady")
+    assert condition["reason"] == "PoolRestarting"
+    assert "ModelNotFound" in condition["message"]
+
+
 async def test_a_dead_trainer_of_a_pool_ends_a_run_by_its_deadline_only(runs: SharedRuns) -> None:
     await runs.start("a", stallDeadlineSeconds=600)
     await train(runs)
