@@ -175,16 +175,22 @@ class Orchestrator:
         await s3.wait_for_bucket()
         self._recorder.state_uri, saved = await s3.claim_state()
         session = TrainerSession(
-            TrainerClient(self._http, self._run.endpoints.trainer_url, self._run.run.uid, uuid.uuid4().hex),
+            TrainerClient(
+                self._http,
+                self._run.endpoints.trainer_url,
+                self._run.run.uid,
+                uuid.uuid4().hex,
+                is_shared=self._run.trains_in_pool,
+            ),
             self._run,
             self._schedule,
             self._store,
             self._layout,
             self._conditions,
-            config_mapping.trainer_timeouts(self._settings),
+            config_mapping.trainer_timeouts(self._run, self._settings),
         )
         state, *_ = await _all_or_first_failure(
-            session.open(timeouts.component),
+            session.open(timeouts.trainer),
             self._wait_for_environments(timeouts),
         )
         sampler = ExampleSampler(config_mapping.buffer(self._run, self._examples()))

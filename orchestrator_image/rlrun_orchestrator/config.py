@@ -45,7 +45,11 @@ class OrchestratorSettings:
     minutes after its start.
     """
     trainer_deadline: float = 900.0
-    """Time for an unreachable trainer to become reachable again."""
+    """Time for an unreachable trainer of the run to become reachable again."""
+    shared_trainer_deadline: float = 86_400.0
+    """The same for the trainer of a shared pool, whose outage must not count as a restart of the run. The run's
+    startDeadlineSeconds and stallDeadlineSeconds end it earlier.
+    """
     step_deadline: float = 3600.0
     """Time limit for one optimizer step."""
     inference_deadline: float = 900.0

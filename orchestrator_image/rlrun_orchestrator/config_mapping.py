@@ -66,17 +66,20 @@ def pinned_digests(run: ResolvedRun) -> dict[PackageRef, set[str]]:
 
 def startup_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> StartupTimeouts:
     """Return the time limits of the waits before the first step."""
+    component = float(min(settings.start_deadline, run.spec.start_deadline_seconds))
     return StartupTimeouts(
-        component=float(min(settings.start_deadline, run.spec.start_deadline_seconds)),
+        component=component,
+        trainer=settings.shared_trainer_deadline if run.trains_in_pool else component,
         denied_storage=settings.storage_grace,
         poll_interval=settings.poll_interval,
     )
 
 
-def trainer_timeouts(settings: OrchestratorSettings) -> TrainerTimeouts:
+def trainer_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> TrainerTimeouts:
     """Return the time limits for requests to the trainer."""
     return TrainerTimeouts(
-        unreachable=settings.trainer_deadline,
+        unreachable=settings.shared_trainer_deadline if run.trains_in_pool else settings.trainer_deadline,
+        request=max(settings.start_deadline, settings.trainer_deadline),
         step=settings.step_deadline,
         finish=settings.finish_deadline,
         poll_interval=settings.poll_interval,

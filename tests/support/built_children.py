@@ -55,7 +55,9 @@ def changed(**settings: Any) -> OperatorSettings:
     return OperatorSettings.model_validate({**SETTINGS.to_json_dict(), **settings})
 
 
-def resolved(model: Obj | None = None, warm_start_from: str | None = None, **run: Any) -> ResolvedRun:
+def resolved(
+    model: Obj | None = None, warm_start_from: str | None = None, *, pool: str | None = None, **run: Any
+) -> ResolvedRun:
     spec = {
         "model": "a/b",
         "sampling": {"maxTokens": 8},
@@ -68,7 +70,7 @@ def resolved(model: Obj | None = None, warm_start_from: str | None = None, **run
     full = {"id": "a/b", "source": SOURCES[0], "seqLen": 512, **(model or {})}
     base = RLModelSpec.model_validate(full)
     warm_start = None if warm_start_from is None else ArtifactRef(warm_start_from)
-    return resolve(IDENTITY, SETTINGS, RLRunSpec.model_validate(spec), base, warm_start)
+    return resolve(IDENTITY, SETTINGS, RLRunSpec.model_validate(spec), base, warm_start, pool=pool)
 
 
 def build(

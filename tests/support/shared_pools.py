@@ -13,6 +13,8 @@ from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.shared_pool import pool_named
+from rlrun_operator.serving.observation import PoolObservation
+from rlrun_operator.serving.observer import PoolObserver
 from rlrun_operator.serving.pool_usage import PoolUsage
 from rlrun_operator.serving.reconciler import PoolReconciler, key_of
 from rlrun_operator.serving.sidecar_client import OrderT, PoolSidecarClient
@@ -95,6 +97,15 @@ class SharedRuns(QueuedRuns):
                 problems=self.world.pool_problems,
             ).reconcile(key)
         return again
+
+    async def observe_pool(self, *, is_fresh: bool = False) -> PoolObservation:
+        """What the operator observes of the only pool."""
+        feed, settings = self.world.feed, self.world.settings
+        objects = RunObjects(self.cluster, None if feed is None else feed.informers)
+        credentials = Observer(objects, self.artifacts, FakePoller(), settings, storage_key=STORAGE_KEY)
+        (key,) = self.pool_keys()
+        observer = PoolObserver(objects, credentials, self.sidecars, settings, TOKEN_KEY)
+        return await observer.observe_shared(key, is_fresh=is_fresh)
 
     @override
     async def settle(self, rounds: int = 12, *, after: float = 0.0) -> None:

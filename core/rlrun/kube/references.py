@@ -80,11 +80,6 @@ def shared_pool_name(model: str, digest: str) -> str:
     return f"{SHARED_POOL_PREFIX}{model_object_name(model)[:NAME_LETTERS].strip('-')}-{digest}"
 
 
-def pool_trainer_name(pool: str) -> str:
-    """Return the name of the Deployment and the Service of a shared pool's trainer."""
-    return f"{pool}-trainer"
-
-
 def pool_url(namespace: str, model: str) -> str:
     """Return the OpenAI base URL of the namespace's serving pool for a base model."""
     return f"http://{pool_name(model)}.{namespace}.svc:{INFERENCE_PORT}/v1"

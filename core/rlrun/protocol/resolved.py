@@ -18,6 +18,7 @@ from rlrun.api.base.schema import Schema
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EnvironmentPackage
+from rlrun.protocol.shared_pool import pool_trainer_name
 
 CONFIG_PATH = Path("/etc/rlrun/run.json")
 CONFIG_KEY = "run.json"
@@ -107,8 +108,11 @@ class ResolvedRun(Schema):
 
     @property
     def trains_in_pool(self) -> bool:
-        """True if the run uses the trainer of its shared pool."""
-        return self.endpoints.pool is not None and self.model.trainer.is_shareable
+        """True if the run uses the trainer of its shared pool. Attempts of a former version share engines only."""
+        pool = self.endpoints.pool
+        if pool is None or not self.model.trainer.is_shareable:
+            return False
+        return self.endpoints.trainer_url.startswith(f"http://{pool_trainer_name(pool)}.")
 
     @property
     def max_tokens(self) -> int:

@@ -47,6 +47,11 @@ MODEL_HEADER = "X-Rlrun-Model"
 """Header of requests to engines with the name of the policy, relative to the run, or the id of the base model."""
 
 
+def pool_trainer_name(pool: str) -> str:
+    """Return the name of the Deployment and the Service of a shared pool's trainer."""
+    return f"{pool}-trainer"
+
+
 class OrderedRun(Schema):
     """Run in an order."""
 

@@ -58,7 +58,9 @@ class RunObjects:
             cached = informer.find(namespace or "", name)
             loaded = None if cached is None else await informer.load(cached)
             return None if loaded is None else loaded.read()
-        obj = await self.cluster.get(kind, namespace, name)
+        # The operator may list all kinds, but may get only runs by name (see the chart).
+        read = self.cluster.get if kind == RLRUN else self.cluster.read_listed
+        obj = await read(kind, namespace, name)
         # Keep the same parts as in a stored object, so that a reconcile does not depend on the source.
         return None if obj is None else used_parts(kind, obj)
 

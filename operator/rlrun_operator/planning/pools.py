@@ -14,9 +14,10 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus, RunPool
 from rlrun.constants import Reason, Role
 from rlrun.kube.pods import Pod, role_of
-from rlrun.kube.references import find_model, pool_trainer_name
+from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.shared_pool import pool_trainer_name
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.actions import PlanPart, StatusChange

@@ -183,7 +183,9 @@ def has_signed_references(observation: RunObservation, attempt: int, resolved: R
 
 def _is_signed(config_map: Obj, key: bytes, identity: RunIdentity, resolved: ResolvedRun) -> bool:
     signature = sign_references(key, identity, resolved)
-    return hmac.compare_digest(annotation(config_map, REFERENCES_ANNOTATION), signature)
+    # Users can change the annotation, and text with other characters than ASCII cannot be compared.
+    given = annotation(config_map, REFERENCES_ANNOTATION).encode(errors="replace")
+    return hmac.compare_digest(given, signature.encode())
 
 
 def signed_warm_start(config_map: Obj | None, run: Obj, key: bytes) -> str | None:

@@ -137,13 +137,13 @@ def decide(
     """
     for crash in counted.crashes:
         rule = rule_for(spec, crash)
-        if rule is None or rule.action in ROLE_ACTIONS:
-            if is_eviction(crash):
-                # Only the next attempt has a trainer of its own.
-                return _restart_or_fail(spec, run_restarts, crash.problem)
-            continue
-        if rule.action is FailureAction.fail:
+        if rule is not None and rule.action is FailureAction.fail:
             return FailureDecision("fail", crash.problem)
+        if is_eviction(crash):
+            # All later attempts have a trainer of their own, so this happens once.
+            return FailureDecision("restart", crash.problem, counts_toward_max=False)
+        if rule is None or rule.action in ROLE_ACTIONS:
+            continue
         if rule.action is FailureAction.restart_run_ignore_max:
             return FailureDecision("restart", crash.problem, counts_toward_max=False)
         return _restart_or_fail(spec, run_restarts, crash.problem)

@@ -9,7 +9,6 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EnvironmentPackage
 from rlrun.constants import ENVIRONMENT_PORT, GATEWAY_PORT, REFERENCES_ANNOTATION, TRAINER_PORT, Reason
 from rlrun.kube.objects import Obj
-from rlrun.kube.references import pool_trainer_name
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import (
     CONFIG_KEY,
@@ -21,6 +20,7 @@ from rlrun.protocol.resolved import (
     EnvironmentUse,
     ResolvedRun,
 )
+from rlrun.protocol.shared_pool import pool_trainer_name
 from rlrun.storage.layout import RunLayout, S3Uri
 
 from rlrun_operator.config.settings import OperatorSettings

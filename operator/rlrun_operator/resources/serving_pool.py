@@ -24,11 +24,12 @@ from rlrun.constants import (
     Role,
 )
 from rlrun.kube.objects import Obj, annotation
-from rlrun.kube.references import pool_name, pool_trainer_name, pool_url, shared_pool_name
+from rlrun.kube.references import pool_name, pool_url, shared_pool_name
 from rlrun.protocol.access import TOKEN_VARIABLE, USER_API_KEY
 from rlrun.protocol.engine_proof import POOL_SERVER_KEY_VARIABLE
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.serving import ORDER_DIR, ORDER_KEY, DesiredAdapters
+from rlrun.protocol.shared_pool import pool_trainer_name
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings

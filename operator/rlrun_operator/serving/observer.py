@@ -117,7 +117,12 @@ class PoolObserver:
             metadata = run["metadata"]
             name = config_name(metadata["name"])
             config_map = await self._objects.get(CONFIG_MAP, metadata["namespace"], name, is_fresh=is_fresh)
-            uri = signed_warm_start(config_map, run, self._credentials.storage_key)
+            try:
+                uri = signed_warm_start(config_map, run, self._credentials.storage_key)
+            except Exception:
+                # Users can change the ConfigMap, which must not stop the pool's other runs.
+                log.exception("cannot read the checkpoint of run %s/%s", metadata["namespace"], metadata["name"])
+                continue
             if uri is not None:
                 found[metadata["uid"]] = uri
         return found

@@ -15,7 +15,7 @@ from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import IDLE_ANNOTATION
 from rlrun.kube.conditions import parse_time, seconds
-from rlrun.kube.kinds import SERVICE_ACCOUNT
+from rlrun.kube.kinds import SERVICE, SERVICE_ACCOUNT
 from rlrun.kube.objects import Obj, ObjectRef, annotation
 from rlrun.kube.pods import Pod, is_leaving
 from rlrun.kube.references import find_model
@@ -66,7 +66,7 @@ def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: dat
         return _plan_idle(pool, orders, settings, now)
     # Existing Deployments are not changed by what prevents new ones.
     kept = pool_dependencies(pool.key, settings, pool.token, orders) if existing else []
-    exists = bool(existing) and existing >= wanted
+    exists = bool(existing) and existing >= (wanted or _former_deployments(pool))
     model = usable_model(pool, settings)
     if isinstance(model, Problem):
         return _write(pool, orders, kept, problem=None if exists else model)
@@ -88,6 +88,12 @@ def _wanted_deployments(pool: PoolObservation, settings: OperatorSettings) -> se
     if isinstance(model, Problem) or shared_pool(pool.key.namespace, model, settings) != pool.key:
         return set()
     return {*deployment_names(pool.key, model)}
+
+
+def _former_deployments(pool: PoolObservation) -> set[str]:
+    """Return the names of the Deployments that the pool has had. Their Services, which have the same names, stay."""
+    services = {child["metadata"]["name"] for child in pool.children if child["kind"] == SERVICE.kind}
+    return services & {pool.key.name, pool.key.trainer}
 
 
 def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime, *, has_trainer: bool) -> PoolOrders:

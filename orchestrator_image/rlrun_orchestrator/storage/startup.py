@@ -35,6 +35,8 @@ class StartupTimeouts:
 
     component: float
     """Time after which an unreachable component ends the attempt."""
+    trainer: float
+    """The same for the trainer."""
     denied_storage: float
     """Time after which a missing bucket, or credentials without access to it, end the run."""
     poll_interval: float

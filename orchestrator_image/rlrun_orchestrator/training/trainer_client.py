@@ -35,13 +35,16 @@ class UploadsBehind(Exception):
 class TrainerClient:
     """Client for one session.
 
-    Raises ServiceUnavailable while the trainer does not respond or does not know the run's token, RequestRejected if
-    the trainer rejects a request, SessionLost after the trainer was restarted, UploadsBehind if the trainer's upload
-    queue has no slot for a copy, and Superseded if a newer orchestrator has opened the session.
+    Raises ServiceUnavailable while the trainer does not respond, or a shared one does not know the run's token yet,
+    RequestRejected if the trainer rejects a request, SessionLost after the trainer was restarted, UploadsBehind if the
+    trainer's upload queue has no slot for a copy, and Superseded if a newer orchestrator has opened the session.
     """
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, session: str, orchestrator: str) -> None:
-        """`orchestrator` is the unique id of this process."""
+    def __init__(
+        self, http: aiohttp.ClientSession, url: str, session: str, orchestrator: str, *, is_shared: bool = False
+    ) -> None:
+        """`orchestrator` is the unique id of this process. `is_shared` means that the trainer belongs to a pool."""
+        self._is_shared = is_shared
         self._http = http
         self._headers = {ORCHESTRATOR_HEADER: orchestrator}
         self._url = f"{url.rstrip('/')}/sessions/{session}"
@@ -114,7 +117,7 @@ class TrainerClient:
                 raise Superseded(error.problem, ExitCode.RESTART) from error
             if error.status in (404, 409):
                 raise SessionLost(str(error)) from error
-            if error.status == UNAUTHORIZED:
+            if error.status == UNAUTHORIZED and self._is_shared:
                 # The trainer of a shared pool knows the run's token only after the operator has sent it.
                 raise ServiceUnavailable(error.problem, error.status) from error
             raise

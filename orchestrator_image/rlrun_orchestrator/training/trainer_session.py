@@ -47,6 +47,8 @@ class TrainerTimeouts:
 
     unreachable: float
     """Time after which an unreachable trainer ends the attempt."""
+    request: float
+    """Time limit for one request that opens the session, and for the search for its checkpoint in S3."""
     step: float
     """Time limit for one optimizer step."""
     finish: float
@@ -156,9 +158,10 @@ class TrainerSession:
         is in seconds. If it is None, the deadline for an unreachable trainer applies.
         """
         deadline = self._timeouts.unreachable if deadline is None else deadline
-        steps = iter(await self._read(partial(checkpoint_steps, self._store, self._layout), deadline))
+        limit = min(deadline, self._timeouts.request)
+        steps = iter(await self._read(partial(checkpoint_steps, self._store, self._layout), limit))
         while True:
-            checkpoint = await self._next_checkpoint(steps, deadline)
+            checkpoint = await self._next_checkpoint(steps, limit)
             spec = session_spec(self._run, self._schedule.max_steps, checkpoint)
             source = checkpoint or self._run.warm_start_from or "the base"
             log.info("opening the trainer session; if it does not exist yet, it will start from %s", source)
@@ -180,7 +183,7 @@ class TrainerSession:
 
     async def _open(self, spec: SessionSpec, deadline: float) -> SessionState:
         async def put() -> SessionState:
-            state = await self._client.open(spec, deadline)
+            state = await self._client.open(spec, min(deadline, self._timeouts.request))
             self._known_max_steps = spec.max_steps
             return state
 
@@ -201,7 +204,7 @@ class TrainerSession:
         """
         if state.policy.version >= state.step:
             return state
-        result = await self._step(state.step - 1, NO_BATCH, deadline, deadline)
+        result = await self._step(state.step - 1, NO_BATCH, min(deadline, self._timeouts.request), deadline)
         return state.model_copy(update={"policy": result.policy, "last": result})
 
     async def extend(self) -> SessionState:
@@ -215,7 +218,8 @@ class TrainerSession:
         checkpoint = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else self._source
         spec = session_spec(self._run, self._schedule.max_steps, checkpoint)
         try:
-            state = await self._with_retries(lambda: self._client.open(spec, deadline), deadline)
+            limit = min(deadline, self._timeouts.request)
+            state = await self._with_retries(lambda: self._client.open(spec, limit), deadline)
         except FatalError as failure:
             if failure.problem.reason != Reason.SESSION_CONFLICT:
                 raise

@@ -41,7 +41,9 @@ class ApiKey:
 
     def opens_with(self, secret: str, now: datetime) -> bool:
         """Return whether `secret` is the secret of this key and the key has not expired."""
-        return hmac.compare_digest(digest_of(secret), self.digest) and now < self.expires
+        return (
+            hmac.compare_digest(digest_of(secret).encode(), self.digest.encode(errors="replace")) and now < self.expires
+        )
 
     @property
     def info(self) -> ApiKeyInfo:

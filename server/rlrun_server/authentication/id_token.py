@@ -45,7 +45,7 @@ def verify(token: str, key: jwt.PyJWK, settings: OidcSettings, nonce: str) -> di
             f"issuer."
         )
         raise TokenRefused(message) from error
-    if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
+    if not hmac.compare_digest(str(claims.get("nonce", "")).encode(errors="replace"), nonce.encode()):
         raise TokenRefused("The issuer's ID token belongs to a different login. Log in again.")
     party = claims.get("azp")
     if party != settings.client_id and (party is not None or _is_for_several(claims)):

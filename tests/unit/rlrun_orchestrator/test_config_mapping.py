@@ -9,6 +9,7 @@ from rlrun.api.run_sections.training import Dppo, LengthPenalty
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
+from rlrun.protocol.shared_pool import pool_trainer_name
 from rlrun.protocol.trainer import SessionSpec
 from rlrun.storage.layout import S3Uri
 from rlrun_orchestrator import config_mapping
@@ -371,3 +372,16 @@ def test_the_load_of_an_environment_counts_its_pods_and_its_largest_group(world:
         "exam": LoadLimits(None, 1, 3),
         "test": LoadLimits(None, 1, 5),
     }
+
+
+def test_an_outage_of_a_shared_trainer_ends_an_attempt_only_after_a_day(world: World) -> None:
+    run, settings = resolved(world, startDeadlineSeconds=60), OrchestratorSettings(start_deadline=1200.0)
+    own = config_mapping.trainer_timeouts(run, settings)
+    assert (own.unreachable, own.request) == (900.0, 1200.0)
+    assert config_mapping.startup_timeouts(run, settings).trainer == 60.0
+    place = {"pool": "rlpool-a", "trainer_url": f"http://{pool_trainer_name('rlpool-a')}.ns.svc:8080"}
+    pooled = run.model_copy(update={"endpoints": run.endpoints.model_copy(update=place)})
+    shared = config_mapping.trainer_timeouts(pooled, settings)
+    assert (shared.unreachable, shared.request) == (86_400.0, 1200.0), "no request may hang for as long"
+    startup = config_mapping.startup_timeouts(pooled, settings)
+    assert (startup.trainer, startup.component) == (86_400.0, 60.0)

@@ -6,10 +6,11 @@ import json
 
 import pytest
 from rlrun.api.usage import UsageRecord
-from rlrun.constants import ExitCode, Reason
+from rlrun.constants import REFERENCES_ANNOTATION, ExitCode, Reason
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import RLRUN
 from rlrun.kube.objects import Obj
+from rlrun.kube.requests import Verb
 from rlrun.protocol import signed_text
 from rlrun.protocol.orchestrator import RunPhase, RunStatus
 from rlrun.protocol.problem import Problem
@@ -17,6 +18,7 @@ from rlrun.protocol.shared_pool import PoolOrder
 from rlrun.protocol.storage_access import StorageGrant
 from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.resources.access.run_tokens import run_token
+from rlrun_operator.serving import observer
 
 from tests.support.cluster_objects import STORAGE_KEY, checkpoint_object, terminated
 from tests.support.expectations import present
@@ -24,6 +26,7 @@ from tests.support.fake_artifacts import manifest
 from tests.support.fake_kubelet import crash_container, step_kubelet
 from tests.support.fake_poller import training
 from tests.support.shared_pools import MODEL, TOKEN_KEY, SharedRuns, shared_model
+from tests.unit.chart.test_render import READ_BY_NAME
 
 POOL = ["Deployment", "Deployment", "NetworkPolicy", "Secret", "Service", "Service", "ServiceAccount"]
 
@@ -122,6 +125,44 @@ def readable(runs: SharedRuns) -> list[str]:
     """Folders besides its own that the trainer may read for the only run."""
     (run,) = runs.trainer_order(pool(runs)).runs
     return present(signed_text.verify(run.grant, [STORAGE_KEY], StorageGrant)).readable
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+async def test_only_objects_that_the_chart_allows_are_read_by_name(runs: SharedRuns, is_fresh: bool) -> None:
+    await runs.start("a")
+    stored = runs.cluster.held("RLRun", "a")
+    runs.cluster.put({**stored, "spec": {**stored["spec"], "checkpointId": "source-step-3"}})
+    runs.world.follow()
+    runs.cluster.requests.clear()
+    found = await runs.observe_pool(is_fresh=is_fresh)
+    assert [run["spec"]["checkpointId"] for run in found.runs] == ["source-step-3"]
+    read = {request.kind.kind for request in runs.cluster.requests if request.verb is Verb.GET}
+    assert read <= {"Secret", *READ_BY_NAME}
+
+
+@pytest.mark.parametrize("is_unexpected", [False, True])
+async def test_a_run_whose_configuration_cannot_be_verified_stops_no_other_run_of_its_pool(
+    runs: SharedRuns, is_unexpected: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs.cluster.put(checkpoint_object("source-step-3", 3, SOURCE, run="source", uid="uid-source"))
+    runs.artifacts.folders[SOURCE] = manifest(3)
+    runs.world.artifacts.folders[SOURCE] = manifest(3)
+    await runs.start("a", checkpointId="source-step-3")
+    stored = runs.cluster.held("ConfigMap", "a-config")
+    stored["metadata"]["annotations"][REFERENCES_ANNOTATION] = "ü"
+    runs.cluster.put(stored)
+    if is_unexpected:
+        monkeypatch.setattr(observer, "signed_warm_start", fail_to_verify)
+    await runs.arrive("b")
+    await runs.reconcile_pools()
+    assert [run.uid for run in runs.trainer_order(pool(runs)).runs] == ["uid-team-a", "uid-team-b"]
+    grant = present(signed_text.verify(runs.trainer_order(pool(runs)).runs[0].grant, [STORAGE_KEY], StorageGrant))
+    assert grant.readable == []
+    assert ("team/a" in caplog.text) == is_unexpected
+
+
+def fail_to_verify(*_: object) -> str:
+    raise TypeError("unexpected content")
 
 
 async def test_the_trainer_gets_each_change_of_the_order(runs: SharedRuns) -> None:
@@ -583,6 +624,18 @@ async def test_a_dead_trainer_of_a_pool_is_no_failure_of_a_run_that_trains(runs:
     assert (runs.status("a")["phase"], runs.status("a").get("reason")) == ("Running", None)
 
 
+async def test_a_trainer_that_is_missing_together_with_its_model_is_explained(runs: SharedRuns) -> None:
+    await runs.start("a")
+    await train(runs)
+    del runs.cluster.objects["RLModel", "", "tiny-model"]
+    del runs.cluster.objects["Deployment", "team", f"{pool(runs)}-trainer"]
+    del runs.cluster.objects["Pod", "team", runs.trainer()["metadata"]["name"]]
+    await runs.settle()
+    condition = runs.condition("a", "TrainerReady")
+    assert condition["reason"] == "PoolRestarting"
+    assert "ModelNotFound" in condition["message"]
+
+
 async def test_a_dead_trainer_of_a_pool_ends_a_run_by_its_deadline_only(runs: SharedRuns) -> None:
     await runs.start("a", stallDeadlineSeconds=600)
     await train(runs)
@@ -631,7 +684,7 @@ async def test_a_run_that_kills_the_trainer_gets_pods_of_its_own_for_ever(runs: 
     evict(runs, "a")
     await runs.settle()
     status = runs.status("a")
-    assert (status["poolEvicted"], status["runRestartsTowardMax"]) == (True, 1)
+    assert (status["poolEvicted"], status["runRestarts"], status.get("runRestartsTowardMax", 0)) == (True, 1, 0)
     assert "PoolEvicted" in status["message"]
     runs.end_pods()
     await runs.settle(after=30)
@@ -650,24 +703,27 @@ async def test_a_run_that_kills_the_trainer_gets_pods_of_its_own_for_ever(runs: 
 
 
 @pytest.mark.parametrize(
-    ("action", "phase", "counted"),
-    [("RestartRole", "Pending", 1), ("RestartRunIgnoreMax", "Pending", 0), ("Fail", "Failed", 0)],
+    ("action", "phase"),
+    [("RestartRole", "Pending"), ("RestartRun", "Pending"), ("RestartRunIgnoreMax", "Pending"), ("Fail", "Failed")],
 )
-async def test_the_failure_policy_decides_about_an_evicted_run(
-    runs: SharedRuns, action: str, phase: str, counted: int
+async def test_the_failure_policy_decides_whether_an_evicted_run_restarts(
+    runs: SharedRuns, action: str, phase: str
 ) -> None:
     await runs.start("a", failurePolicy={"rules": [{"roles": ["orchestrator"], "action": action}]})
     evict(runs, "a")
     await runs.settle()
     status = runs.status("a")
-    assert (status["phase"], status.get("runRestartsTowardMax", 0)) == (phase, counted)
+    assert (status["phase"], status.get("runRestartsTowardMax", 0)) == (phase, 0)
 
 
-async def test_an_evicted_run_without_restarts_fails(runs: SharedRuns) -> None:
+async def test_an_evicted_run_without_restarts_gets_its_own_trainer(runs: SharedRuns) -> None:
     await runs.start("a", maxRestarts=0)
     evict(runs, "a")
     await runs.settle()
-    assert (runs.phases("a"), runs.status("a")["reason"]) == (["Failed"], "PoolEvicted")
+    runs.end_pods()
+    await runs.settle(after=30)
+    assert (runs.phases("a"), runs.status("a")["attempt"]) == (["Pending"], 2)
+    assert runs.config("a")["endpoints"]["trainerUrl"] == "http://a-trainer.team.svc:8080"
 
 
 async def test_an_evicted_run_queues_for_its_own_gpus() -> None:

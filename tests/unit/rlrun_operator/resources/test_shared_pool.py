@@ -329,10 +329,8 @@ def test_a_trainer_of_one_process_is_shared(trainer: Obj, is_shared: bool) -> No
     found = build(trainer=trainer)
     assert ("TrainerDeployment" in found, "TrainerService" in found) == (is_shared, is_shared)
     assert ("trainer-order.json" in found["Secret"]["data"]) == is_shared
-    own = resolved({"trainer": trainer})
-    assert not own.trains_in_pool
-    pooled = own.model_copy(update={"endpoints": own.endpoints.model_copy(update={"pool": "rlpool-a-b-0"})})
-    assert pooled.trains_in_pool == is_shared
+    assert not resolved({"trainer": trainer}).trains_in_pool
+    assert resolved({"trainer": trainer}, pool="rlpool-a-b-0").trains_in_pool == is_shared
 
 
 def test_the_model_chooses_the_priority_class_of_shared_engines() -> None:

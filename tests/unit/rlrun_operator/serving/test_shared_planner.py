@@ -180,6 +180,23 @@ def test_a_pool_without_its_trainer_is_not_complete() -> None:
     assert (plan.applies, plan.problem) == ((), problem)
 
 
+@pytest.mark.parametrize("missing", ["trainer", "name"])
+def test_a_deployment_that_cannot_come_back_because_its_model_is_missing_is_a_problem(missing: str) -> None:
+    children = plan_shared_pool(observed(), SETTINGS, START).applies
+    name = getattr(observed().key, missing)
+    rest = tuple(child for child in children if (child["kind"], child["metadata"]["name"]) != ("Deployment", name))
+    plan = plan_shared_pool(observed(children=rest, models=()), SETTINGS, START)
+    assert present(plan.problem).reason == "ModelNotFound"
+    assert plan.deletes == ()
+
+
+def test_a_pool_without_a_shared_trainer_is_complete_without_its_model() -> None:
+    catalog = shared_model(trainer={"gpus": 2})
+    children = plan_shared_pool(observed(catalog), SETTINGS, START).applies
+    plan = plan_shared_pool(observed(catalog, children=children, models=()), SETTINGS, START)
+    assert plan.problem is None
+
+
 def test_a_trainer_of_several_processes_gets_no_order() -> None:
     plan = plan_shared_pool(observed(shared_model(trainer={"gpus": 2})), SETTINGS, START)
     assert kinds(plan) == ["Deployment", "NetworkPolicy", "Secret", "Service", "ServiceAccount"]

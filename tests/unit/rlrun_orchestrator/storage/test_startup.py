@@ -15,7 +15,7 @@ from rlrun_orchestrator.storage.startup import StartupStateLoader, StartupTimeou
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 
 SECONDS_OF_A_CHECK = 30.0
-TIMEOUTS = StartupTimeouts(component=600.0, denied_storage=120.0, poll_interval=0.0)
+TIMEOUTS = StartupTimeouts(component=600.0, trainer=600.0, denied_storage=120.0, poll_interval=0.0)
 
 
 class Store:

@@ -36,10 +36,13 @@ class OpeningClient:
 
     def __init__(self, *corrupt: int) -> None:
         self.opened: list[str | None] = []
+        self.limits: list[float] = []
+        """Time limits of the requests."""
         self._corrupt = {str(LAYOUT.checkpoint(step)) for step in corrupt}
 
-    async def open(self, spec: SessionSpec, _: float) -> SessionState:
+    async def open(self, spec: SessionSpec, timeout: float) -> SessionState:
         self.opened.append(spec.resume_from)
+        self.limits.append(timeout)
         if spec.resume_from in self._corrupt:
             raise RequestRejected(Problem(reason=Reason.S3_ARTIFACT_CORRUPT, message="bad digest"), 422)
         return await self.state()
@@ -50,7 +53,7 @@ class OpeningClient:
 
 def session(folder: Path, store: InMemoryStore, client: object) -> TrainerSession:
     run = World(folder, environments={}, spec={"env": [{"id": "owner/words"}]}).resolved()
-    timeouts, schedule = TrainerTimeouts(30.0, 30.0, 30.0, 0.01), RunSchedule(2000)
+    timeouts, schedule = TrainerTimeouts(30.0, 20.0, 30.0, 30.0, 0.01), RunSchedule(2000)
     return TrainerSession(client, run, schedule, store, LAYOUT, StatusConditions(), timeouts)  # type: ignore[arg-type]
 
 
@@ -83,6 +86,15 @@ async def test_a_run_without_a_usable_checkpoint_starts_from_the_base(tmp_path: 
     store.objects[str(LAYOUT.checkpoint(1) / MANIFEST)] = b"not JSON"
     await session(tmp_path, store, client).open()
     assert client.opened == [str(LAYOUT.checkpoint(3)), None]
+
+
+async def test_a_request_that_opens_the_session_ends_before_a_longer_deadline_for_the_trainer(tmp_path: Path) -> None:
+    client = OpeningClient()
+    opened = session(tmp_path, store_with([]), client)
+    await opened.open()
+    await opened.open(10.0)
+    await opened.extend()
+    assert client.limits == [20.0, 10.0, 20.0]
 
 
 async def test_the_search_for_a_complete_checkpoint_has_a_deadline(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,6 +22,11 @@ def test_a_key_is_stored_without_its_secret() -> None:
     assert key.opens_with(text[17:], NOW)
     assert not key.opens_with(text[17:], NOW + timedelta(days=3))
     assert not key.opens_with("A" * 43, NOW)
+
+
+def test_a_stored_digest_of_another_form_opens_nothing() -> None:
+    key, text = mint("team", "uid-1", "ann", "", timedelta(days=3), NOW)
+    assert not replace(key, digest="ü").opens_with(text[17:], NOW)
 
 
 @pytest.mark.parametrize("text", ["", "rlk_", "rlk_abc_def", "rlk_ABCDEFGHIJKL_" + "a" * 43, "rlk_../../x_" + "a" * 43])

@@ -180,6 +180,7 @@ async def test_a_public_client_has_no_secret(stub: OidcIssuerStub) -> None:
     [
         ({"nonce": "of another login"}, "different login"),
         ({"nonce": None}, "different login"),
+        ({"nonce": "\ud800"}, "different login"),
         ({"aud": "other"}, "Audience"),
         ({"aud": [CLIENT, "other"]}, "azp"),
         ({"azp": "other"}, "azp"),
