@@ -244,7 +244,10 @@ class UploadQueue:
         if self.copies is None or completed not in (ArtifactKind.checkpoint, ArtifactKind.recovery):
             return
         found = [sorted(self.completed.get(kind, [])) for kind in (ArtifactKind.recovery, ArtifactKind.checkpoint)]
-        await asyncio.to_thread(self.copies.prune, found[0], max(found[1], default=0))
+        try:
+            await asyncio.to_thread(self.copies.prune, found[0], max(found[1], default=0))
+        except Exception:
+            log.exception("Could not delete old recovery copies")
 
     def _write(self, job: UploadJob) -> list[int]:
         known = frozenset(self.completed.get(job.kind, []))

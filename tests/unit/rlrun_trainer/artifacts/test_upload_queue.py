@@ -213,3 +213,17 @@ async def test_a_copy_of_the_same_step_is_replaced() -> None:
     queue.submit(job(COPY, 5))
     assert await queue.drain(30) == 0
     assert store.get_bytes(LAYOUT.recovery_copy(5) / "a") == b"new"
+
+
+async def test_a_failure_to_delete_copies_stops_no_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = InMemoryStore()
+    queue = queue_of(store)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(RecoveryCopies, "prune", fail)
+    for kind in (CHECKPOINT, ADAPTER):
+        queue.submit(job(kind, 1))
+    assert await queue.drain(30) == 0
+    assert queue.completed == {CHECKPOINT: [1], ADAPTER: [1]}
