@@ -34,7 +34,7 @@ class RecoveryCopies:
         return sorted((found for found in self._steps() if found > step), reverse=True)[:TRIED]
 
     def prune(self, complete: Sequence[int], checkpoint: int) -> None:
-        """Delete the copies that are no longer needed: those that are not newer than the complete checkpoint of step
+        """Delete the copies that are no longer needed: those that are not newer than the usable checkpoint of step
         `checkpoint`, those older than the newest of the `complete` copies, except the newest KEPT of them, and unusable
         ones. `complete` has the steps of complete copies, oldest first.
 

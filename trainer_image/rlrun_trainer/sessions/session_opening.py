@@ -64,6 +64,7 @@ async def open_session(
             settings.upload_bytes,
             settings.upload_tries,
             start.step,
+            0 if start.from_copy else start.step,
             copies,
         )
         for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
