@@ -118,7 +118,7 @@ class TrainingSession:
         self._saves: deque[_Save] = deque(maxlen=REMEMBERED_SAVES)
         """Newest checkpoints and recovery copies, which may not be complete."""
         self._copying: asyncio.Task[None] | None = None
-        self._closed = False
+        self.is_closed = False
         self._turn = asyncio.Lock()
         self._pace = StepTimer()
         self._step_seconds = 0.0
@@ -217,6 +217,11 @@ class TrainingSession:
                 await self._save(ArtifactKind.adapter, self._layout.adapter(step))
         return self.state
 
+    @property
+    def is_leaving(self) -> bool:
+        """True if further steps are rejected."""
+        return self._leaving
+
     def reject_steps(self) -> None:
         """Reject further steps."""
         self._leaving = True
@@ -258,7 +263,7 @@ class TrainingSession:
                 discard(self._unpublished.files)
             await self._publisher.close()
             self.uploads.close()
-            self._closed = True
+            self.is_closed = True
 
     @property
     def _progress(self) -> CheckpointProgress:
@@ -318,7 +323,7 @@ class TrainingSession:
 
     async def _save_copy(self, step: int) -> None:
         async with self._turn:
-            if self._step != step or self._leaving or self._closed or not self.uploads.has_capacity_for_copy():
+            if self._step != step or self._leaving or self.is_closed or not self.uploads.has_capacity_for_copy():
                 return
             try:
                 await self._save(ArtifactKind.recovery, self._layout.recovery_copy(step), self._progress)
