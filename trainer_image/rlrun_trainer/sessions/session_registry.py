@@ -74,7 +74,8 @@ class Sessions:
         """Open the session, or return the open session with an increased `max_steps`. `storage` takes precedence over
         the process's store and settings.
 
-        Raises ProblemError if the session is open with a different spec.
+        Raises ProblemError if the session is open with a different spec, or uploads of a former session of this name
+        are pending, which ends because their attempts are limited.
         """
         wanted = self._settings.model
         if wanted is not None and spec.model != wanted:
@@ -96,6 +97,13 @@ class Sessions:
                 _check_same(session.spec, spec)
                 session.extend(spec.max_steps)
                 return session
+            if any(former.name == name and former.uploads.pending for former in self._leaving):
+                # The session could start from an older state than the one that is being uploaded.
+                raise ProblemError.of(
+                    LATER,
+                    Reason.WAITING_FOR_ARTIFACTS,
+                    f"Uploads of the former session {name!r} are still pending. Retry until they end.",
+                )
             store, settings = self._store, self._settings
             if storage is not None:
                 store, settings = storage.store, replace(settings, keep_policies=storage.keep_policies)

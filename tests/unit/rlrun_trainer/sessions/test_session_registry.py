@@ -173,3 +173,21 @@ async def test_two_sessions_that_cannot_be_closed_at_the_same_time_stay_open() -
     assert await asyncio.gather(*closing, return_exceptions=True) == [backend.error] * 2
     assert sessions.names() == ["fast", "faster"]
     compute.close()
+
+
+async def test_a_session_opens_after_the_uploads_of_the_former_one() -> None:
+    compute, store = Compute(), SlowUploads()
+    sessions = Sessions(Counted(), compute, store, TrainerSettings(shutdown_seconds=0.05))  # type: ignore[arg-type]
+    session = await sessions.open("fast", trainer_requests.spec(FAST))
+    await session.train(0, trainer_requests.samples(2))
+    sessions.keep_only([])
+    await until(lambda: not sessions._removals)
+    sessions.keep_only(["fast", "faster"])
+    with pytest.raises(ProblemError, match="WaitingForArtifacts") as refused:
+        await sessions.open("fast", trainer_requests.spec(FAST))
+    assert refused.value.status == 503
+    await sessions.open("faster", trainer_requests.spec("s3://bucket/runs/team/faster"))
+    store.may_upload.set()
+    assert await sessions.drain(30) == 0
+    assert (await sessions.open("fast", trainer_requests.spec(FAST))) is not session
+    compute.close()
