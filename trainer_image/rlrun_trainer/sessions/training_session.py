@@ -46,8 +46,10 @@ class Start:
     """Step of the orchestrator's state."""
     made: StepOutcome | None = None
     """Result of this run's newest step, if the checkpoint contains it."""
-    from_copy: bool = False
-    """True if the checkpoint is a recovery copy."""
+    saved_as: ArtifactKind | None = None
+    """Kind of this run's artifact from which the session starts, or None if it starts from the base model or from
+    another run's checkpoint.
+    """
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class TrainingSession:
         self._layout = RunLayout(S3Uri.parse(spec.run_uri))
         self._unpublished: _Unpublished | None = None
         self._reward: tuple[int, float] | None = None
-        self._mine = {(ArtifactKind.checkpoint, start.step)} if spec.resume_from and not start.from_copy else set()
-        """Artifacts with this session's weights: those that it created, and the checkpoint from which it resumed."""
+        self._mine = {(start.saved_as, start.step)} if start.saved_as is not None else set()
+        """Artifacts with this session's weights: those that it created, and the one from which it resumed."""
         self._opened_at = compute.seconds_of(name)
         self._saves: deque[_Save] = deque(maxlen=REMEMBERED_SAVES)
         """Newest checkpoints and recovery copies, which may not be complete."""

@@ -9,6 +9,7 @@ import pytest
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
+from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.artifacts.upload_queue import UploadJob
 from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
@@ -45,6 +46,9 @@ class Counted(CountingBackend):
     def open_slot(self, *_: Any) -> tuple[()]:
         self.opened += 1
         return ()
+
+    def restore(self, *_: Any) -> CheckpointProgress:
+        return CheckpointProgress(1, "uid-1", {})
 
 
 @pytest.fixture
@@ -189,5 +193,5 @@ async def test_a_session_opens_after_the_uploads_of_the_former_one() -> None:
     await sessions.open("faster", trainer_requests.spec("s3://bucket/runs/team/faster"))
     store.may_upload.set()
     assert await sessions.drain(30) == 0
-    assert (await sessions.open("fast", trainer_requests.spec(FAST))) is not session
+    assert (await sessions.open("fast", trainer_requests.spec(FAST))).state.step == 1
     compute.close()
