@@ -29,9 +29,11 @@ from rlrun_orchestrator.storage.part_file import PartFile
 from rlrun_orchestrator.storage.sample_records import StepRollouts, encode_rollouts
 from rlrun_orchestrator.storage.state_files import (
     checkpoint_state_uri,
+    copy_state_number,
     copy_state_uri,
     parse_object,
     read_checkpoint_state,
+    read_copy_steps,
     state_uri,
 )
 from rlrun_orchestrator.storage.upload_spool import SpooledObject, UploadPriority, UploadSpool
@@ -96,8 +98,8 @@ class RunRecorder:
         self._metric_lines, self._summary_lines = PartFile(began), PartFile(began)
         self._waiting_rollouts = 0
         """Number of rollouts in the queue."""
-        self._copies = 0
-        """Number of states of recovery copies so far."""
+        self._copy_steps: list[int] = []
+        """Steps of the states of recovery copies by file. Empty until the first state is saved."""
         self._states = 0
         """Number of versions of the state so far."""
         self._newest = (0, 0)
@@ -163,9 +165,17 @@ class RunRecorder:
 
     def save_copy_state(self, state: dict[str, Any]) -> None:
         """Write the state of a step of which the trainer makes a recovery copy, for a process that resumes from it."""
-        text = json.dumps(state, separators=(",", ":"))
-        self._put_bytes(copy_state_uri(self._layout, self._copies), UploadPriority.metrics, text.encode())
-        self._copies += 1
+        step, text = int(state["step"]), json.dumps(state, separators=(",", ":"))
+
+        # Runs in the spool's thread, because the states of earlier processes are read first.
+        def choose_file() -> Iterable[_NewObject]:
+            if not self._copy_steps:
+                self._copy_steps = read_copy_steps(self._store, self._layout, self.spool)
+            number = copy_state_number(self._copy_steps, step)
+            self._copy_steps[number] = step
+            return [_NewObject(copy_state_uri(self._layout, number), UploadPriority.metrics, text.encode())]
+
+        self._put(_SpoolJob(f"the state of the recovery copy of step {step}", choose_file))
 
     async def load_checkpoint_state(self, step: int) -> dict[str, Any] | None:
         """Return the state of `step` that `save_checkpoint_state` or `save_copy_state` wrote in this or an earlier

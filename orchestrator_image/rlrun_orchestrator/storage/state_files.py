@@ -8,6 +8,7 @@ reads it. Such files need no conditional writes, which some S3 servers lack.
 import contextlib
 import json
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlrun.storage.layout import RunLayout, S3Uri
@@ -31,10 +32,20 @@ def checkpoint_state_uri(layout: RunLayout, step: int) -> S3Uri:
 
 
 def copy_state_uri(layout: RunLayout, number: int) -> S3Uri:
-    """Return the URI for the orchestrator's state at the recovery copy with this number. The orchestrator may not
-    delete files, so the newest COPY_STATES copies use the files of older ones.
+    """Return the URI of one of COPY_STATES files for the orchestrator's states at recovery copies. The orchestrator may
+    not delete files, so a new state replaces the one that `copy_state_number` chooses.
     """
-    return layout.root / f"orchestrator/recovery-{number % COPY_STATES}.json"
+    return layout.root / f"orchestrator/recovery-{number}.json"
+
+
+def copy_state_number(steps: Sequence[int], step: int) -> int:
+    """Return the number of the file for the state of a recovery copy of `step`. `steps` are the steps of the states in
+    all files, -1 for none.
+
+    The state of the same step is replaced, because at most one file may have it; else one of a later step, from which
+    the run has returned, the next step first; else the oldest state.
+    """
+    return min(range(len(steps)), key=lambda number: (steps[number] < step, steps[number]))
 
 
 def claim_state(store: Store, layout: RunLayout, spool: UploadSpool) -> tuple[S3Uri, bytes]:
@@ -49,7 +60,7 @@ def claim_state(store: Store, layout: RunLayout, spool: UploadSpool) -> tuple[S3
     data = b"{}"
     if newest:
         older = state_uri(layout, newest)
-        data = spool.pending_version(older) or store.get_bytes(older)
+        data = _read(store, spool, older)
     own = state_uri(layout, newest + 1)
     store.put_bytes(own, data)
     return own, data
@@ -59,18 +70,27 @@ def read_checkpoint_state(store: Store, layout: RunLayout, spool: UploadSpool, s
     """Return the state of `step` that was stored at `checkpoint_state_uri` or `copy_state_uri`, or an empty JSON object
     if there is none. Raises StoreError.
     """
-
-    def read(uri: S3Uri) -> bytes:
-        return spool.pending_version(uri) or store.get_bytes(uri)
-
     with contextlib.suppress(NotFound):
-        return read(checkpoint_state_uri(layout, step))
+        return _read(store, spool, checkpoint_state_uri(layout, step))
+    return next((data for found, data in _copy_states(store, layout, spool) if found == step), b"{}")
+
+
+def read_copy_steps(store: Store, layout: RunLayout, spool: UploadSpool) -> list[int]:
+    """Return the steps of the states at `copy_state_uri` in the order of the files, -1 for none. Raises StoreError."""
+    return [step for step, _ in _copy_states(store, layout, spool)]
+
+
+def _copy_states(store: Store, layout: RunLayout, spool: UploadSpool) -> Iterator[tuple[int, bytes]]:
     for number in range(COPY_STATES):
+        step, data = None, b"{}"
         with contextlib.suppress(NotFound, ValueError):
-            data = read(copy_state_uri(layout, number))
-            if (parse_object(data) or {}).get("step") == step:
-                return data
-    return b"{}"
+            data = _read(store, spool, copy_state_uri(layout, number))
+            step = (parse_object(data) or {}).get("step")
+        yield (step if isinstance(step, int) else -1), data
+
+
+def _read(store: Store, spool: UploadSpool, uri: S3Uri) -> bytes:
+    return spool.pending_version(uri) or store.get_bytes(uri)
 
 
 def parse_object(data: bytes) -> dict[str, Any] | None:

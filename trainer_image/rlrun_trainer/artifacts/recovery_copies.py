@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 KEPT = 2
 """Number of complete copies that are kept. The older one is used if the newest is damaged."""
 TRIED = 4
-"""Maximum number of copies from which a session tries to start."""
+"""Maximum number of checkpoints and copies from which a session tries to start."""
 
 
 class RecoveryCopies:
@@ -27,14 +27,14 @@ class RecoveryCopies:
         self._store = store
         self._layout = layout
 
-    def newest_after(self, step: int) -> list[int]:
-        """Return the steps of the newest TRIED copies after `step`, newest first, including incomplete copies. Raises
+    def newest_from(self, step: int) -> list[int]:
+        """Return the steps of the newest TRIED copies from `step` on, newest first, including incomplete copies. Raises
         StoreError.
         """
-        return sorted((found for found in self._steps() if found > step), reverse=True)[:TRIED]
+        return sorted((found for found in self._steps() if found >= step), reverse=True)[:TRIED]
 
     def prune(self, complete: Sequence[int], checkpoint: int) -> None:
-        """Delete the copies that are no longer needed: those that are not newer than the complete checkpoint of step
+        """Delete the copies that are no longer needed: those that are not newer than the usable checkpoint of step
         `checkpoint`, those older than the newest of the `complete` copies, except the newest KEPT of them, and unusable
         ones. `complete` has the steps of complete copies, oldest first.
 

@@ -92,6 +92,10 @@ class UploadQueue:
     """Number of attempts for a job after its session was closed."""
     first_step: int = 0
     """Step at which the session started. Artifacts of earlier steps are not in `completed`."""
+    usable_checkpoint: int = 0
+    """Step of the newest checkpoint that this session uploaded or resumed from. Files of other checkpoints may be
+    missing, so they replace no recovery copies.
+    """
     copies: RecoveryCopies | None = None
     """Recovery copies to prune after a copy or checkpoint is complete, or None to keep all."""
     wait: Callable[[int], float] = wait_after
@@ -243,8 +247,11 @@ class UploadQueue:
     async def _prune_copies(self, completed: ArtifactKind) -> None:
         if self.copies is None or completed not in (ArtifactKind.checkpoint, ArtifactKind.recovery):
             return
-        found = [sorted(self.completed.get(kind, [])) for kind in (ArtifactKind.recovery, ArtifactKind.checkpoint)]
-        await asyncio.to_thread(self.copies.prune, found[0], max(found[1], default=0))
+        complete = sorted(self.completed.get(ArtifactKind.recovery, []))
+        try:
+            await asyncio.to_thread(self.copies.prune, complete, self.usable_checkpoint)
+        except Exception:
+            log.exception("Could not delete old recovery copies")
 
     def _write(self, job: UploadJob) -> list[int]:
         known = frozenset(self.completed.get(job.kind, []))
@@ -261,6 +268,8 @@ class UploadQueue:
                 once=not is_copy,
             )
             known |= {job.step}
+            if job.kind is ArtifactKind.checkpoint:
+                self.usable_checkpoint = max(self.usable_checkpoint, job.step)
         except ArtifactExists as error:
             # After a restart from an older checkpoint, the run repeats the step. Users may already have the first
             # artifact.

@@ -191,10 +191,10 @@ class _Task:
         """Do the next unit. After the last one, returns the call that completes the future."""
         if not self.result.running() and not self.result.set_running_or_notify_cancel():
             return lambda: None
-        if self.is_cancelled:
-            self._units.close()
-            return self.cancel
         try:
+            if self.is_cancelled:
+                self._units.close()
+                return self.cancel
             next(self._units)
         except StopIteration as end:
             value = end.value

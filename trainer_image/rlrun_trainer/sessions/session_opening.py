@@ -1,8 +1,9 @@
 """Opening of a session: claims a slot, restores a recovery copy or checkpoint, publishes the initial policy.
 
-A session starts from the newest usable recovery copy of the run that is newer than the checkpoint in the spec, and from
-the spec's checkpoint if there is none. A run's own trainer makes no copies, but may continue from those of the shared
-trainer that an earlier attempt of the run used.
+A session starts from the newest usable checkpoint or recovery copy of the run that is newer than the checkpoint in the
+spec, and from the spec's checkpoint if there is none. The spec may name an older checkpoint, because the orchestrator
+repeats its request while a former session still saves one. A run's own trainer makes no copies, but may continue from
+those of the shared trainer that an earlier attempt of the run used.
 """
 
 import asyncio
@@ -18,11 +19,11 @@ from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri, step_of
 from rlrun.storage.manifest import ArtifactKind
-from rlrun.storage.store import Corrupt, NotFound, Store, StoreError
+from rlrun.storage.store import AccessDenied, Corrupt, NotFound, Store, StoreError
 
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.artifacts.policy_publisher import Publisher
-from rlrun_trainer.artifacts.recovery_copies import RecoveryCopies
+from rlrun_trainer.artifacts.recovery_copies import TRIED, RecoveryCopies
 from rlrun_trainer.artifacts.s3_errors import refused_opening
 from rlrun_trainer.artifacts.upload_queue import UploadQueue, completed_steps
 from rlrun_trainer.runtime.compute_thread import Compute
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 async def open_session(
     name: str, spec: SessionSpec, backend: Backend, compute: Compute, store: Store, settings: TrainerSettings
 ) -> TrainingSession:
-    """Claim a slot, restore a recovery copy or the spec's checkpoint if any, and publish the initial policy.
+    """Claim a slot, restore the run's newest state or the spec's checkpoint if any, and publish the initial policy.
 
     Raises ProblemError (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
     """
@@ -45,14 +46,15 @@ async def open_session(
         source = spec.resume_from or spec.warm_start_from
         found = S3Uri.parse(source) if source else None
         copies = RecoveryCopies(store, layout)
-        first = step_of(spec.resume_from) if spec.resume_from else 0
+        first = step_of(spec.resume_from) + 1 if spec.resume_from else 0
     except ValueError as error:
         raise ProblemError.of(UNPROCESSABLE, Reason.SESSION_INVALID, str(error)) from error
     slot = _Slot(name, spec, backend, compute, store)
     await slot.open()
     publisher: Publisher | None = None
     try:
-        start = await _restore_copy(slot, layout, copies, first)
+        saved = await asyncio.to_thread(_saved_states, store, layout, copies, first, settings.recovery_seconds > 0)
+        start = await _restore_newest(slot, saved, copies)
         if start is None:
             start = await _restore_source(slot, found) if found is not None else Start(0, None, None)
         published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
@@ -64,11 +66,12 @@ async def open_session(
             settings.upload_bytes,
             settings.upload_tries,
             start.step,
+            start.step if start.saved_as is ArtifactKind.checkpoint else 0,
             copies,
         )
         for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
             uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder, start.step)
-        uploads.completed[ArtifactKind.recovery] = [start.step] if start.from_copy else []
+        uploads.completed[ArtifactKind.recovery] = [start.step] if start.saved_as is ArtifactKind.recovery else []
         policy = await publisher.publish(start.step, await compute.run(name, backend.policy_files, name))
     except BaseException as error:
         await compute.run(name, backend.close_slot, name)
@@ -124,25 +127,54 @@ async def _restore_source(slot: _Slot, uri: S3Uri) -> Start:
     if not resume:
         # Another run's steps do not count here, so its orchestrator's state belongs to none of this run's steps.
         return Start(0, progress.orchestrator_state, None)
-    return _start(slot.spec, uri, progress)
+    return _start(slot.spec, uri, progress, ArtifactKind.checkpoint)
 
 
-async def _restore_copy(slot: _Slot, layout: RunLayout, copies: RecoveryCopies, after: int) -> Start | None:
-    """Start from the newest usable recovery copy after step `after`. Returns None, with the slot in its initial state,
-    if there is none. Raises ProblemError and StoreError.
+@dataclass(frozen=True)
+class _SavedState:
+    """Checkpoint or recovery copy of the run from which its session may start."""
+
+    step: int
+    kind: ArtifactKind
+    uri: S3Uri
+
+
+def _saved_states(
+    store: Store, layout: RunLayout, copies: RecoveryCopies, first: int, makes_copies: bool
+) -> list[_SavedState]:
+    """Return the newest TRIED checkpoints and recovery copies from step `first` on, newest first, including incomplete
+    copies. A checkpoint precedes the copy of its step. Raises StoreError.
     """
-    for step in await asyncio.to_thread(copies.newest_after, after):
-        uri = layout.recovery_copy(step)
+    checkpoints = [
+        _SavedState(step, ArtifactKind.checkpoint, layout.checkpoint(step))
+        for step in completed_steps(store, layout.checkpoints, first)
+    ]
+    try:
+        steps = copies.newest_from(first)
+    except AccessDenied as error:
+        if makes_copies:
+            raise
+        log.warning("Starting without recovery copies, because an older rlrun-server does not permit them: %s", error)
+        steps = []
+    found = [_SavedState(step, ArtifactKind.recovery, layout.recovery_copy(step)) for step in steps]
+    return sorted([*checkpoints, *found], key=lambda state: state.step, reverse=True)[:TRIED]
+
+
+async def _restore_newest(slot: _Slot, states: Sequence[_SavedState], copies: RecoveryCopies) -> Start | None:
+    """Start from the first usable one of these states. Returns None, with the slot in its initial state, if there is
+    none. Raises ProblemError and StoreError.
+    """
+    for state in states:
         try:
-            progress = await slot.restore(uri, ArtifactKind.recovery, resume=True)
-            start = _start(slot.spec, uri, progress)
+            progress = await slot.restore(state.uri, state.kind, resume=True)
+            return _start(slot.spec, state.uri, progress, state.kind)
         except (NotFound, Corrupt, ProblemError) as error:
-            log.warning("Recovery copy %s cannot be used; trying an older state: %s", uri, error)
-            copies.unusable.add(step)
+            if isinstance(error, ProblemError) and error.status != UNPROCESSABLE:
+                raise  # the state may be usable
+            log.warning("%s %s cannot be used; trying an older state: %s", state.kind, state.uri, error)
+            if state.kind is ArtifactKind.recovery:
+                copies.unusable.add(state.step)
             await slot.reset()
-        else:
-            start.from_copy = True
-            return start
     return None
 
 
@@ -156,11 +188,11 @@ def _download(store: Store, uri: S3Uri, kind: ArtifactKind, folder: Path, digest
         )
 
 
-def _start(spec: SessionSpec, uri: S3Uri, progress: CheckpointProgress) -> Start:
+def _start(spec: SessionSpec, uri: S3Uri, progress: CheckpointProgress, kind: ArtifactKind) -> Start:
     if progress.run_uid != spec.run_uid:
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.CHECKPOINT_MISMATCH,
             f"{uri} belongs to run {progress.run_uid}, not to {spec.run_uid}. Use warmStartFrom.",
         )
-    return Start(progress.step, progress.orchestrator_state, progress.state_step, progress.made)
+    return Start(progress.step, progress.orchestrator_state, progress.state_step, progress.made, kind)

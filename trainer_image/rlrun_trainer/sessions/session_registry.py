@@ -14,7 +14,6 @@ from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.store import Store
 
-from rlrun_trainer.artifacts.upload_queue import UploadQueue
 from rlrun_trainer.runtime.compute_thread import PLATFORM, Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.backend import Backend
@@ -40,7 +39,8 @@ class Sessions:
         self._store = store
         self._settings = settings
         self._open: dict[str, TrainingSession] = {}
-        self._leaving: list[UploadQueue] = []
+        self._leaving: list[TrainingSession] = []
+        """Sessions that are being closed, and closed sessions whose uploads may continue."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Locks of sessions that are being opened or closed, by name."""
         self._stopping = False
@@ -74,7 +74,8 @@ class Sessions:
         """Open the session, or return the open session with an increased `max_steps`. `storage` takes precedence over
         the process's store and settings.
 
-        Raises ProblemError if the session is open with a different spec.
+        Raises ProblemError if the session is open with a different spec, or uploads of a former session of this name
+        are pending, which ends because their attempts are limited.
         """
         wanted = self._settings.model
         if wanted is not None and spec.model != wanted:
@@ -89,10 +90,20 @@ class Sessions:
             if self._kept is not None and name not in self._kept:  # since this request arrived
                 raise not_in_pool()
             session = self._open.get(name)
+            if session is not None and session.is_leaving:  # its removal failed
+                await self._close(name)
+                session = None
             if session is not None:
                 _check_same(session.spec, spec)
                 session.extend(spec.max_steps)
                 return session
+            if any(former.name == name and former.uploads.pending for former in self._leaving):
+                # The session could start from an older state than the one that is being uploaded.
+                raise ProblemError.of(
+                    LATER,
+                    Reason.WAITING_FOR_ARTIFACTS,
+                    f"Uploads of the former session {name!r} are still pending. Retry until they end.",
+                )
             store, settings = self._store, self._settings
             if storage is not None:
                 store, settings = storage.store, replace(settings, keep_policies=storage.keep_policies)
@@ -151,10 +162,19 @@ class Sessions:
         self._compute.cancel(session.name)
 
     async def _close(self, name: str) -> None:
+        """Close the session. After a failure it is open but makes no steps, so that a later call closes it."""
         session = self._open.pop(name, None)
-        if session is not None:
+        if session is None:
+            return
+        # A shutdown during `close` waits for the session's uploads, too.
+        self._leaving = [s for s in self._leaving if s.uploads.pending or not s.is_closed] + [session]
+        try:
             await session.close()
-            self._leaving = [u for u in self._leaving if u.pending] + [session.uploads]
+        except BaseException:
+            session.reject_steps()
+            self._leaving.remove(session)
+            self._open[name] = session
+            raise
 
     def _turn(self, name: str) -> asyncio.Lock:
         return self._turns.setdefault(name, asyncio.Lock())
@@ -186,13 +206,16 @@ class Sessions:
             log.warning("%d last checkpoints were not saved in time, because a step is still running", len(late))
 
     def unsaved_steps(self) -> list[int]:
-        """Return the newest step of each open session, except sessions with a complete checkpoint of that step."""
-        return [session.state.step for session in self._open.values() if session.has_unsaved_step]
+        """Return the newest step of each session that is open or has pending uploads, except sessions with a complete
+        checkpoint of that step.
+        """
+        sessions = [*self._open.values(), *(session for session in self._leaving if session.uploads.pending)]
+        return [session.state.step for session in sessions if session.has_unsaved_step]
 
     async def drain(self, seconds: float) -> int:
         """Wait up to `seconds` for all background uploads. Returns the number of remaining uploads."""
-        uploads = [s.uploads for s in self._open.values()] + self._leaving
-        return sum(await asyncio.gather(*(u.drain(seconds) for u in uploads)))
+        sessions = [*self._open.values(), *self._leaving]
+        return sum(await asyncio.gather(*(session.uploads.drain(seconds) for session in sessions)))
 
 
 def _check_same(existing: SessionSpec, requested: SessionSpec) -> None:

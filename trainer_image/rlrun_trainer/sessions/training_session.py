@@ -46,8 +46,10 @@ class Start:
     """Step of the orchestrator's state."""
     made: StepOutcome | None = None
     """Result of this run's newest step, if the checkpoint contains it."""
-    from_copy: bool = False
-    """True if the checkpoint is a recovery copy."""
+    saved_as: ArtifactKind | None = None
+    """Kind of this run's artifact from which the session starts, or None if it starts from the base model or from
+    another run's checkpoint.
+    """
 
 
 @dataclass(frozen=True)
@@ -112,13 +114,13 @@ class TrainingSession:
         self._layout = RunLayout(S3Uri.parse(spec.run_uri))
         self._unpublished: _Unpublished | None = None
         self._reward: tuple[int, float] | None = None
-        self._mine = {(ArtifactKind.checkpoint, start.step)} if spec.resume_from and not start.from_copy else set()
-        """Artifacts with this session's weights: those that it created, and the checkpoint from which it resumed."""
+        self._mine = {(start.saved_as, start.step)} if start.saved_as is not None else set()
+        """Artifacts with this session's weights: those that it created, and the one from which it resumed."""
         self._opened_at = compute.seconds_of(name)
         self._saves: deque[_Save] = deque(maxlen=REMEMBERED_SAVES)
         """Newest checkpoints and recovery copies, which may not be complete."""
         self._copying: asyncio.Task[None] | None = None
-        self._closed = False
+        self.is_closed = False
         self._turn = asyncio.Lock()
         self._pace = StepTimer()
         self._step_seconds = 0.0
@@ -217,6 +219,11 @@ class TrainingSession:
                 await self._save(ArtifactKind.adapter, self._layout.adapter(step))
         return self.state
 
+    @property
+    def is_leaving(self) -> bool:
+        """True if further steps are rejected."""
+        return self._leaving
+
     def reject_steps(self) -> None:
         """Reject further steps."""
         self._leaving = True
@@ -258,7 +265,7 @@ class TrainingSession:
                 discard(self._unpublished.files)
             await self._publisher.close()
             self.uploads.close()
-            self._closed = True
+            self.is_closed = True
 
     @property
     def _progress(self) -> CheckpointProgress:
@@ -318,7 +325,7 @@ class TrainingSession:
 
     async def _save_copy(self, step: int) -> None:
         async with self._turn:
-            if self._step != step or self._leaving or self._closed or not self.uploads.has_capacity_for_copy():
+            if self._step != step or self._leaving or self.is_closed or not self.uploads.has_capacity_for_copy():
                 return
             try:
                 await self._save(ArtifactKind.recovery, self._layout.recovery_copy(step), self._progress)

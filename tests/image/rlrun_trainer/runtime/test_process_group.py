@@ -266,7 +266,7 @@ def test_two_processes_resume_to_the_bit(
     assert dense.call("POST", "/sessions/run/checkpoints/2", "{}")[0] == 202
     expected = dense.step(2, batch(9, 2))
     uri = RunLayout(S3Uri.parse(run_uri)).checkpoint(2)
-    wait_for(lambda: store.is_complete(uri))
+    wait_for(lambda: SessionState.model_validate_json(dense.call("GET", "/sessions/run")[1]).uploads_pending == 0)
     dense.call("DELETE", "/sessions/run")
     assert dense.open(tiny_model.spec(run_uri, resume_from=str(uri), **changes)).step == 2
     again = dense.step(2, batch(9, 2))

@@ -234,7 +234,7 @@ async def test_a_warm_start_begins_at_its_own_reference(sessions: Sessions, run_
 @pytest.mark.proves("algorithm.sftSteps")
 @pytest.mark.parametrize("kind", PolicyKind)
 async def test_the_reference_is_the_end_of_the_demonstrations_and_survives_a_resume(
-    sessions: Sessions, run_uri: str, kind: PolicyKind
+    sessions: Sessions, store: Store, run_uri: str, kind: PolicyKind
 ) -> None:
     spec = tiny_model.spec(run_uri, kind=kind, kl_penalty={"beta": 0.3})
     session = await sessions.open("run", spec)
@@ -248,13 +248,14 @@ async def test_the_reference_is_the_end_of_the_demonstrations_and_survives_a_res
     digest = session.state.policy.digest
     assert await sessions.drain(30) == 0
     await sessions.close("run")
-    for saved in (2, 3):
-        source = str(RunLayout(S3Uri.parse(run_uri)).checkpoint(saved))
-        resumed = await sessions.open("run", spec.model_copy(update={"resume_from": source}))
+    for saved in (3, 2):
+        source = RunLayout(S3Uri.parse(run_uri)).checkpoint(saved)
+        resumed = await sessions.open("run", spec.model_copy(update={"resume_from": str(source)}))
         again = [await distance(resumed, step) for step in range(saved, 4)]
         assert again[-1] == third
         assert resumed.state.policy.digest == digest
         await sessions.close("run")
+        store.delete_prefix(source)  # a session starts from the newest checkpoint
 
 
 async def test_session_state_has_the_result_of_the_last_step(

@@ -279,6 +279,44 @@ async def test_states_of_recovery_copies_are_found_by_step_in_few_files(desk: De
     assert len([uri for uri in desk.store.objects if "/orchestrator/" in uri]) == 4
 
 
+async def test_a_later_process_replaces_the_oldest_and_the_abandoned_states_of_copies(tmp_path: Path) -> None:
+    store = RunStore()
+
+    async def save(process: int, *states: dict[str, int]) -> dict[int, int]:
+        """Save the states in a process of its own, and return those of all steps."""
+        desk = Desk(store, tmp_path / str(process))
+        desk.recorder.start()
+        for state in states:
+            desk.recorder.save_copy_state(state)
+        await desk.recorder._queue.join()
+        loaded = [await desk.recorder.load_checkpoint_state(step) for step in range(20)]
+        await desk.recorder.close(5.0)
+        return {state["step"]: state["timeline"] for state in loaded if state is not None}
+
+    first = [{"step": step, "timeline": 1} for step in (3, 6, 9)]
+    assert await save(1, *first) == {3: 1, 6: 1, 9: 1}
+    assert await save(2, {"step": 12, "timeline": 1}, {"step": 15, "timeline": 1}) == {6: 1, 9: 1, 12: 1, 15: 1}
+    # The run returns to step 9.
+    assert await save(3, {"step": 12, "timeline": 2}) == {6: 1, 9: 1, 12: 2, 15: 1}
+    assert await save(4, {"step": 14, "timeline": 2}) == {6: 1, 9: 1, 12: 2, 14: 2}
+
+
+async def test_states_of_copies_are_saved_once_s3_is_back(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise AWAY
+
+    read = desk.store.get_bytes
+    monkeypatch.setattr(desk.store, "get_bytes", fail)
+    desk.recorder.save_copy_state({"step": 1})
+    await desk.recorder._queue.join()
+    assert desk.recorder.dropped_objects == 1, "it could replace the newest state of an earlier process"
+    monkeypatch.setattr(desk.store, "get_bytes", read)
+    desk.recorder.save_copy_state({"step": 2})
+    await desk.recorder._queue.join()
+    assert await desk.recorder.load_checkpoint_state(2) == {"step": 2}
+    await desk.recorder.close(5.0)
+
+
 async def test_a_state_is_uploaded_after_the_metrics_of_its_step(tmp_path: Path) -> None:
     store = SlowStore()
     desk = Desk(store, tmp_path)

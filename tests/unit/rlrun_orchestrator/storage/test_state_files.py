@@ -9,6 +9,7 @@ from rlrun.storage.store import Unreachable
 from rlrun_orchestrator.storage.state_files import (
     checkpoint_state_uri,
     claim_state,
+    copy_state_number,
     parse_object,
     read_checkpoint_state,
     state_uri,
@@ -87,3 +88,23 @@ def test_numbers_are_compared_as_numbers(store: RunStore, spool: UploadSpool, nu
         store.put_bytes(state_uri(LAYOUT, process), json.dumps({"step": process}).encode())
     uri, data = claim_state(store, LAYOUT, spool)
     assert (uri, json.loads(data)) == (state_uri(LAYOUT, number + 1), {"step": number})
+
+
+@pytest.mark.parametrize(
+    ("steps", "step", "number"),
+    [
+        ([-1, -1, -1, -1], 0, 0),
+        ([3, -1, -1, -1], 6, 1),
+        ([3, 6, 9, -1], 12, 3),
+        ([12, 3, 6, 9], 15, 1),
+        ([3, 6, 9, 12], 9, 2),
+        ([3, 6, 9, 12], 7, 2),
+        ([3, 12, 9, -1], 8, 2),
+        ([6, 3, 3, -1], 3, 1),
+    ],
+    ids=["first", "free", "last free", "oldest", "same", "next later", "later before free", "first of the same"],
+)
+def test_the_state_of_a_copy_replaces_one_of_its_step_or_an_abandoned_or_the_oldest_one(
+    steps: list[int], step: int, number: int
+) -> None:
+    assert copy_state_number(steps, step) == number

@@ -22,9 +22,9 @@ def test_only_the_newest_copies_after_the_checkpoint_are_tried() -> None:
     store = store_with(*range(1, 11))
     store.objects[f"{LAYOUT.recovery}/stray/x"] = b""
     copies = RecoveryCopies(store, LAYOUT)
-    assert copies.newest_after(0) == [10, 9, 8, 7]
-    assert copies.newest_after(8) == [10, 9]
-    assert copies.newest_after(10) == []
+    assert copies.newest_from(0) == [10, 9, 8, 7]
+    assert copies.newest_from(9) == [10, 9]
+    assert copies.newest_from(11) == []
 
 
 def test_an_interrupted_deletion_leaves_no_manifest_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,3 +213,32 @@ async def test_a_copy_of_the_same_step_is_replaced() -> None:
     queue.submit(job(COPY, 5))
     assert await queue.drain(30) == 0
     assert store.get_bytes(LAYOUT.recovery_copy(5) / "a") == b"new"
+
+
+async def test_a_failure_to_delete_copies_stops_no_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = InMemoryStore()
+    queue = queue_of(store)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(RecoveryCopies, "prune", fail)
+    for kind in (CHECKPOINT, ADAPTER):
+        queue.submit(job(kind, 1))
+    assert await queue.drain(30) == 0
+    assert queue.completed == {CHECKPOINT: [1], ADAPTER: [1]}
+
+
+async def test_a_checkpoint_of_another_process_replaces_no_copy() -> None:
+    """Its manifest does not show that its files are still there."""
+    store = InMemoryStore()
+    store.publish(str(LAYOUT.checkpoint(3)), {"a": b"old"}, CHECKPOINT)
+    queue = queue_of(store)
+    for new in (job(COPY, 2), job(CHECKPOINT, 3)):
+        queue.submit(new)
+        assert await queue.drain(30) == 0
+    assert queue.completed[CHECKPOINT] == [3]
+    assert store.list_folders(LAYOUT.recovery) == ["step-000002"]
+    queue.submit(job(CHECKPOINT, 4))
+    assert await queue.drain(30) == 0
+    assert store.list_folders(LAYOUT.recovery) == []

@@ -77,12 +77,13 @@ async def test_a_run_that_comes_back_waits_until_its_session_is_closed(pool: Poo
     assert not opening.done(), "it waits for the former session's upload, too"
     pool.stores[0].may_upload.set()
     status, state = await opening
-    assert (status, state["step"]) == (200, 0), "it resumes as its request says"
+    assert (status, state["step"]) == (200, 1), "it resumes from what the former session saved"
+    assert state["checkpoints"] == [1]
     assert (await stepping)[0] == 200
     checkpoint = RunLayout(S3Uri.parse(ONE.folder)).checkpoint(1)
     assert pool.stores[0].is_complete(checkpoint)
     assert pool.backend.slots == [ONE.uid]
-    assert (await pool.step(ONE, 0))[0] == 200
+    assert (await pool.step(ONE, 1))[0] == 200
 
 
 async def test_the_successor_of_a_run_that_is_being_closed_is_asked_to_retry(pool: Pool) -> None:

@@ -280,11 +280,91 @@ async def test_a_newer_checkpoint_wins_and_a_trainer_that_makes_no_copies_starts
     assert steps_in(store, LAYOUT.recovery) == [3]
     assert session.uploads.copies is not None
     session.uploads.copies = None  # the checkpoint is complete, and the trainer dies before it deletes the copy
+    assert (await make(store, recovery_seconds=0.0).open()).state.step == 3
     await session.save_checkpoint(5, {})
     await settled(session)
     assert (await make(store).open(resume_from=str(LAYOUT.checkpoint(5)))).state.step == 5
-    assert (await make(store, recovery_seconds=0.0).open()).state.step == 3
-    assert (await make(store).open()).state.step == 3
+
+
+@pytest.mark.parametrize("resume_from", [None, 1])
+@pytest.mark.parametrize("recovery_seconds", [0.0, LIMIT])
+async def test_a_checkpoint_that_is_complete_since_the_orchestrator_chose_wins(
+    make: Make, resume_from: int | None, recovery_seconds: float
+) -> None:
+    """It deletes all copies up to its step, so that no other state of these steps is left."""
+    store = InMemoryStore()
+    first = make(store)
+    session = await first.open()
+    for step in (1, 5):
+        await first.make_steps(step)
+        await session.save_checkpoint(step, {"cursor": step})
+    await settled(session)
+    assert steps_in(store, LAYOUT.recovery) == []
+    second = make(store, recovery_seconds=recovery_seconds)
+    session = await second.open(resume_from=resume_from and str(LAYOUT.checkpoint(resume_from)))
+    state = session.state
+    assert (state.step, state.checkpoints) == (5, [5])
+    assert (state.orchestrator_state, state.orchestrator_state_step) == ({"cursor": 5}, 5)
+    assert (await session.save_checkpoint(5, {})).uploads_pending == 0, "its checkpoint is the session's own"
+    assert session.uploads.usable_checkpoint == 5
+    await second.sessions.rescue(30)
+    assert second.sessions.unsaved_steps() == []
+
+
+@pytest.mark.parametrize(("recovery_seconds", "step"), [(0.0, 0), (LIMIT, None)])
+async def test_only_a_trainer_that_makes_no_copies_starts_without_the_right_to_them(
+    make: Make, monkeypatch: pytest.MonkeyPatch, recovery_seconds: float, step: int | None
+) -> None:
+    """An older rlrun-server does not know the folder."""
+    store, trainer = InMemoryStore(), make(InMemoryStore(), recovery_seconds=recovery_seconds)
+    trainer.sessions._store = store
+    listed = store.list_folders
+
+    def refuse(uri: S3Uri, *arguments: Any, **options: Any) -> list[str]:
+        if uri == LAYOUT.recovery:
+            raise AccessDenied("rlrun-server signs no requests for recovery/")
+        return listed(uri, *arguments, **options)
+
+    monkeypatch.setattr(store, "list_folders", refuse)
+    if step is None:
+        with pytest.raises(ProblemError, match="S3AccessDenied"):
+            await trainer.open()
+    else:
+        assert (await trainer.open()).state.step == step
+
+
+async def test_a_session_does_not_start_from_an_older_state_because_memory_was_short(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = InMemoryStore()
+    first = make(store)
+    await first.open()
+    await first.make_steps(3)
+    second = make(store)
+
+    def fail(*_: Any) -> CheckpointProgress:
+        raise ProblemError.of(507, "TrainerOutOfMemory", "the checkpoint does not fit")
+
+    monkeypatch.setattr(second.backend, "restore", fail)
+    with pytest.raises(ProblemError) as refused:
+        await second.open()
+    assert (refused.value.status, second.backend.opened) == (507, [])
+
+
+@pytest.mark.parametrize("file", [TRAINER, MANIFEST])
+async def test_a_newer_checkpoint_that_lost_a_file_is_skipped(make: Make, file: str) -> None:
+    store = InMemoryStore()
+    first = make(store)
+    session = await first.open()
+    for step in (1, 2, 4):
+        await first.make_steps(step)
+        if step != 4:
+            await session.save_checkpoint(step, {})
+    store.publish(str(LAYOUT.checkpoint(4)), {TRAINER: b"{}"}, ArtifactKind.checkpoint)
+    del store.objects[str(LAYOUT.checkpoint(4) / file)]
+    second = make(store)
+    state = (await second.open(resume_from=str(LAYOUT.checkpoint(1)))).state
+    assert (state.step, second.backend.opened) == (2, ["run"])
 
 
 def damage(store: InMemoryStore, step: int) -> None:

@@ -283,6 +283,22 @@ async def test_the_work_of_one_run_is_cancelled_at_the_end_of_its_unit(bench: Be
     assert await bench.call("a", 1) == "a", "later work is not cancelled"
 
 
+async def test_cancelled_work_that_fails_while_it_ends_holds_up_no_later_work(bench: Bench) -> None:
+    def step() -> Units[None]:
+        try:
+            bench.compute.cancel("a")
+            yield
+        finally:
+            raise RuntimeError("the device is lost")
+
+    failing = asyncio.ensure_future(bench.compute.run_units("a", step))
+    await bench.start()
+    async with asyncio.timeout(30):
+        with pytest.raises(RuntimeError, match="the device is lost"):
+            await failing
+        assert await bench.call("a", 1) == "a"
+
+
 async def test_the_owner_of_each_unit_is_announced_before_it_starts() -> None:
     events: list[str] = []
 
