@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
-from rlrun.constants import LATER, Reason
+from rlrun.constants import LATER, OUT_OF_MEMORY, Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import TrainedRun, TrainerOrder
@@ -95,6 +95,8 @@ class TwoSlots(CountingBackend):
         self.may_compute = threading.Event()
         self.may_compute.set()
         self.units = 0
+        self.full = 0
+        """Number of steps that are refused for lack of memory."""
 
     @override
     def open_slot(self, name: str, *_: Any) -> Sequence[Problem]:
@@ -109,6 +111,9 @@ class TwoSlots(CountingBackend):
 
     @override
     def train(self, *_: Any) -> Units[dict[str, float]]:
+        if self.full:
+            self.full -= 1
+            raise ProblemError.of(OUT_OF_MEMORY, Reason.TRAINER_OUT_OF_MEMORY, "the step does not fit")
         for _ in range(3):
             self.units += 1
             assert self.may_compute.wait(30)

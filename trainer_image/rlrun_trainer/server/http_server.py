@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -112,7 +113,8 @@ class Server:
             self._runs.check(name, spec)
             storage = await self._runs.storage(name)
         self._owners.take(name, _orchestrator(request))
-        session = await sessions.open(name, spec, storage)
+        with self._counting_memory(name):
+            session = await sessions.open(name, spec, storage)
         self._drop_metrics()
         self.metrics.on_session_opened(name, session.state.step)
         return _json(session.state)
@@ -130,7 +132,10 @@ class Server:
         self._ready().get(request.match_info["session"])
         batch = await read_batch(request)
         session = self._session_to_change(request)
-        result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
+        with self._counting_memory(session.name):
+            result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
+        if self._runs is not None:
+            self._runs.on_step(session.name)
         self.metrics.on_step(session.name, result)
         return _json(result)
 
@@ -162,6 +167,9 @@ class Server:
             self._runs.require(name)
         self._owners.check(name, _orchestrator(request))
         return self._ready().get(name)
+
+    def _counting_memory(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext() if self._runs is None else self._runs.counting_memory(name)
 
     def _pool_usage(self) -> PoolUsage | None:
         return None if self._sessions is None else self._sessions.usage.current()

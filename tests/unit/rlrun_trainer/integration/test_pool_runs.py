@@ -153,3 +153,23 @@ async def test_a_run_that_is_back_before_its_removal_starts_keeps_its_session(po
         await pool.order(ONE, TWO)
     await until(lambda: not pool.sessions._removals)
     assert (await pool.step(ONE, 0))[0] == 200
+
+
+async def test_a_run_that_repeatedly_does_not_fit_beside_the_others_is_evicted(pool: Pool) -> None:
+    for caller in (ONE, TWO):
+        await pool.open(caller)
+    pool.backend.full = 2
+    for _ in range(2):
+        status, problem = await pool.step(ONE, 0)
+        assert (status, problem["reason"]) == (507, "TrainerOutOfMemory")
+    assert (await pool.step(ONE, 0))[0] == 200, "the other runs have freed memory"
+    pool.backend.full = 3
+    answers = [await pool.step(ONE, 1) for _ in range(3)]
+    assert [status for status, _ in answers] == [507, 507, 422]
+    assert answers[-1][1]["reason"] == "PoolEvicted"
+    assert "beside the others (the step does not fit). The run leaves the pool" in answers[-1][1]["message"]
+    assert (await pool.open(ONE))[1]["reason"] == "PoolEvicted", "also after the trainer's response was lost"
+    assert (await pool.open(TWO))[0] == 200
+    await pool.order(TWO)
+    await pool.order(ONE, TWO)
+    assert (await pool.open(ONE))[0] == 200
