@@ -21,6 +21,7 @@ from rlrun.service.server import read_batch, read_model
 
 from rlrun_trainer.server.pool_access import ORDER_PATH, pool_middleware
 from rlrun_trainer.server.prometheus import TrainerMetrics
+from rlrun_trainer.sessions.batch_turns import BatchTurns
 from rlrun_trainer.sessions.session_owners import SessionOwners
 from rlrun_trainer.sessions.session_registry import Sessions
 from rlrun_trainer.sessions.trained_runs import TrainedRuns
@@ -46,6 +47,7 @@ class Server:
         self._runs = runs
         self._sessions: Sessions | None = None
         self._owners = SessionOwners()
+        self._batches = BatchTurns()
         self.metrics = TrainerMetrics() if runs is None else TrainerMetrics(self._pool_usage)
 
     @property
@@ -129,14 +131,17 @@ class Server:
         return web.Response(status=204)
 
     async def _step(self, request: web.Request) -> web.Response:
-        self._ready().get(request.match_info["session"])
-        batch = await read_batch(request)
-        session = self._session_to_change(request)
-        with self._counting_memory(session.name):
-            result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
+        name = self._session_to_change(request).name
         if self._runs is not None:
-            self._runs.on_step(session.name)
-        self.metrics.on_step(session.name, result)
+            self._runs.check_batch(name, request.content_length)
+        async with self._batches.turn(name):
+            batch = await read_batch(request)
+            session = self._session_to_change(request)
+            with self._counting_memory(name):
+                result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
+        if self._runs is not None:
+            self._runs.on_step(name)
+        self.metrics.on_step(name, result)
         return _json(result)
 
     async def _checkpoint(self, request: web.Request) -> web.Response:
@@ -160,7 +165,7 @@ class Server:
 
     def _session_to_change(self, request: web.Request) -> TrainingSession:
         """Return the request's session. Raises ProblemError if the orchestrator does not own the session, or the run
-        has left the pool. Called after the body has arrived, which may take long.
+        has left the pool. Called again after the body has arrived, which may take long.
         """
         name = request.match_info["session"]
         if self._runs is not None:

@@ -89,7 +89,8 @@ class TrainedRuns:
 
     def check(self, uid: str, spec: SessionSpec) -> None:
         """Raise ProblemError if the run may not open this session: as `require` does; `PoolEvicted` (422) if it has
-        ended the trainer, or exceeded its memory, repeatedly; `SessionInvalid` (422) for a session that is not the run's own.
+        repeatedly ended the trainer, or not fitted into its memory; `SessionInvalid` (422) for a session that is not
+        the run's own.
         """
         run = self.require(uid)
         if self.deaths.is_evicted(uid):
@@ -125,6 +126,19 @@ class TrainedRuns:
         if self._out_of_memory[uid] >= MAX_OUT_OF_MEMORY:
             found = "The memory of the shared pool's trainer repeatedly did not suffice for this run beside the others"
             raise _evicted(found if cause is None else f"{found} ({cause.problem.message.rstrip('.')})") from cause
+
+    def check_batch(self, uid: str, size: int | None) -> None:
+        """Raise ProblemError if the trainer may not read the run's batch of `size` bytes: as `require` does;
+        `TrainBatchInvalid` (422) for an unknown size; `PoolEvicted` (422) if the batch is too large for the pool.
+        """
+        limit = self.require(uid).max_batch_bytes
+        if size is None:
+            message = "The trainer of a shared pool reads no batch of unknown size. Send Content-Length"
+            raise ProblemError.of(UNPROCESSABLE, Reason.TRAIN_BATCH_INVALID, message)
+        if size > limit:
+            raise _evicted(
+                f"The batch has {size} bytes, but the shared pool reads batches of this run up to {limit} bytes"
+            )
 
     async def storage(self, uid: str) -> RunStorage:
         """Return the place of the run's artifacts. Raises ProblemError as `require` does, or an S3 reason."""
