@@ -18,7 +18,6 @@ from rlrun.protocol.access import TOKEN_VARIABLE
 from rlrun.protocol.shared_pool import TrainerOrder
 from rlrun.service.errors import ProblemError
 from rlrun.service.exit import termination_log, write_termination_message
-from rlrun.service.listening import MAX_CONNECTIONS
 from rlrun.service.server import LimitedRunner, listen_on
 from rlrun.storage.store import Store
 
@@ -36,8 +35,10 @@ log = logging.getLogger("rlrun_trainer")
 S3_THREADS = 64
 S3_THREADS_PER_SLOT = 4
 """Maximum number of threads for S3 that a session needs: for a policy, an artifact, a deletion and a listing."""
-CONNECTIONS_PER_SLOT = 8
-"""Connections of one run: its orchestrator, and engines that load policies from the trainer."""
+CONNECTIONS = 1024
+"""Maximum number of connections: the orchestrators', and several of each of up to 256 engines, which load policies from
+the trainer while S3 is unreachable.
+"""
 BEAT_SECONDS = 5.0
 """Seconds between two heartbeats.
 
@@ -79,8 +80,7 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
         server = _make_server(settings.order_path, deaths)
     except ProblemError as error:
         return report_failure(error)
-    connections = max(MAX_CONNECTIONS, CONNECTIONS_PER_SLOT * settings.slots)
-    runner = LimitedRunner(server.application(), connections=connections, cancels=False, drain_seconds=1.0)
+    runner = LimitedRunner(server.application(), connections=CONNECTIONS, cancels=False, drain_seconds=1.0)
     await runner.setup()
     await listen_on(runner, settings.port, settings.host)
     log.info("Listening on port %d, %d threads", settings.port, settings.threads)

@@ -43,6 +43,8 @@ ORDER_FILE = ".pool-order.json"
 MAX_RUNS = 64
 MAX_TRAINER_GRANT = 8192
 """Maximum length of a run's grant for the trainer, which names at most one folder besides the run's own."""
+MAX_BATCH_BYTES = 4 * 1024**3
+"""Maximum size in bytes of a batch for the trainer of a shared pool."""
 MODEL_HEADER = "X-Rlrun-Model"
 """Header of requests to engines with the name of the policy, relative to the run, or the id of the base model."""
 
@@ -96,6 +98,8 @@ class TrainedRun(OrderedRun):
     """Folder of the run's artifacts in S3, s3://bucket/path."""
     keep_policies: int = Field(ge=1, le=65_536)
     """Number of the run's policies that are kept in S3."""
+    max_batch_bytes: int = Field(default=MAX_BATCH_BYTES, ge=1, le=MAX_BATCH_BYTES)
+    """Maximum size in bytes of a batch. A run with a larger one leaves the pool."""
     grant: str = Field(default="", max_length=MAX_TRAINER_GRANT)
     """Signed StorageGrant of the role `trainer` for the run's folder and the checkpoint from which it starts."""
 

@@ -65,6 +65,10 @@ DEATHS_FILE = f"{DEATHS_DIR}/deaths.json"
 """File in which the trainer counts the deaths that each run caused. It outlives the container, not the pod."""
 DEATHS_VOLUME = "spool"
 DEATHS_SIZE = "1Mi"
+UPLOADS_SIZE = 64 * 1024**3
+"""Size in bytes of the snapshots that wait for their upload, of all runs of the trainer together."""
+LEAST_UPLOADS = 1024**3
+"""Size in bytes of these snapshots that each run may have at least."""
 MAX_DIGESTS = 256
 """Maximum number of RLModels whose digests are cached. Building the pods of one takes a millisecond."""
 _digests: OrderedDict[tuple[str, int], tuple[OperatorSettings, str]] = OrderedDict()
@@ -119,6 +123,11 @@ def max_sequences(inference: Inference) -> int:
             text = value if equals else following
             found = int(text) if text.isdecimal() and int(text) else MAX_SEQUENCES
     return found
+
+
+def upload_bytes(model: RLModelSpec) -> int:
+    """Return the maximum total size in bytes of the snapshots of one run that wait for their upload."""
+    return max(LEAST_UPLOADS, UPLOADS_SIZE // model.sharing.max_runs)
 
 
 def max_body(model: RLModelSpec) -> int:
@@ -228,6 +237,7 @@ def _trainer(
         env={
             "RLRUN_SLOTS": str(model.sharing.max_runs),
             "RLRUN_RECOVERY_SECONDS": str(model.sharing.recovery_seconds),
+            "RLRUN_UPLOAD_BYTES": str(upload_bytes(model)),
             "RLRUN_ORDER_PATH": f"{ORDER_DIR}/{TRAINER_ORDER_KEY}",
             "RLRUN_DEATHS_FILE": DEATHS_FILE,
         },

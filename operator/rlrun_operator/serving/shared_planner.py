@@ -20,7 +20,7 @@ from rlrun.kube.objects import Obj, ObjectRef, annotation
 from rlrun.kube.pods import Pod, is_leaving
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import MAX_RUNS, PooledRun, PoolOrder, TrainedRun, TrainerOrder
+from rlrun.protocol.shared_pool import MAX_BATCH_BYTES, MAX_RUNS, PooledRun, PoolOrder, TrainedRun, TrainerOrder
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -55,6 +55,12 @@ RECIPIENTS = frozenset({"sidecar", "trainer"})
 """Containers that take orders."""
 REQUESTS_PER_ROLLOUT = 2
 """Requests at the same time for each rollout in flight. Harnesses may send several, and evaluations come on top."""
+
+LEAST_BATCH_BYTES = 64 * 1024**2
+BATCH_BYTES_PER_TOKEN = 12.25
+"""Bytes of a token with a teacher's log-probability in a batch (see `rlrun.protocol.train_batch`)."""
+SEQUENCES_PER_ROLLOUT = 4
+"""Full sequences of each rollout in a batch. Branching rollouts have many sequences, but most are short."""
 
 
 def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) -> PoolPlan:
@@ -104,7 +110,10 @@ def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime
     slots = [(time, run) for run in pool.runs if (time := _admitted_time(run)) is not None and not is_leaving(run)]
     slots.sort(key=lambda slot: (slot[0], slot[1]["metadata"]["uid"]))
     runs = [run for _, run in slots[:MAX_RUNS]]
-    trainer = TrainerOrder(runs=[_trained_run(pool, run, settings, now) for run in runs]) if has_trainer else None
+    model = find_model(pool.key.model, pool.models)
+    seq_len = None if isinstance(model, Problem) else model.seq_len
+    trained = [_trained_run(pool, run, settings, now, seq_len) for run in runs] if has_trainer else []
+    trainer = TrainerOrder(runs=trained) if has_trainer else None
     pooled = [_pooled_run(pool, run, settings) for run in runs]
     folders = [run.policies for run in pooled]
     storage = storage_access(pool, settings)
@@ -116,6 +125,17 @@ def max_requests(spec: RLRunSpec) -> int:
     """Return the maximum number of requests of a run that an engine processes at the same time."""
     rollouts = math.ceil(spec.batch_size * spec.oversampling_factor)
     return min(MOST_REQUESTS, max(LEAST_REQUESTS, REQUESTS_PER_ROLLOUT * rollouts))
+
+
+def max_batch_bytes(spec: RLRunSpec, seq_len: int | None) -> int:
+    """Return the maximum size in bytes of a batch of a run that the pool's trainer reads. `seq_len` is the RLModel's,
+    or None if it is unknown.
+    """
+    if seq_len is None:
+        return MAX_BATCH_BYTES
+    tokens = max(math.ceil(spec.batch_size * spec.oversampling_factor) * seq_len, spec.token_batch_size or 0)
+    size = math.ceil(tokens * SEQUENCES_PER_ROLLOUT * BATCH_BYTES_PER_TOKEN)
+    return min(MAX_BATCH_BYTES, max(LEAST_BATCH_BYTES, size))
 
 
 def _admitted_time(run: Obj) -> datetime | None:
@@ -133,7 +153,9 @@ def _pooled_run(pool: PoolObservation, run: Obj, settings: OperatorSettings) -> 
     )
 
 
-def _trained_run(pool: PoolObservation, run: Obj, settings: OperatorSettings, now: datetime) -> TrainedRun:
+def _trained_run(
+    pool: PoolObservation, run: Obj, settings: OperatorSettings, now: datetime, seq_len: int | None
+) -> TrainedRun:
     uid = str(run["metadata"]["uid"])
     folder = str(run_layout(settings, pool.key.namespace, uid).root)
     storage = StorageAccess(settings, pool.storage_key, pool.key.namespace, uid, folder)
@@ -144,6 +166,7 @@ def _trained_run(pool: PoolObservation, run: Obj, settings: OperatorSettings, no
         token_digest=_token_digest(pool, uid),
         folder=folder,
         keep_policies=keep_policies(_spec_of(run)),
+        max_batch_bytes=max_batch_bytes(_spec_of(run), seq_len),
         grant=storage.held_grant(StorageRole.trainer, pool.key.name, now, readable),
     )
 

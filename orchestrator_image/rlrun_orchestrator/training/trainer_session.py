@@ -341,16 +341,17 @@ class TrainerSession:
                 problem = _unreachable(error.problem) if unreachable else error.problem
                 failure = FatalError(problem, ExitCode.RESTART)
             except RequestRejected as error:
-                server_errors += 1
+                # In a pool, what fits depends on the other runs, and the trainer evicts a run that does not fit.
+                fits_later = error.status == OUT_OF_MEMORY and self._run.trains_in_pool
+                server_errors += not fits_later
                 if (error.status or 0) < 500:
                     # The next attempt of an evicted run has a trainer of its own.
                     is_evicted = error.problem.reason == Reason.POOL_EVICTED
                     code = ExitCode.RESTART if is_evicted else ExitCode.CONFIGURATION
                     raise FatalError(error.problem, code) from error
                 problem = error.problem
-                failure = FatalError(
-                    problem, ExitCode.CONFIGURATION if error.status == OUT_OF_MEMORY else ExitCode.RESTART
-                )
+                is_final = error.status == OUT_OF_MEMORY and not fits_later
+                failure = FatalError(problem, ExitCode.CONFIGURATION if is_final else ExitCode.RESTART)
                 if server_errors >= SERVER_ERRORS:
                     raise failure from error
             except (SessionLost, UploadsBehind):

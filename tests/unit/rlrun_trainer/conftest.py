@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
-from rlrun.constants import LATER, Reason
+from rlrun.constants import LATER, OUT_OF_MEMORY, Reason
 from rlrun.protocol.access import bearer
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import TrainedRun, TrainerOrder
+from rlrun.protocol.shared_pool import MAX_BATCH_BYTES, TrainedRun, TrainerOrder
 from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri
@@ -55,13 +55,14 @@ class Caller:
     def token(self) -> str:
         return f"token of {self.uid}"
 
-    def entry(self, grant: str = "") -> TrainedRun:
+    def entry(self, grant: str = "", max_batch_bytes: int = MAX_BATCH_BYTES) -> TrainedRun:
         digest = hashlib.sha256(self.token.encode()).hexdigest()
         return TrainedRun(
             uid=self.uid,
             token_digest=digest,
             folder=self.folder,
             keep_policies=2,
+            max_batch_bytes=max_batch_bytes,
             grant=grant or f"grant of {self.uid}",
         )
 
@@ -102,6 +103,8 @@ class TwoSlots(CountingBackend):
         self.may_compute = threading.Event()
         self.may_compute.set()
         self.units = 0
+        self.full = 0
+        """Number of steps that are refused for lack of memory."""
 
     @override
     def open_slot(self, name: str, *_: Any) -> Sequence[Problem]:
@@ -116,6 +119,9 @@ class TwoSlots(CountingBackend):
 
     @override
     def train(self, *_: Any) -> Units[dict[str, float]]:
+        if self.full:
+            self.full -= 1
+            raise ProblemError.of(OUT_OF_MEMORY, Reason.TRAINER_OUT_OF_MEMORY, "the step does not fit")
         for _ in range(3):
             self.units += 1
             assert self.may_compute.wait(30)
@@ -138,6 +144,7 @@ class TwoSlots(CountingBackend):
 class Pool:
     """The trainer's routes as calls, with what stands around it."""
 
+    trainer: Server
     runs: TrainedRuns
     backend: TwoSlots
     sessions: Sessions
@@ -190,7 +197,7 @@ async def pool(settings: TrainerSettings, tmp_path: Path) -> AsyncIterator[Pool]
     server = TestServer(trainer.application())
     await server.start_server()
     async with aiohttp.ClientSession() as http:
-        made = Pool(runs, backend, sessions, compute, f"http://127.0.0.1:{server.port}", http, stores)
+        made = Pool(trainer, runs, backend, sessions, compute, f"http://127.0.0.1:{server.port}", http, stores)
         assert (await made.order(ONE, TWO))[0] == 200
         yield made
     backend.may_compute.set()

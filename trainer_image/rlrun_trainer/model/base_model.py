@@ -25,6 +25,7 @@ from rlrun_trainer.model import attention_choice, row_layout
 from rlrun_trainer.model.adapter_layer import Adapted, Factors, activate, add_adapter_layer
 from rlrun_trainer.model.adapter_targets import check_served, file_targets, linear_layers, resolve, warning
 from rlrun_trainer.model.decoder import DECODE
+from rlrun_trainer.model.device_memory import refuses_without_memory
 from rlrun_trainer.model.expert_format import JOINED_ARCHITECTURES, ExpertFormat
 from rlrun_trainer.model.expert_layer import add_expert_layer
 from rlrun_trainer.model.failure_guard import FailureGuard
@@ -189,7 +190,9 @@ class BaseModel:
         return head
 
     def open(self, name: str, model: str, shape: AdapterShape, seed: int) -> AdapterSlot:
-        """Claim a slot with a new adapter, initialized from the seed. Raises ProblemError."""
+        """Claim a slot with a new adapter, initialized from the seed. Raises ProblemError, and
+        then claims none.
+        """
         self._check_unshared()
         if len(self.slots) >= self.capacity:
             raise ProblemError.of(
@@ -218,7 +221,12 @@ class BaseModel:
         modules, parameters = file_targets(chosen, [stored.for_peft(n) for n in every], layers.experts)
         modules += sorted({module for form in formats.values() for module in form.peft_modules})
         parameters += sorted({parameter for form in formats.values() for parameter in form.peft_parameters})
-        slot = self._new_slot(name, model, shape, targets, formats, seed)
+        needed = (
+            f"An adapter of rank {shape.rank} for {len(targets)} layers does not fit into the trainer's memory. Lower "
+            f"lora.rank, or name fewer lora.targetModules. {self.loader.memory_advice}"
+        )
+        with refuses_without_memory(needed):
+            slot = self._new_slot(name, model, shape, targets, formats, seed)
         slot.config = shape.peft_config(model, modules, parameters)
         problem = warning(targets, layers)
         if problem is not None:

@@ -10,19 +10,19 @@ unchanged. A failure of the update ends the process.
 import logging
 import math
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import torch
 from rlrun.api.run_sections.training import KlPenalty, Loss
-from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
+from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.train_batch import Sample
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
+from rlrun_trainer.model.device_memory import is_out_of_memory, out_of_memory, release_memory
 from rlrun_trainer.model.peft_format import NAME_PREFIX
 from rlrun_trainer.optimization.batch_share import BatchShare, BatchTotals, share_batch
 from rlrun_trainer.optimization.kl_penalty import first_beta, next_beta
@@ -305,19 +305,12 @@ def _memory_limits(plan: StepPlan, advice: str) -> Iterator[None]:
         yield
     except (StepAborted, torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         cause = error.__cause__ if isinstance(error, StepAborted) else error
-        # torch reports a failed allocation on the CPU as a plain RuntimeError.
-        if not isinstance(cause, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(cause):
+        if not is_out_of_memory(cause):
             raise
-        # Frames in the traceback hold the pass's activations, and another run may compute next.
-        if cause is not None:
-            traceback.clear_frames(cause.__traceback__)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        refusal = ProblemError.of(
-            OUT_OF_MEMORY,
-            Reason.TRAINER_OUT_OF_MEMORY,
+        release_memory(cause)
+        refusal = out_of_memory(
             f"A step with micro-batches of {plan.micro_batch_tokens} tokens does not fit into the trainer's memory. "
-            f"Lower the RLModel's trainer.microBatchTokens or seqLen. {advice}",
+            f"Lower the RLModel's trainer.microBatchTokens or seqLen. {advice}"
         )
         if isinstance(error, StepAborted):
             error.problem = refusal.problem

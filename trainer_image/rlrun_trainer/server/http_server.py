@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from rlrun.service.server import read_batch, read_model
 
 from rlrun_trainer.server.pool_access import ORDER_PATH, pool_middleware
 from rlrun_trainer.server.prometheus import TrainerMetrics
+from rlrun_trainer.sessions.batch_turns import BatchTurns
 from rlrun_trainer.sessions.session_owners import SessionOwners
 from rlrun_trainer.sessions.session_registry import Sessions
 from rlrun_trainer.sessions.trained_runs import TrainedRuns
@@ -45,6 +47,7 @@ class Server:
         self._runs = runs
         self._sessions: Sessions | None = None
         self._owners = SessionOwners()
+        self._batches = BatchTurns()
         self.metrics = TrainerMetrics() if runs is None else TrainerMetrics(self._pool_usage)
 
     @property
@@ -112,7 +115,8 @@ class Server:
             self._runs.check(name, spec)
             storage = await self._runs.storage(name)
         self._owners.take(name, _orchestrator(request))
-        session = await sessions.open(name, spec, storage)
+        with self._counting_memory(name):
+            session = await sessions.open(name, spec, storage)
         self._drop_metrics()
         self.metrics.on_session_opened(name, session.state.step)
         return _json(session.state)
@@ -127,11 +131,17 @@ class Server:
         return web.Response(status=204)
 
     async def _step(self, request: web.Request) -> web.Response:
-        self._ready().get(request.match_info["session"])
-        batch = await read_batch(request)
-        session = self._session_to_change(request)
-        result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
-        self.metrics.on_step(session.name, result)
+        name = self._session_to_change(request).name
+        if self._runs is not None:
+            self._runs.check_batch(name, request.content_length)
+        async with self._batches.turn(name):
+            batch = await read_batch(request)
+            session = self._session_to_change(request)
+            with self._counting_memory(name):
+                result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
+        if self._runs is not None:
+            self._runs.on_step(name)
+        self.metrics.on_step(name, result)
         return _json(result)
 
     async def _checkpoint(self, request: web.Request) -> web.Response:
@@ -155,13 +165,16 @@ class Server:
 
     def _session_to_change(self, request: web.Request) -> TrainingSession:
         """Return the request's session. Raises ProblemError if the orchestrator does not own the session, or the run
-        has left the pool. Called after the body has arrived, which may take long.
+        has left the pool. Called again after the body has arrived, which may take long.
         """
         name = request.match_info["session"]
         if self._runs is not None:
             self._runs.require(name)
         self._owners.check(name, _orchestrator(request))
         return self._ready().get(name)
+
+    def _counting_memory(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext() if self._runs is None else self._runs.counting_memory(name)
 
     def _pool_usage(self) -> PoolUsage | None:
         return None if self._sessions is None else self._sessions.usage.current()

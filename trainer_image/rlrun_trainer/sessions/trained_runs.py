@@ -1,11 +1,13 @@
 """Runs that the trainer of a shared pool trains: the order in force, and what each run's session needs from it."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.shared_pool import TrainedRun, TrainerOrder
 from rlrun.protocol.trainer import SessionSpec
@@ -22,6 +24,12 @@ NOT_IN_POOL = (
     "seconds: retry. If this persists, check that the run's status names the pool"
 )
 """Message for requests without the token of a run in the order."""
+
+MAX_OUT_OF_MEMORY = 3
+"""Number of a run's consecutive requests without enough memory that evict it. The other runs may free memory, as at the
+end of a step.
+"""
+OWN_TRAINER = "The run leaves the pool; it continues with a trainer of its own"
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class TrainedRuns:
         self._order = OrderInForce[TrainedRun]()
         self._stores: WeakValueDictionary[str, Store] = WeakValueDictionary()
         """Store of each run whose session is open, being opened, or has uploads left."""
+        self._out_of_memory: Counter[str] = Counter()
+        """Consecutive requests of each run for which the memory did not suffice."""
 
     @property
     def uids(self) -> Collection[str]:
@@ -58,6 +68,8 @@ class TrainedRuns:
         """
         self._order.check(order.number)
         self._order.replace(order.runs, order.number)
+        for uid in self._out_of_memory.keys() - self.uids:
+            del self._out_of_memory[uid]
         for run in order.runs:
             if (store := self._stores.get(run.uid)) is not None:
                 store.use_grant(run.grant)
@@ -77,16 +89,13 @@ class TrainedRuns:
 
     def check(self, uid: str, spec: SessionSpec) -> None:
         """Raise ProblemError if the run may not open this session: as `require` does; `PoolEvicted` (422) if it has
-        ended the trainer repeatedly; `SessionInvalid` (422) for a session that is not the run's own.
+        repeatedly ended the trainer, or not fitted into its memory; `SessionInvalid` (422) for a session that is not
+        the run's own.
         """
         run = self.require(uid)
         if self.deaths.is_evicted(uid):
-            raise ProblemError.of(
-                UNPROCESSABLE,
-                Reason.POOL_EVICTED,
-                "The trainer of the shared pool ended repeatedly while it computed for this run. The run leaves the "
-                "pool; it continues with a trainer of its own",
-            )
+            raise _evicted("The trainer of the shared pool ended repeatedly while it computed for this run")
+        self._check_memory(uid)
         for field, given, wanted in (
             ("runUid", spec.run_uid, run.uid),
             ("runUri", spec.run_uri, run.folder),
@@ -95,6 +104,41 @@ class TrainedRuns:
             if given != wanted:
                 message = f"{field} is {str(given)!r}, but must be {str(wanted)!r} in this shared pool. Send that value"
                 raise ProblemError.of(UNPROCESSABLE, Reason.SESSION_INVALID, message)
+
+    @contextmanager
+    def counting_memory(self, uid: str) -> Iterator[None]:
+        """Context of a request for which the trainer computes. If its memory did not suffice for consecutive requests
+        of the run, raises ProblemError (`PoolEvicted`, 422): what fits depends on the other runs.
+        """
+        try:
+            yield
+        except ProblemError as error:
+            if error.status == OUT_OF_MEMORY and uid in self.uids:
+                self._out_of_memory[uid] += 1
+                self._check_memory(uid, error)
+            raise
+
+    def on_step(self, uid: str) -> None:
+        """Forget earlier requests of the run without enough memory, because a step fitted."""
+        self._out_of_memory.pop(uid, None)
+
+    def _check_memory(self, uid: str, cause: ProblemError | None = None) -> None:
+        if self._out_of_memory[uid] >= MAX_OUT_OF_MEMORY:
+            found = "The memory of the shared pool's trainer repeatedly did not suffice for this run beside the others"
+            raise _evicted(found if cause is None else f"{found} ({cause.problem.message.rstrip('.')})") from cause
+
+    def check_batch(self, uid: str, size: int | None) -> None:
+        """Raise ProblemError if the trainer may not read the run's batch of `size` bytes: as `require` does;
+        `TrainBatchInvalid` (422) for an unknown size; `PoolEvicted` (422) if the batch is too large for the pool.
+        """
+        limit = self.require(uid).max_batch_bytes
+        if size is None:
+            message = "The trainer of a shared pool reads no batch of unknown size. Send Content-Length"
+            raise ProblemError.of(UNPROCESSABLE, Reason.TRAIN_BATCH_INVALID, message)
+        if size > limit:
+            raise _evicted(
+                f"The batch has {size} bytes, but the shared pool reads batches of this run up to {limit} bytes"
+            )
 
     async def storage(self, uid: str) -> RunStorage:
         """Return the place of the run's artifacts. Raises ProblemError as `require` does, or an S3 reason."""
@@ -108,6 +152,10 @@ class TrainedRuns:
         run = self.require(uid)
         store.use_grant(run.grant)
         return RunStorage(store, run.keep_policies)
+
+
+def _evicted(cause: str) -> ProblemError:
+    return ProblemError.of(UNPROCESSABLE, Reason.POOL_EVICTED, f"{cause}. {OWN_TRAINER}")
 
 
 def not_in_pool() -> ProblemError:

@@ -27,6 +27,7 @@ from typing_extensions import override
 from rlrun_trainer.artifacts.artifact_files import Files
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
+from rlrun_trainer.model.device_memory import refuses_without_memory
 from rlrun_trainer.model.peft_format import AdapterShape
 from rlrun_trainer.optimization.column_checks import check_columns
 from rlrun_trainer.optimization.learning_rate import learning_rate
@@ -229,7 +230,9 @@ class CollectiveExecutor:
 
     def restore(self, name: str, folder: Path, resume: bool) -> CheckpointProgress:
         """Load a checkpoint into a newly opened slot. Raises ProblemError."""
-        return self.run_on_all(Restore(name, folder, resume))
+        needed = f"The checkpoint does not fit into the trainer's memory. {self.base.loader.memory_advice}"
+        with refuses_without_memory(needed):
+            return self.run_on_all(Restore(name, folder, resume))
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> Units[dict[str, float]]:
         """Make an optimizer step with the run's settings. With several processes, this is one unit. Raises

@@ -12,11 +12,13 @@ from rlrun.api.run_sections.training import KlPenalty
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress, StepOutcome
+from rlrun_trainer.model import base_model
 from rlrun_trainer.model.base_model import BaseModel
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
 from rlrun_trainer.optimization.step import StepPlan
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import ProcessGroup
+from rlrun_trainer.torch_backend import checkpoint_format
 from rlrun_trainer.torch_backend.collective_executor import (
     ANSWERS,
     COMMANDS,
@@ -185,6 +187,36 @@ def test_a_process_that_ends_for_lack_of_memory_in_the_update_says_so(
     problem = Problem.model_validate_json(log.read_text())
     assert problem.reason == "TrainerOutOfMemory"
     assert "microBatchTokens" in problem.message
+
+
+def test_an_adapter_without_memory_is_refused_and_the_other_runs_stay(
+    base: BaseModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = CollectiveExecutor(base, end)
+    crew.open_slot("first", tiny_model.spec("s3://b/x"))
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as full:
+        full.setattr(base_model, "_initial_tensors", fail)
+        with pytest.raises(ProblemError, match=r"rank \d+ for \d+ layers .* Lower lora.rank") as refused:
+            crew.open_slot("second", tiny_model.spec("s3://b/y"))
+    assert (refused.value.status, refused.value.problem.reason) == (507, "TrainerOutOfMemory")
+    assert list(base.slots) == ["first"]
+    crew.open_slot("second", tiny_model.spec("s3://b/y"))
+
+
+def test_a_checkpoint_without_memory_is_refused(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(checkpoint_format, "restore", fail)
+    crew = CollectiveExecutor(base, end)
+    crew.open_slot("run", tiny_model.spec("s3://b/x"))
+    with pytest.raises(ProblemError, match="The checkpoint does not fit into the trainer's memory") as refused:
+        crew.restore("run", Path("/checkpoint"), True)
+    assert refused.value.status == 507
 
 
 def test_a_failure_to_read_the_model_ends_no_process_that_is_alone() -> None:

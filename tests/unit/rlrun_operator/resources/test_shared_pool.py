@@ -299,6 +299,12 @@ def test_services_and_deployments_of_a_pool_select_only_their_pods() -> None:
     assert [p["port"] for p in found["TrainerService"]["spec"]["ports"]] == [8080]
 
 
+@pytest.mark.parametrize(("runs", "size"), [(1, 64), (8, 8), (64, 1)])
+def test_snapshots_of_all_runs_of_a_trainer_take_64_gib(runs: int, size: int) -> None:
+    trainer = container(build(sharing={**SHARED, "maxRuns": runs}), "trainer")
+    assert variables(trainer)["RLRUN_UPLOAD_BYTES"] == str(size * 1024**3)
+
+
 def test_the_pods_of_a_run_and_a_pool_train_alike() -> None:
     """Only access, order and slots differ."""
     own = templates(build_run({"trainer": {"gpus": 1, "env": [{"name": "A", "value": "b"}]}}))["reverse-trainer"]
@@ -309,8 +315,9 @@ def test_the_pods_of_a_run_and_a_pool_train_alike() -> None:
     one, two = (container_of(template, "trainer") for template in (own, shared))
     for key in ("image", "command", "resources", "startupProbe", "livenessProbe", "readinessProbe", "securityContext"):
         assert one[key] == two[key]
-    names = {"RLRUN_SLOTS", "RLRUN_RECOVERY_SECONDS", "RLRUN_ORDER_PATH", "RLRUN_DEATHS_FILE", "RLRUN_TOKEN"}
-    assert variables(two).keys() ^ variables(one).keys() == {*names, "RLRUN_KEEP_POLICIES", "RLRUN_STORAGE_GRANT"}
+    names = {"SLOTS", "RECOVERY_SECONDS", "UPLOAD_BYTES", "ORDER_PATH", "DEATHS_FILE", "TOKEN"}
+    names |= {"KEEP_POLICIES", "STORAGE_GRANT"}
+    assert variables(two).keys() ^ variables(one).keys() == {f"RLRUN_{name}" for name in names}
 
 
 @pytest.mark.parametrize(

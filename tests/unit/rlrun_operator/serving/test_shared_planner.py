@@ -10,12 +10,12 @@ from rlrun.api.run import RLRunSpec
 from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import MAX_RUNS, MAX_TRAINER_GRANT, PoolOrder, TrainerOrder
+from rlrun.protocol.shared_pool import MAX_BATCH_BYTES, MAX_RUNS, MAX_TRAINER_GRANT, PoolOrder, TrainerOrder
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.shared_pool import pool_account, shared_pool
 from rlrun_operator.serving.observation import PoolObservation, PoolPlan
-from rlrun_operator.serving.shared_planner import max_requests, plan_shared_pool, pool_orders
+from rlrun_operator.serving.shared_planner import max_batch_bytes, max_requests, plan_shared_pool, pool_orders
 
 from tests.support.clocks import START
 from tests.support.cluster_objects import STORAGE_KEY, run_object
@@ -143,6 +143,34 @@ def test_an_engine_takes_two_requests_for_each_rollout_in_flight(spec: Obj, most
     parsed = run_spec(**spec)
     assert isinstance(parsed, RLRunSpec)
     assert max_requests(parsed) == most
+
+
+@pytest.mark.parametrize(
+    ("spec", "seq_len", "most"),
+    [
+        ({"batchSize": 8, "oversamplingFactor": 1.0}, 256, 64 * 1024**2),
+        ({"batchSize": 512, "oversamplingFactor": 1.5}, 8192, 768 * 8192 * 49),
+        ({"batchSize": 8, "tokenBatchSize": 10_000_000}, 256, 490_000_000),
+        ({"batchSize": 65536, "oversamplingFactor": 2.0}, 8192, MAX_BATCH_BYTES),
+        ({"batchSize": 8}, None, MAX_BATCH_BYTES),
+    ],
+)
+def test_the_trainer_reads_batches_several_times_as_large_as_the_runs_own(
+    spec: Obj, seq_len: int | None, most: int
+) -> None:
+    parsed = run_spec(**spec)
+    assert isinstance(parsed, RLRunSpec)
+    assert max_batch_bytes(parsed, seq_len) == most
+
+
+def test_the_trainers_order_limits_batches_by_the_length_of_the_models_sequences() -> None:
+    large = run(1)
+    large["spec"] |= {"batchSize": 512, "oversamplingFactor": 1.5}
+    for length in (8192, 16384):
+        (entry,) = trainer_order(observed(shared_model(seqLen=length), runs=(large,))).runs
+        assert entry.max_batch_bytes == 768 * length * 49
+    (entry,) = trainer_order(replace(observed(runs=(large,)), models=())).runs
+    assert entry.max_batch_bytes == MAX_BATCH_BYTES, "the RLModel was deleted"
 
 
 @pytest.mark.parametrize(

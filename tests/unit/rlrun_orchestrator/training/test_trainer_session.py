@@ -51,8 +51,9 @@ class OpeningClient:
         return SessionState(step=0, policy=PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy"))
 
 
-def session(folder: Path, store: InMemoryStore, client: object) -> TrainerSession:
+def session(folder: Path, store: InMemoryStore, client: object, pool: str | None = None) -> TrainerSession:
     run = World(folder, environments={}, spec={"env": [{"id": "owner/words"}]}).resolved()
+    run = run.model_copy(update={"endpoints": run.endpoints.model_copy(update={"pool": pool})})
     timeouts, schedule = TrainerTimeouts(30.0, 20.0, 30.0, 30.0, 0.01), RunSchedule(2000)
     return TrainerSession(client, run, schedule, store, LAYOUT, StatusConditions(), timeouts)  # type: ignore[arg-type]
 
@@ -137,6 +138,18 @@ async def test_only_a_run_that_is_evicted_from_its_pool_starts_another_attempt(
     with pytest.raises(FatalError) as ended:
         await session(tmp_path, store_with([]), client).open()
     assert (ended.value.problem.reason, ended.value.exit_code) == (reason, code)
+
+
+async def test_a_run_of_a_pool_waits_for_memory_that_other_runs_use(tmp_path: Path) -> None:
+    full = RequestRejected(Problem(reason=Reason.TRAINER_OUT_OF_MEMORY, message="no memory"), 507)
+    pooled = session(tmp_path, store_with([]), RefusingClient(*[full] * 4), pool="rlpool-tiny-01234567")
+    assert (await pooled.open()).step == 0
+    with pytest.raises(FatalError, match="no memory") as ended:
+        await session(tmp_path, store_with([]), RefusingClient(full, full), pool="rlpool-tiny-01234567").open(-1.0)
+    assert ended.value.exit_code == ExitCode.RESTART
+    with pytest.raises(FatalError, match="no memory") as ended:
+        await session(tmp_path, store_with([]), RefusingClient(*[full] * 4)).open()
+    assert ended.value.exit_code == ExitCode.CONFIGURATION
 
 
 async def test_more_steps_for_a_session_that_knows_no_checkpoint_name_the_checkpoint_it_was_opened_with(

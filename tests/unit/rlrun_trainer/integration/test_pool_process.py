@@ -1,7 +1,9 @@
 """Trainer of a shared pool as a process: the mounted order, and runs that end the process."""
 
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -95,6 +97,15 @@ def test_a_process_that_is_stopped_in_a_step_is_no_death(trainer: Trainer) -> No
         end_in_a_step(trainer, signal.SIGTERM)
     with ready(trainer.start(), trainer.port):
         assert trainer.open(ONE.uid)[0] == 200
+
+
+@pytest.mark.slow
+def test_connections_of_as_many_engines_as_a_pool_may_have_stay_open(trainer: Trainer) -> None:
+    with ready(trainer.start(), trainer.port), contextlib.ExitStack() as stack:
+        address = "127.0.0.1", trainer.port
+        first, *_ = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(2 * 256)]
+        first.sendall(b"GET /healthz HTTP/1.1\r\nHost: trainer\r\n\r\n")
+        assert first.recv(12) == b"HTTP/1.1 200"
 
 
 @pytest.mark.slow

@@ -2,13 +2,20 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
+from rlrun.protocol.access import bearer
+from rlrun.protocol.shared_pool import TrainerOrder
+from rlrun.protocol.train_batch import TrainBatch
+from rlrun.service.server import read_batch
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_trainer.runtime.settings import TrainerSettings
+from rlrun_trainer.server import http_server
 
 from tests.support.waiting import until
-from tests.unit.rlrun_trainer.conftest import ONE, TWO, Caller, Pool
+from tests.unit.rlrun_trainer.conftest import ONE, POOL_TOKEN, TWO, Caller, Pool
 
 THREE = Caller("u-3")
 
@@ -154,3 +161,68 @@ async def test_a_run_that_is_back_before_its_removal_starts_keeps_its_session(po
         await pool.order(ONE, TWO)
     await until(lambda: not pool.sessions._removals)
     assert (await pool.step(ONE, 0))[0] == 200
+
+
+async def test_a_run_that_repeatedly_does_not_fit_beside_the_others_is_evicted(pool: Pool) -> None:
+    for caller in (ONE, TWO):
+        await pool.open(caller)
+    pool.backend.full = 2
+    for _ in range(2):
+        status, problem = await pool.step(ONE, 0)
+        assert (status, problem["reason"]) == (507, "TrainerOutOfMemory")
+    assert (await pool.step(ONE, 0))[0] == 200, "the other runs have freed memory"
+    pool.backend.full = 3
+    answers = [await pool.step(ONE, 1) for _ in range(3)]
+    assert [status for status, _ in answers] == [507, 507, 422]
+    assert answers[-1][1]["reason"] == "PoolEvicted"
+    assert "beside the others (the step does not fit). The run leaves the pool" in answers[-1][1]["message"]
+    assert (await pool.open(ONE))[1]["reason"] == "PoolEvicted", "also after the trainer's response was lost"
+    assert (await pool.open(TWO))[0] == 200
+    await pool.order(TWO)
+    await pool.order(ONE, TWO)
+    assert (await pool.open(ONE))[0] == 200
+
+
+async def test_a_batch_beyond_the_runs_limit_is_refused_before_it_arrives(pool: Pool) -> None:
+    await pool.open(ONE)
+    await pool.call(POOL_TOKEN, "PUT", "/pool-order", TrainerOrder(runs=[ONE.entry(max_batch_bytes=10)]).to_json_dict())
+    arrives = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"begin"
+        await arrives.wait()
+
+    headers = {**bearer(ONE.token), "Content-Length": "1000"}
+    url = f"{pool.url}/sessions/{ONE.uid}/steps/0"
+    async with asyncio.timeout(30), pool.http.post(url, data=body(), headers=headers) as response:
+        assert (response.status, (await response.json())["reason"]) == (422, "PoolEvicted")
+    arrives.set()
+
+
+async def test_a_repeated_batch_is_read_after_the_step_in_progress_and_others_are_asked_to_retry(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    async def reading(request: web.Request) -> TrainBatch:
+        read.append(request.path)
+        return await read_batch(request)
+
+    monkeypatch.setattr(http_server, "read_batch", reading)
+    for caller in (ONE, TWO):
+        await pool.open(caller)
+    pool.backend.may_compute.clear()
+    first = asyncio.create_task(pool.step(ONE, 0))
+    await until(lambda: pool.backend.units == 1)
+    repeated = asyncio.create_task(pool.step(ONE, 0))
+    await until(lambda: pool.trainer._batches._requests[ONE.uid] == 2)
+    status, problem = await pool.step(ONE, 0)
+    assert (status, problem["reason"]) == (503, "TooManyRequests")
+    assert read == [f"/sessions/{ONE.uid}/steps/0"]
+    other = asyncio.create_task(pool.step(TWO, 0))
+    await until(lambda: f"/sessions/{TWO.uid}/steps/0" in read)
+    pool.backend.may_compute.set()
+    answers = await asyncio.gather(first, repeated, other)
+    assert [(status, result["step"]) for status, result in answers] == [(200, 1)] * 3
+    assert pool.backend.units == 6, "the repeated request made no step"
+    assert not pool.trainer._batches._requests

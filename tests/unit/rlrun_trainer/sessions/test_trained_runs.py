@@ -57,6 +57,21 @@ def test_a_run_that_ended_the_trainer_twice_is_refused_at_opening(tmp_path: Path
     runs.check(TWO.uid, TWO.spec())
 
 
+def test_a_run_with_a_larger_batch_than_the_pool_reads_leaves_it() -> None:
+    runs = TrainedRuns(RunDeaths(None), GrantedStore)
+    runs.apply(TrainerOrder(runs=[ONE.entry(max_batch_bytes=1000)]))
+    runs.check_batch(ONE.uid, 1000)
+    with pytest.raises(
+        ProblemError, match=r"has 1001 bytes, but .* up to 1000 bytes.* a trainer of its own"
+    ) as refused:
+        runs.check_batch(ONE.uid, 1001)
+    assert (refused.value.status, refused.value.problem.reason) == (422, "PoolEvicted")
+    with pytest.raises(ProblemError, match="Send Content-Length"):
+        runs.check_batch(ONE.uid, None)
+    with pytest.raises(ProblemError, match="TokenInvalid"):
+        runs.check_batch(TWO.uid, 1)
+
+
 async def test_a_store_is_made_off_the_event_loop_with_the_grant_of_its_run() -> None:
     runs = runs_of(ONE, TWO)
     one, two = await runs.storage(ONE.uid), await runs.storage(TWO.uid)

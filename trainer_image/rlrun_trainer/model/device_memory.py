@@ -1,0 +1,43 @@
+"""Failures to allocate memory, on the device or the CPU."""
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from rlrun.constants import OUT_OF_MEMORY, Reason
+from rlrun.service.errors import ProblemError
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return True if an allocation failed."""
+    # torch reports a failed allocation on the CPU as a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def release_memory(error: BaseException | None) -> None:
+    """Free what the failed call has allocated, because another run may compute next."""
+    if error is not None:
+        # Frames in the traceback hold the call's tensors.
+        traceback.clear_frames(error.__traceback__)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def out_of_memory(message: str) -> ProblemError:
+    """Return the error for what does not fit into the memory (`TrainerOutOfMemory`, 507)."""
+    return ProblemError.of(OUT_OF_MEMORY, Reason.TRAINER_OUT_OF_MEMORY, message)
+
+
+@contextmanager
+def refuses_without_memory(message: str) -> Iterator[None]:
+    """Context in which a failed allocation raises `out_of_memory` with this message. The caller must have changed
+    nothing by then.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        release_memory(error)
+        raise out_of_memory(message) from error
