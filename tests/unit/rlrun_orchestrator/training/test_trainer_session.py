@@ -7,6 +7,7 @@ import pytest
 from rlrun.constants import ExitCode, Reason
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import pool_trainer_name
 from rlrun.protocol.trainer import SessionSpec, SessionState
 from rlrun.service.errors import FatalError, RequestError, RequestRejected, ServiceUnavailable
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
@@ -53,7 +54,9 @@ class OpeningClient:
 
 def session(folder: Path, store: InMemoryStore, client: object, pool: str | None = None) -> TrainerSession:
     run = World(folder, environments={}, spec={"env": [{"id": "owner/words"}]}).resolved()
-    run = run.model_copy(update={"endpoints": run.endpoints.model_copy(update={"pool": pool})})
+    if pool is not None:
+        shared = {"pool": pool, "trainer_url": f"http://{pool_trainer_name(pool)}.team.svc:8080"}
+        run = run.model_copy(update={"endpoints": run.endpoints.model_copy(update=shared)})
     timeouts, schedule = TrainerTimeouts(30.0, 20.0, 30.0, 30.0, 0.01), RunSchedule(2000)
     return TrainerSession(client, run, schedule, store, LAYOUT, StatusConditions(), timeouts)  # type: ignore[arg-type]
 
