@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+from datetime import timedelta
 
 import pytest
 from rlrun.api.usage import UsageRecord
@@ -169,14 +170,15 @@ def ordered(runs: SharedRuns) -> list[str]:
 CHECKPOINT = "s3://rlrun/team/uid-team-a/checkpoints/step-000007"
 
 
+@pytest.mark.parametrize("end", ["stop", "suspend"])
 @pytest.mark.parametrize("has_informers", [False, True])
 async def test_the_last_checkpoint_that_the_trainer_saves_after_a_run_is_listed(
-    runs: SharedRuns, has_informers: bool
+    runs: SharedRuns, has_informers: bool, end: str
 ) -> None:
     if has_informers:
         runs.world.follow()
     await runs.start("a", "b")
-    await end_with_open_session(runs, stop=True)
+    await end_with_open_session(runs, **{end: True})
     assert ordered(runs) == ["b"]
     assert (await runs.look("a"), await runs.reconcile_pools()) == (2.0, 2.0)
     runs.world.artifacts.folders[CHECKPOINT] = manifest(7)
@@ -186,7 +188,7 @@ async def test_the_last_checkpoint_that_the_trainer_saves_after_a_run_is_listed(
     assert [obj["spec"]["step"] for obj in runs.cluster.all("RLCheckpoint")] == [7]
 
 
-async def end_with_open_session(runs: SharedRuns, name: str = "a", **changes: object) -> None:
+async def end_with_open_session(runs: SharedRuns, name: str = "a", /, **changes: bool) -> None:
     """A run ends while the trainer has its session open."""
     runs.sidecars.sessions = [f"uid-team-{name}"]
     await runs.ask(name, **changes)
@@ -280,11 +282,12 @@ async def test_a_new_operator_waits_for_the_response_of_the_trainer(runs: Shared
 async def test_a_terminating_trainer_still_saves_checkpoints(runs: SharedRuns) -> None:
     await runs.start("a", "b")
     runs.hold_pods()
-    runs.cluster.request_deletion(runs.trainer())
+    runs.cluster.request_deletion(runs.trainer(), runs.clock() + timedelta(seconds=600))
     for pod in runs.cluster.all("Pod"):
         if pod["metadata"]["name"] != runs.trainer()["metadata"]["name"]:
             runs.cluster.put({**pod, "metadata": {**pod["metadata"], "finalizers": []}})
     await runs.ask("a", suspend=True)
+    await runs.settle(after=300)
     assert runs.status("a")["reason"] == "Finishing"
     runs.end_pods()
     await runs.settle()
