@@ -44,7 +44,7 @@ from rlrun_operator.controller.orchestrator_client import OrchestratorClient
 from rlrun_operator.controller.progress_writer import ProgressWriter
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.planning.ending import resync_schedule
-from rlrun_operator.planning.observation import RunKey
+from rlrun_operator.planning.observation import RunKey, TrainerReport
 from rlrun_operator.planning.status import is_finished
 from rlrun_operator.resources.access.run_tokens import key_secret_name
 from rlrun_operator.resources.access.storage_access import grant_key_secret_name
@@ -198,6 +198,7 @@ class Operator:
         tenants = Tenants(self._settings, informers)
         problem = tenants.problem
         pool_problems: dict[PoolIdentity, Problem] = {}
+        pool_trainers: dict[PoolIdentity, TrainerReport] = {}
         observer = Observer(
             objects,
             artifacts,
@@ -207,6 +208,7 @@ class Operator:
             grant_key,
             tenancy_problem=problem,
             pool_problems=pool_problems,
+            pool_trainers=pool_trainers,
         )
         # Use the same settings as for pods, because they determine the names of shared pools.
         admissions = AdmissionQueue(settings, self._queue.add)
@@ -219,7 +221,7 @@ class Operator:
         pool_usage = PoolUsage(usage, observer.s3_variables)
         self._pool_gpus = pool_usage.gpus
         serving = ServingController(
-            objects, observer, settings, token_key, self._clock, problem, pool_usage, pool_problems
+            objects, observer, settings, token_key, self._clock, problem, pool_usage, pool_problems, pool_trainers
         )
         informers.listeners.append(tenants.on_change)
         informers.listeners.append(handlers.Handlers(informers, self._queue, serving).on_change)

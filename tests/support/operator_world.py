@@ -16,7 +16,7 @@ from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.applier import Applier
 from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
-from rlrun_operator.planning.observation import RunKey
+from rlrun_operator.planning.observation import RunKey, TrainerReport
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.storage.usage_log import UsageLog
 
@@ -61,6 +61,7 @@ class World:
     token_key: bytes | None = None
     """Key of the tokens of runs. None: processes require no tokens, and no run shares engines."""
     pool_problems: dict[PoolIdentity, Problem] = field(default_factory=dict)
+    pool_trainers: dict[PoolIdentity, TrainerReport] = field(default_factory=dict)
     kept: Reconciler | None = None
     looks: int = 0
 
@@ -82,6 +83,7 @@ class World:
             storage_key=STORAGE_KEY,
             clock=clock,
             pool_problems=self.pool_problems,
+            pool_trainers=self.pool_trainers,
             # As it is at the time of the question: namespaces become tenants.
             tenancy_problem=lambda namespace: self.tenancy_problem(namespace),
         )

@@ -7,7 +7,7 @@ from typing import Any
 from rlrun.constants import ROLE_LABEL, SERVING_LABEL
 from rlrun.kube.objects import Obj, label
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder
+from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder, TrainerSessions
 from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.observer import Observer
@@ -17,7 +17,7 @@ from rlrun_operator.serving.observation import PoolObservation
 from rlrun_operator.serving.observer import PoolObserver
 from rlrun_operator.serving.pool_usage import PoolUsage
 from rlrun_operator.serving.reconciler import PoolReconciler, key_of
-from rlrun_operator.serving.sidecar_client import OrderT, PoolSidecarClient
+from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 from rlrun_operator.storage.usage_log import UsageLog
 from typing_extensions import override
 
@@ -44,18 +44,24 @@ class OrderedSidecars(PoolSidecarClient):
         """Newest order by pod of an engine."""
         self.trainers: dict[str, TrainerOrder] = {}
         """Newest order by pod of a trainer."""
+        self.sessions: list[str] = []
+        """Uids of the runs whose sessions each trainer lists."""
         self.is_silent = False
 
     @override
-    async def push_order(self, pod: Obj, order: OrderT) -> OrderT:
+    async def push_order(self, pod: Obj, order: PoolOrder) -> None:
+        self._answer()
+        self.orders[pod["metadata"]["name"]] = PoolOrder.model_validate_json(order.model_dump_json(by_alias=True))
+
+    @override
+    async def push_trainer_order(self, pod: Obj, order: TrainerOrder) -> TrainerSessions:
+        self._answer()
+        self.trainers[pod["metadata"]["name"]] = TrainerOrder.model_validate_json(order.model_dump_json(by_alias=True))
+        return TrainerSessions(sessions=self.sessions)
+
+    def _answer(self) -> None:
         if self.is_silent:
             raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
-        name, text = pod["metadata"]["name"], order.model_dump_json(by_alias=True)
-        if label(pod, ROLE_LABEL) == "trainer":
-            self.trainers[name] = TrainerOrder.model_validate_json(text)
-        else:
-            self.orders[name] = PoolOrder.model_validate_json(text)
-        return order
 
 
 class SharedRuns(QueuedRuns):
@@ -95,6 +101,7 @@ class SharedRuns(QueuedRuns):
                 self.world.tenancy_problem,
                 usage,
                 problems=self.world.pool_problems,
+                trainers=self.world.pool_trainers,
             ).reconcile(key)
         return again
 

@@ -97,6 +97,13 @@ class CachedRun(CachedObject):
         return self.phase in FINISHED
 
     @property
+    def uses_pool(self) -> bool:
+        """True if the run is or may come into the order of a shared pool. An ended run has its slot until its pods have
+        ended.
+        """
+        return bool(self.pool) and (self.has_slot or not self.is_finished)
+
+    @property
     def has_begun(self) -> bool:
         """True once the run's model and checkpoint are resolved, so that they are not read again. A Queued run reads
         them again, because they decide which slot it needs.
@@ -249,7 +256,7 @@ def convert(kind: ResourceKind, obj: Obj) -> CachedObject:
             model=sys.intern(str((obj.get("spec") or {}).get("model") or "")),
             gpus=_held_gpus(obj.get("status") or {}),
             pool=sys.intern(pool_of(obj)),
-            has_slot=_has_slot(obj.get("status") or {}),
+            has_slot=has_slot(obj),
             listed=listed,
         )
     if kind == POD:
@@ -263,8 +270,9 @@ def pool_of(run: Obj) -> str:
     return str(pool.get("name") or "") if isinstance(pool, dict) else ""
 
 
-def _has_slot(status: Obj) -> bool:
-    queue = status.get("queue")
+def has_slot(run: Obj) -> bool:
+    """Return whether the run is admitted by its queue, according to its status."""
+    queue = (run.get("status") or {}).get("queue")
     return isinstance(queue, dict) and bool(queue.get("admittedTime"))
 
 

@@ -18,7 +18,7 @@ from rlrun.kube.kinds import POD, RLRUN, SECRET, ResourceKind
 from rlrun.kube.objects import Labels, Obj, phase_of
 from rlrun.kube.requests import KubeRequest, Verb, list_page
 
-from rlrun_operator.cluster.informers import FINISHED, CachedRun, Informers, pool_of
+from rlrun_operator.cluster.informers import FINISHED, CachedRun, Informers, has_slot, pool_of
 from rlrun_operator.cluster.object_parts import used_parts
 from rlrun_operator.resources.base.naming import token_secret_name
 
@@ -89,17 +89,19 @@ class RunObjects:
         return await _load_all(informer, stored, list_page(kind, namespace, labels))
 
     async def runs_of_pool(self, namespace: str, pool: str, *, is_fresh: bool = False) -> builtins.list[Obj]:
-        """Return the unfinished runs whose status names this shared pool. Raises ApiError."""
+        """Return the runs whose status names this shared pool and that are unfinished or have a slot. Raises
+        ApiError.
+        """
         informer = None if is_fresh else self._find(RLRUN, namespace)
         if informer is None:
             pages = self.cluster.all_pages(RLRUN, namespace)
-            return [run async for page, _ in pages for run in page if pool_of(run) == pool and not _is_finished(run)]
+            return [run async for page, _ in pages for run in page if pool_of(run) == pool and _uses_pool(run)]
         named = [run for run in _pooled(informer) if (run.namespace, run.pool) == (namespace, pool)]
         loaded = [await informer.load(run) for run in named]
         return [cached.read() for cached in loaded if cached is not None]
 
     async def pools_of_runs(self, namespaces: Sequence[str | None]) -> builtins.list[tuple[str, str, str]]:
-        """Return namespace, model and name of each shared pool that an unfinished run uses. Raises ApiError."""
+        """Return namespace, model and name of each shared pool that a run uses. Raises ApiError."""
         found: set[tuple[str, str, str]] = set()
         if self._informers is not None:
             await self._informers.until_synced(RLRUN)
@@ -108,7 +110,7 @@ class RunObjects:
                 found.update((run.namespace, run.model, run.pool) for run in _pooled(informer))
                 continue
             async for page, _ in self.cluster.all_pages(RLRUN, namespace):
-                runs = [run for run in page if pool_of(run) and not _is_finished(run)]
+                runs = [run for run in page if _uses_pool(run)]
                 found.update((run["metadata"]["namespace"], run["spec"]["model"], pool_of(run)) for run in runs)
         return sorted(found)
 
@@ -157,12 +159,12 @@ class RunObjects:
 
 
 def _pooled(informer: Informer[CachedObject]) -> Iterator[CachedRun]:
-    """Yield the unfinished runs that use a shared pool."""
-    return (run for run in informer.all() if isinstance(run, CachedRun) and run.pool and not run.is_finished)
+    """Yield the runs that use a shared pool."""
+    return (run for run in informer.all() if isinstance(run, CachedRun) and run.uses_pool)
 
 
-def _is_finished(run: Obj) -> bool:
-    return phase_of(run) in FINISHED
+def _uses_pool(run: Obj) -> bool:
+    return bool(pool_of(run)) and (has_slot(run) or phase_of(run) not in FINISHED)
 
 
 async def _load_all(

@@ -46,6 +46,7 @@ from rlrun_operator.planning.queue import (
     QueuedRun,
     QueueLimits,
     QueuePosition,
+    awaited_trainer,
     exceeded_capacity,
     exceeding_problem,
     may_have_pods,
@@ -183,6 +184,13 @@ class AdmissionQueue:
                 return self._admit(observation, admitted, known, current, is_confirmed=is_confirmed)
             self._give_back(uid, observation)
             return None
+        awaited = None if has_pods else awaited_trainer(observation, status, request.pool, now)
+        if awaited is not None:
+            self._give_back(uid, observation)
+            position = stored or RunQueue()
+            since = entry.since if entry is not None else position.since or _arrival(observation, now)
+            blocked = since if admitted is not None else position.blocked_time
+            return Waiting(awaited, RunQueue(since=since, blocked_time=blocked, priority=observation.priority))
         demand, new_pool = self._limited_resources(request.total), self._limited_pool(request.pool)
         grew = known is not None and any(demand[name] > known.get(name, 0) for name in demand)
         moves = new_pool is not None and (current is None or current.key != new_pool.key)

@@ -52,7 +52,8 @@ from rlrun_operator.controller.pod_events import PodEvents
 from rlrun_operator.controller.priority_classes import PriorityClasses
 from rlrun_operator.planning.artifact_catalog import ArtifactCatalog, digest_of, keep_reference, may_start_from
 from rlrun_operator.planning.artifacts import UploadSchedule
-from rlrun_operator.planning.observation import ObservedPool, RunKey, RunObservation
+from rlrun_operator.planning.ending import trainer_may_write
+from rlrun_operator.planning.observation import ObservedPool, RunKey, RunObservation, TrainerReport
 from rlrun_operator.planning.resolution import attempt_config, shares_engines
 from rlrun_operator.planning.spec import parse_spec, readable_part
 from rlrun_operator.planning.status import long_ago, read_status
@@ -99,11 +100,13 @@ class Observer:
         clock: Callable[[], float] = time.monotonic,
         tenancy_problem: TenancyProblem = no_problem,
         pool_problems: Mapping[PoolIdentity, Problem] = NO_PROBLEMS,
+        pool_trainers: dict[PoolIdentity, TrainerReport] | None = None,
     ) -> None:
         """The tokens of runs are derived from `token_key`; if it is None, the processes of runs require no tokens.
         `storage_key` signs the grants for rlrun-server. `pool_problems` contains the serving controller's reasons why
-        shared pools cannot be created.
+        shared pools cannot be created, and `pool_trainers` the newest reports of their trainers.
         """
+        self._pool_trainers = {} if pool_trainers is None else pool_trainers
         self._pool_problems = pool_problems
         self._tenancy_problem = tenancy_problem
         self._objects = objects
@@ -164,13 +167,20 @@ class Observer:
         parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": kueue}
         listing = ArtifactListing()
         spec = parse_spec(run)
+        pool_pods, is_trainer_writing = tuple[Pod, ...](), False
+        model = str((run.get("spec") or {}).get("model") or "")
+        pool = None if status.pool is None else pool_named(namespace, model, status.pool.name)
+        if pool is not None:
+            found = await objects.list(POD, namespace, {SERVING_LABEL: pool.name}, is_fresh=is_fresh)
+            pool_pods = tuple(map(Pod, found))
+            is_trainer_writing = self._is_trainer_writing(pool, pool_pods, uid, now)
         if not deleted:
             if not isinstance(spec, Problem):
                 if wants_egress(spec) and not (status.phase and status.phase.finished):
                     parts |= await self._egress.observe(namespace)
-                if status.pool is not None and not (status.phase and status.phase.finished):
+                if pool is not None and not (status.phase and status.phase.finished):
                     config = attempt_config(children, uid, status.attempt)
-                    parts |= await self._pool(namespace, spec, status.pool.name, config, is_fresh=is_fresh)
+                    parts |= await self._pool(pool, pool_pods, config, is_fresh=is_fresh)
                 if needs_references(status, children, uid):
                     parts |= await self._references(run, spec, status, variables)
                 if self._settings.queue.is_limited or self._needs_slot(spec, status, parts.get("models", ())):
@@ -188,7 +198,9 @@ class Observer:
             readable = readable_part(run) if isinstance(spec, Problem) else spec
             schedule = UploadSchedule.of(readable, attempt_config(children, uid, status.attempt), self._settings)
             listing = await self._list_artifacts(
-                ListingRequest(run, status, schedule, variables, artifact_objects, pod_objects, report),
+                ListingRequest(
+                    run, status, schedule, variables, artifact_objects, pod_objects, report, is_trainer_writing
+                ),
                 s3_problem,
                 is_fresh=is_fresh,
             )
@@ -204,6 +216,7 @@ class Observer:
             pods=pods,
             lost_nodes=await self._nodes.find_lost(pods, is_fresh=is_fresh),
             catalog=catalog,
+            is_trainer_writing=is_trainer_writing,
             s3_variables=variables,
             token_key=self._token_key,
             storage_key=self.storage_key,
@@ -211,19 +224,24 @@ class Observer:
             **parts,
         )
 
+    def _is_trainer_writing(self, key: PoolIdentity, pods: Sequence[Pod], uid: str, now: datetime | None) -> bool:
+        """Return whether the trainer of the pool may write in the run's folder."""
+        if now is None or not any(pod.role == Role.trainer for pod in pods):
+            return False
+        # A new operator waits for the first response.
+        report = self._pool_trainers.setdefault(key, TrainerReport(None, now))
+        return trainer_may_write(pods, report, uid, now)
+
     async def _pool(
-        self, namespace: str, spec: RLRunSpec, name: str, config: ResolvedRun | None, *, is_fresh: bool
+        self, key: PoolIdentity, pods: tuple[Pod, ...], config: ResolvedRun | None, *, is_fresh: bool
     ) -> dict[str, Any]:
         """Return the observation's field `pool` and, if the pool lacks a Deployment, the field `models`.
 
         `config` is the configuration of the attempt.
         """
-        labels = {SERVING_LABEL: name}
-        pods, deployments = await asyncio.gather(
-            *(self._objects.list(kind, namespace, labels, is_fresh=is_fresh) for kind in (POD, DEPLOYMENT))
-        )
-        key = pool_named(namespace, spec.model, name)
-        pool = ObservedPool(tuple(deployments), tuple(map(Pod, pods)), self._pool_problems.get(key))
+        labels = {SERVING_LABEL: key.name}
+        deployments = await self._objects.list(DEPLOYMENT, key.namespace, labels, is_fresh=is_fresh)
+        pool = ObservedPool(tuple(deployments), pods, self._pool_problems.get(key))
         wanted = 1 if config is None else len(deployment_names(key, config.model))
         if len(deployments) >= wanted:
             return {"pool": pool}

@@ -2,9 +2,10 @@
 
 Kubernetes deletes the children by their owner references. While the run's finalizer delays the deletion, the operator
 writes the run's tombstone to the bucket. Garbage collection keeps the files of runs without a tombstone. With
-artifactPolicy Delete, the operator first deletes the files in S3. It waits until the pods have terminated, because
-running pods could write again. Both steps have a deadline, so that an unreachable S3 does not block the deletion of a
-namespace. An annotation skips both steps. Without the tombstone, garbage collection keeps the remaining files.
+artifactPolicy Delete, the operator first deletes the files in S3. It waits until the pods have terminated and the
+trainer of the run's shared pool has closed its session, because they could write again. Both steps have a deadline, so
+that an unreachable S3 does not block the deletion of a namespace. An annotation skips both steps. Without the
+tombstone, garbage collection keeps the remaining files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -105,7 +106,7 @@ def _plan_files(
     deletes = tuple(active_workloads(observation))
     # Terminated pods count as well: their logs are copied to S3, which must not happen after the deletion of the files.
     pods = [p for p in observation.pods if p.is_alive or p.run_uid == observation.uid]
-    if deletes or pods or not observation.catalog.has_references:
+    if deletes or pods or observation.is_trainer_writing or not observation.catalog.has_references:
         return Plan(deletes=deletes, status=status, requeue_after=RETRY_SECONDS)
     kept = tuple(o["spec"]["uri"] for o in kept_objects)
     # Delete objects before files: no object may be Ready while its files are partly deleted.

@@ -1,8 +1,9 @@
 """Ends and pauses of a run: completed, failed, stopped, suspended.
 
 Terminating pods write a last checkpoint within their grace period, so a run without active processes is reconciled
-until its pods have ended. A reconcile lists the pods before it lists S3. If it finds no active pod, it therefore finds
-all files that the pods have written.
+until its pods have ended. The trainer of a shared pool writes one after the run has left the pool's order, so the run
+is also reconciled until that trainer has closed its session. A reconcile lists the pods before it lists S3. If it finds
+no active pod, it therefore finds all files that the pods have written.
 
 Container logs are copied to S3, because Kubernetes deletes logs with the pod. The operator copies the logs of
 terminating pods while their log-hold sidecar is running (`TerminatingPodLogs`), logs of other pods before it deletes
@@ -16,7 +17,7 @@ from datetime import datetime, timedelta
 from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EndedAttempt, RLRunStatus
-from rlrun.constants import ConditionType, Reason
+from rlrun.constants import ConditionType, Reason, Role
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.pods import Pod, role_of
@@ -31,7 +32,7 @@ from rlrun_operator.planning.children import (
     workloads_to_delete_after_finish,
     workloads_to_delete_after_pause,
 )
-from rlrun_operator.planning.observation import RunKey, RunObservation
+from rlrun_operator.planning.observation import RunKey, RunObservation, TrainerReport
 from rlrun_operator.planning.pod_failures import Crash, RunOutcome, find_outcome
 from rlrun_operator.planning.readiness import closed_readiness, progress_change, warning_conditions
 from rlrun_operator.planning.resolution import merged_packages
@@ -45,10 +46,10 @@ S3_RETRY_SECONDS = 30.0
 
 
 def requeue_after_finish(observation: RunObservation, now: datetime, soon: float) -> float | None:
-    """Return the seconds until the next reconcile of an inactive run: `soon` while its pods may write, None once its
-    artifacts are final.
+    """Return the seconds until the next reconcile of an inactive run: `soon` while its pods or its pool's trainer may
+    write, None once its artifacts are final.
     """
-    if any(may_write(pod, now) for pod in observation.pods if pod.run_uid == observation.uid):
+    if observation.is_trainer_writing or any(may_write(pod, now) for pod in observation.own_pods):
         return soon
     return S3_RETRY_SECONDS if observation.artifacts_problem is not None else None
 
@@ -60,6 +61,15 @@ def may_write(pod: Pod, now: datetime) -> bool:
     # Kubernetes sets deletionTimestamp to the time of the request plus the grace period.
     ends = pod.deletion_time
     return pod.is_alive and (ends is None or now < ends + NODE_LOSS_MARGIN)
+
+
+def trainer_may_write(pods: Iterable[Pod], report: TrainerReport, uid: str, now: datetime) -> bool:
+    """Return whether the trainer among a shared pool's pods may write in the folder of the run with this uid.
+
+    A terminating trainer saves a last checkpoint of each of its runs, and takes no orders.
+    """
+    trainers = [pod for pod in pods if pod.role == Role.trainer and may_write(pod, now)]
+    return any(pod.is_leaving for pod in trainers) or (bool(trainers) and report.may_write(uid, now))
 
 
 def time_to_live(ttl_seconds: int | None, completion_time: datetime | None, now: datetime) -> float | None:
@@ -202,8 +212,8 @@ def plan_suspended(
     change = pause_change(status, Phase.suspended, problem, Reason.SUSPENDED, attempt_end(status, now))
     if again is not None:
         message = (
-            "The run is being suspended: its pods are terminating, and the operator is listing its last artifacts in "
-            "S3. No action needed."
+            "The run is being suspended: its pods are terminating or the trainer of its shared pool saves a last "
+            "checkpoint, and the operator is listing its last artifacts in S3. No action needed."
         )
         change = change.then(StatusChange(fields=reason_fields(Problem(reason=Reason.FINISHING, message=message))))
     suspended = PlanPart(status=change, requeue_after=again, final=True)

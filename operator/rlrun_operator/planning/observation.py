@@ -11,7 +11,7 @@ from functools import cached_property
 
 from rlrun.api.run_status import RLRunStatus, RunQueue
 from rlrun.constants import RUN_UID_LABEL
-from rlrun.kube.conditions import parse_time
+from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import Obj, attempt_of, label
 from rlrun.kube.pods import Pod
@@ -89,6 +89,29 @@ class SlotUnconfirmed(Exception):
 
 Admission = Admitted | Waiting | Refused
 
+SESSION_SECONDS = 120.0
+"""Seconds for which the newest response of a pool's trainer counts. Orders are sent at least every 15 s, so a trainer
+that has not responded for longer is dead or unreachable.
+"""
+
+
+@dataclass(frozen=True)
+class TrainerReport:
+    """Runs in whose folders the trainer of a shared pool may write, according to its newest response."""
+
+    uids: frozenset[str] | None
+    """Uids of the runs in the order, which may open a session at any time, and of those that the response lists. None
+    before the first response, when every run counts.
+    """
+    time: datetime
+    """Time of the response, or since which the trainer has no response."""
+    left_since: datetime | None = None
+    """Time since which the response lists runs that are not in the order."""
+
+    def may_write(self, uid: str, now: datetime) -> bool:
+        """Return whether the trainer may write in the folder of the run with this uid."""
+        return seconds(self.time, now) < SESSION_SECONDS and (self.uids is None or uid in self.uids)
+
 
 @dataclass(frozen=True)
 class ObservedPool:
@@ -121,7 +144,9 @@ class RunObservation:
     """Error of the S3 listing."""
 
     pool: ObservedPool | None = None
-    """Shared pool of the attempt, or None if the status names none."""
+    """Shared pool of the attempt, or None if the status names none or the run has ended."""
+    is_trainer_writing: bool = False
+    """True if the trainer of the pool in the status may still write in the run's folder."""
     models: tuple[Obj, ...] = ()
     """All RLModels. Read only until the attempt has its configuration, and while its shared pool lacks a Deployment."""
     warm_start: Obj | None = None

@@ -4,7 +4,7 @@ The plan depends only on the observation, the settings and the time.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 
 from rlrun.api.base.phases import Phase
@@ -35,7 +35,7 @@ from rlrun_operator.planning.beginning import (
 from rlrun_operator.planning.deletion import plan_deletion
 from rlrun_operator.planning.ending import plan_finished, plan_outcome, plan_stopped, plan_suspended
 from rlrun_operator.planning.kueue_admission import update_workload
-from rlrun_operator.planning.observation import RunObservation
+from rlrun_operator.planning.observation import Admitted, RunObservation
 from rlrun_operator.planning.pools import join_pool, leave_replaced_pool, wait_for_pool
 from rlrun_operator.planning.readiness import progress_change, warning_conditions
 from rlrun_operator.planning.refusals import report_no_tenant, report_read
@@ -141,7 +141,7 @@ def plan_run(
 ) -> Plan:
     """Return the plan for a run."""
     if observation.run["metadata"].get("deletionTimestamp"):
-        return plan_deletion(observation, settings, now)
+        return _release_slot(observation, plan_deletion(observation, settings, now), now)
     now = to_clock(now)
     if observation.tenancy_problem is not None:
         return report_no_tenant(observation, observation.tenancy_problem, now)
@@ -161,6 +161,17 @@ def plan_run(
         if part.final:
             break
     return builder.build(spec)
+
+
+def _release_slot(observation: RunObservation, plan: Plan, now: datetime) -> Plan:
+    """Remove a slot that the queue has released from the status of a run that is being deleted, so that the run leaves
+    its shared pool.
+    """
+    status = plan.status or observation.status
+    is_held = observation.tenancy_problem is not None or isinstance(observation.admission, Admitted)
+    if is_held or status.queue is None or status.queue.admitted_time is None:
+        return plan
+    return replace(plan, status=apply_change(status, report_admission(observation, status).status, now))
 
 
 def plan_progress(run: Obj, report: RunStatus, now: datetime) -> RLRunStatus | None:

@@ -22,6 +22,7 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.kinds import REPLICA_SET
 from rlrun.kube.pods import component_of
+from rlrun.kube.references import pool_trainer_name
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
 
@@ -33,7 +34,7 @@ from rlrun_operator.planning.children import has_ended
 from rlrun_operator.planning.ending import may_write
 from rlrun_operator.planning.observation import RunKey, RunObservation
 from rlrun_operator.planning.resolution import resolve_run
-from rlrun_operator.planning.running import attempt_start
+from rlrun_operator.planning.running import attempt_start, remaining_wait
 from rlrun_operator.planning.spec import parse_spec
 from rlrun_operator.planning.status import apply_change
 from rlrun_operator.resources.access.storage_access import StorageAccess
@@ -121,6 +122,27 @@ def _pool_slots(namespace: str, resolved: ResolvedRun, settings: OperatorSetting
         for resource, amount in pod_requests(deployment["spec"]["template"]["spec"]).items():
             demand[resource] += deployment["spec"]["replicas"] * amount
     return PoolSlots(namespace, name, sharing.max_runs, demand)
+
+
+def awaited_trainer(
+    observation: RunObservation, status: RLRunStatus, pool: PoolSlots | None, now: datetime
+) -> Problem | None:
+    """Return the problem of a run whose next attempt uses `pool` while the trainer of its previous pool may write.
+
+    Two trainers must not write to the folder of one run. The run holds no slot meanwhile: the previous trainer closes
+    the session when the run has left the pool's order.
+    """
+    previous = status.pool
+    if previous is None or (pool is not None and pool.name == previous.name):
+        return None
+    if not observation.is_trainer_writing or remaining_wait(status, now) > 0:
+        return None
+    trainer = pool_trainer_name(previous.name)
+    message = (
+        f"Waiting for the trainer of the previous shared pool to save and close the run's session. If this takes "
+        f"long, see `kubectl logs -n {observation.namespace} deployment/{trainer}`."
+    )
+    return Problem(reason=Reason.WAITING_FOR_PREVIOUS_PODS, message=message)
 
 
 def may_have_pods(observation: RunObservation, now: datetime) -> bool:

@@ -1,6 +1,7 @@
 """Execution of a pool's plan, in an order that is safe if the operator crashes between any two calls."""
 
 import logging
+from dataclasses import dataclass
 
 from rlrun.constants import SERVING_FIELD_MANAGER, Role
 from rlrun.kube.async_client import AsyncKubeClient
@@ -8,6 +9,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ALL
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import role_of
+from rlrun.protocol.shared_pool import TrainerSessions
 from rlrun.service.errors import RequestError
 
 from rlrun_operator.cluster.events import write_events
@@ -18,21 +20,35 @@ from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
 log = logging.getLogger(__name__)
 
+
+@dataclass(frozen=True)
+class PoolResponses:
+    """Responses of the recipients of a pool's plan."""
+
+    is_complete: bool
+    """True if all recipients have responded."""
+    sessions: frozenset[str] | None
+    """Uids of the runs whose sessions the trainers list, or None if no trainer has responded."""
+
+
 PUSHES = 32
 """Maximum number of pods to which a reconcile sends orders at the same time. Two workers use all connections of the
 client.
 """
 
 
-async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key: PoolIdentity, plan: PoolPlan) -> bool:
-    """Execute the plan. Returns whether all recipients have answered. Raises ObjectRefused or ApiError; earlier actions
-    are not undone.
+async def apply_plan(
+    cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key: PoolIdentity, plan: PoolPlan
+) -> PoolResponses:
+    """Execute the plan. Returns the responses of the recipients. Raises ObjectRefused or ApiError; earlier actions are
+    not undone.
     """
     for ref in plan.deletes:
         await cluster.delete(ALL[ref.kind], key.namespace, ref.name, ref.uid)
     for obj in plan.applies:
         await cluster.apply_own(obj, is_new=(obj["kind"], obj["metadata"]["name"]) in plan.new)
     failures: list[RequestError] = []
+    trainers: list[TrainerSessions] = []
 
     async def push(pod: Obj) -> None:
         try:
@@ -41,14 +57,15 @@ async def apply_plan(cluster: AsyncKubeClient, sidecars: PoolSidecarClient, key:
             if plan.orders is not None and role_of(pod) != Role.trainer:
                 await sidecars.push_order(pod, plan.orders.engines)
             elif plan.orders is not None and plan.orders.trainer is not None:
-                await sidecars.push_order(pod, plan.orders.trainer)
+                trainers.append(await sidecars.push_trainer_order(pod, plan.orders.trainer))
         except RequestError as error:
             log.warning("%s: %s", key, error)
             failures.append(error)
 
     await bounded_gather(push, plan.recipients, PUSHES)
     await write_statuses(cluster, plan)
-    return not failures
+    sessions = frozenset(uid for trainer in trainers for uid in trainer.sessions) if trainers else None
+    return PoolResponses(not failures, sessions)
 
 
 async def write_statuses(cluster: AsyncKubeClient, plan: PoolPlan) -> None:

@@ -24,7 +24,7 @@ class PoolObservation:
     adapters: tuple[Obj, ...] = ()
     """RLAdapters of the namespace that were trained from the model. Empty for a shared pool."""
     runs: tuple[Obj, ...] = ()
-    """Unfinished runs whose status names the shared pool."""
+    """Runs whose status names the shared pool and that are unfinished or have a slot."""
     token_key: bytes = field(default=b"", repr=False)
     """Key from which the tokens of runs are derived."""
     warm_starts: Mapping[str, str] = field(default_factory=dict)

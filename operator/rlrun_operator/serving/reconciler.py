@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from rlrun.api.adapter import DeploymentState
-from rlrun.constants import MODEL_ANNOTATION, SERVING_LABEL, Reason
+from rlrun.constants import MODEL_ANNOTATION, SERVING_LABEL, Reason, Role
 from rlrun.kube.async_client import AsyncKubeClient
+from rlrun.kube.conditions import seconds
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import DEPLOYMENT, RLADAPTER, SERVICE_ACCOUNT
 from rlrun.kube.objects import annotation, label
@@ -20,10 +22,11 @@ from rlrun_operator.cluster.informers import CachedRun
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.observation import SESSION_SECONDS, TrainerReport
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.shared_pool import pool_named
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
-from rlrun_operator.serving.applier import apply_plan, write_statuses
+from rlrun_operator.serving.applier import PoolResponses, apply_plan, write_statuses
 from rlrun_operator.serving.deployment_state import state_of
 from rlrun_operator.serving.observation import PoolPlan
 from rlrun_operator.serving.observer import Credentials, PoolObserver
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 
 WORKERS = 2
 RETRY_SECONDS = 5.0
+CLOSING_SECONDS = 2.0
+"""Seconds between two orders to a trainer that saves and closes sessions, in the first SESSION_SECONDS."""
 
 
 class PoolReconciler:
@@ -52,10 +57,12 @@ class PoolReconciler:
         tenancy_problem: TenancyProblem = no_problem,
         usage: PoolUsage | None = None,
         problems: dict[PoolIdentity, Problem] | None = None,
+        trainers: dict[PoolIdentity, TrainerReport] | None = None,
     ) -> None:
         """If `usage` is None, usage is not recorded. `problems` receives the reasons why shared pools cannot be
-        created, for the conditions of their runs.
+        created, for the conditions of their runs. `trainers` receives the newest report of each shared pool's trainer.
         """
+        self._trainers = {} if trainers is None else trainers
         self._problems = {} if problems is None else problems
         self._usage = usage
         self._cluster = objects.cluster
@@ -101,7 +108,7 @@ class PoolReconciler:
         if self._usage is not None:
             await self._usage.record(pool, plan, self._clock())
         try:
-            are_told = await apply_plan(self._cluster, self._sidecars, key, plan)
+            responses = await apply_plan(self._cluster, self._sidecars, key, plan)
         except ObjectRefused as error:
             self._problems[key] = Problem(reason=Reason.POOL_REFUSED, message=error.problem.message)
             raise
@@ -109,7 +116,29 @@ class PoolReconciler:
             self._problems[key] = plan.problem
         else:
             self._problems.pop(key, None)
-        return plan.requeue_after if are_told else RETRY_SECONDS
+        if not any(pod.role == Role.trainer for pod in pool.pods):
+            self._trainers.pop(key, None)
+        again = plan.requeue_after if responses.is_complete else RETRY_SECONDS
+        soon = self._record_trainer(key, plan, responses)
+        return again if soon is None else soon
+
+    def _record_trainer(self, key: PoolIdentity, plan: PoolPlan, responses: PoolResponses) -> float | None:
+        """Keep the response of the pool's trainer. Returns the seconds until the next order, or None if the trainer
+        closes no session.
+        """
+        if plan.orders is None or plan.orders.trainer is None:
+            return None
+        ordered = {run.uid for run in plan.orders.trainer.runs}
+        now, old = self._clock(), self._trainers.get(key)
+        if responses.sessions is None:
+            # The order may have arrived although its response has not.
+            if old is not None and old.uids is not None:
+                self._trainers[key] = replace(old, uids=old.uids | ordered)
+            return None
+        left = responses.sessions - ordered
+        since = ((old and old.left_since) or now) if left else None
+        self._trainers[key] = TrainerReport(responses.sessions | ordered, now, since)
+        return CLOSING_SECONDS if left and seconds(since, now) < SESSION_SECONDS else None
 
 
 class ServingController:
@@ -125,19 +154,22 @@ class ServingController:
         tenancy_problem: TenancyProblem = no_problem,
         usage: PoolUsage | None = None,
         problems: dict[PoolIdentity, Problem] | None = None,
+        trainers: dict[PoolIdentity, TrainerReport] | None = None,
     ) -> None:
-        """`problems` receives the reasons why shared pools cannot be created."""
+        """`problems` receives the reasons why shared pools cannot be created, and `trainers` the newest reports of
+        their trainers.
+        """
         sidecars = PoolSidecarClient(settings.serving_url_template, token_key, clock)
         self._objects = objects
         self._settings = settings
         self._sidecars = sidecars
         self._reconciler = PoolReconciler(
-            objects, credentials, sidecars, settings, token_key, clock, tenancy_problem, usage, problems
+            objects, credentials, sidecars, settings, token_key, clock, tenancy_problem, usage, problems, trainers
         )
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()
         self._slots: dict[str, tuple[PoolIdentity, str, bool]] = {}
-        """Shared pool, phase and `has_slot` by uid of each unfinished run that uses one."""
+        """Shared pool, phase and `has_slot` by uid of each run that uses one."""
 
     def on_change(self, obj: Mapping[str, Any]) -> None:
         """Queue the pool to which a changed object belongs."""
@@ -150,7 +182,7 @@ class ServingController:
         """Queue the shared pools that a run joins or leaves. Other changes of a run do not concern its pool."""
         old = self._slots.pop(run.uid, None)
         new = None
-        if run.pool and not is_deleted and not run.is_finished:
+        if run.uses_pool and not is_deleted:
             pool = pool_named(run.namespace, run.model, run.pool)
             new = self._slots[run.uid] = (pool, run.phase, run.has_slot)
         for slot in (old, new) if old != new else ():
@@ -159,8 +191,8 @@ class ServingController:
                 self._queue.add(slot[0])
 
     def queue_pool_of(self, run: CachedRun) -> None:
-        """Queue the shared pool of an unfinished run."""
-        if run.pool and not run.is_finished:
+        """Queue the shared pool of a run that uses one."""
+        if run.uses_pool:
             self._queue.add(pool_named(run.namespace, run.model, run.pool))
 
     def queue_all(self, namespace: str | None = None) -> None:

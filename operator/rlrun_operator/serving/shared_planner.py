@@ -17,7 +17,7 @@ from rlrun.constants import IDLE_ANNOTATION
 from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.kinds import SERVICE, SERVICE_ACCOUNT
 from rlrun.kube.objects import Obj, ObjectRef, annotation
-from rlrun.kube.pods import Pod, is_leaving
+from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import MAX_BATCH_BYTES, MAX_RUNS, PooledRun, PoolOrder, TrainedRun, TrainerOrder
@@ -105,9 +105,10 @@ def _former_deployments(pool: PoolObservation) -> set[str]:
 def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime, *, has_trainer: bool) -> PoolOrders:
     """Return the pool's runs, those with the oldest slots first, with grants for their folders, which end.
 
-    A suspended run stays until its pods have ended, because its orchestrator completes the turns in progress.
+    A run that was suspended, has ended or is being deleted stays until its pods have ended, because its orchestrator
+    completes the turns in progress.
     """
-    slots = [(time, run) for run in pool.runs if (time := _admitted_time(run)) is not None and not is_leaving(run)]
+    slots = [(time, run) for run in pool.runs if (time := _admitted_time(run)) is not None]
     slots.sort(key=lambda slot: (slot[0], slot[1]["metadata"]["uid"]))
     runs = [run for _, run in slots[:MAX_RUNS]]
     model = find_model(pool.key.model, pool.models)

@@ -9,12 +9,12 @@ from rlrun.kube.objects import Obj, label
 from rlrun.kube.pods import role_of
 from rlrun.protocol.access import bearer
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
-from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder
+from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder, TrainerSessions
 from rlrun.service.client import HttpClient
 
 from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_token
 
-OrderT = TypeVar("OrderT", PoolOrder, TrainerOrder)
+ResponseT = TypeVar("ResponseT", PoolOrder, TrainerSessions)
 
 
 class PoolSidecarClient:
@@ -46,14 +46,21 @@ class PoolSidecarClient:
         url, body = self._url(pod), desired.to_json_dict()
         return await self._http.call("PUT", url, ServingReport, body, headers=self._headers(pod))
 
-    async def push_order(self, pod: Obj, order: OrderT) -> OrderT:
-        """Send the runs of a shared pool to the pod's sidecar or trainer, numbered by the time of sending, and return
-        them.
+    async def push_order(self, pod: Obj, order: PoolOrder) -> None:
+        """Send the runs of a shared pool to the pod's sidecar, numbered by the time of sending."""
+        await self._push(pod, order, PoolOrder)
+
+    async def push_trainer_order(self, pod: Obj, order: TrainerOrder) -> TrainerSessions:
+        """Send the runs of a shared pool to the pod's trainer, numbered by the time of sending. Returns its
+        sessions.
         """
+        return await self._push(pod, order, TrainerSessions)
+
+    async def _push(self, pod: Obj, order: PoolOrder | TrainerOrder, response: type[ResponseT]) -> ResponseT:
         url = f"{self._url(pod).rpartition('/')[0]}/pool-order"
         token = shared_pool_token(self._token_key, pod["metadata"]["namespace"], label(pod, SERVING_LABEL) or "")
         body = order.model_copy(update={"number": int(self._clock().timestamp() * 1000)}).to_json_dict()
-        return await self._http.call("PUT", url, type(order), body, headers=bearer(token))
+        return await self._http.call("PUT", url, response, body, headers=bearer(token))
 
     async def close(self) -> None:
         """Close the connections."""

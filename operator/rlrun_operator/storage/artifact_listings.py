@@ -60,6 +60,8 @@ class ListingRequest:
     pods: Sequence[Obj]
     report: RunStatus | None
     """Status of the orchestrator, if it responded."""
+    is_trainer_writing: bool = False
+    """True if the trainer of the run's shared pool may still write. The last listing must be later."""
 
     @property
     def key(self) -> RunKey:
@@ -74,7 +76,8 @@ class ListingRequest:
         phases = [(str(p["metadata"].get("uid")), str((p.get("status") or {}).get("phase"))) for p in self.pods]
         # A pod that has not started has uploaded nothing.
         pods = sorted(pod for pod in phases if pod[1] != "Pending")
-        return self.run["metadata"]["uid"], self.status.phase, self.status.attempt, tuple(pods), said
+        uid, status = self.run["metadata"]["uid"], self.status
+        return uid, status.phase, status.attempt, tuple(pods), said, self.is_trainer_writing
 
     @property
     def ready(self) -> dict[tuple[str, int], ReadyArtifact]:

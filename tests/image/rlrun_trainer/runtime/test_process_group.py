@@ -167,9 +167,8 @@ async def alone(
 
 def tensors(store: Store, uri: str) -> dict[str, torch.Tensor]:
     place = S3Uri.parse(uri)
-    name = next(name for name, _ in store.list_files(place) if name.endswith(".safetensors"))
-    read: dict[str, torch.Tensor] = load(store.get_bytes(place / name))
-    return read
+    names = [name for name, _ in store.list_files(place) if name.endswith(".safetensors")]
+    return {key: tensor for name in names for key, tensor in load(store.get_bytes(place / name)).items()}
 
 
 def compare(store: Store, ours: list[StepResult], theirs: list[StepResult]) -> None:

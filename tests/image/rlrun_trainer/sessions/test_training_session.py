@@ -237,7 +237,7 @@ async def test_a_warm_start_continues_the_learning_at_step_zero(client: Client, 
         ({"model": "other/model"}, "CheckpointMismatch", "other/model"),
         ({"lora": {"target_modules": ["q_proj"]}}, "CheckpointMismatch", "target_modules"),
         ({"resume_from": "missing"}, "S3NotFound", "no manifest"),
-        ({"resume_from": "policy"}, "CheckpointMismatch", "instead of a checkpoint"),
+        ({"resume_from": "adapter"}, "CheckpointMismatch", "instead of a checkpoint"),
         ({"resume_from": "http://x"}, "SessionInvalid", "s3://"),
         ({"run_uri": "/tmp/x"}, "SessionInvalid", "s3://"),
         ({"lora": {"target_modules": ["nope"]}, "resume_from": None}, "AdapterInvalid", "nope"),
@@ -246,10 +246,11 @@ async def test_a_warm_start_continues_the_learning_at_step_zero(client: Client, 
 async def test_a_session_that_cannot_open_leaves_its_slot_free(
     client: Client, run_uri: str, changes: dict[str, Any], reason: str, words: str
 ) -> None:
-    state = await client.open(tiny_model.spec(run_uri), "first")
+    await client.open(tiny_model.spec(run_uri), "first")
     await client.save("checkpoints", 0, name="first")
+    await client.save("adapters", 0, name="first")
     await client.settled("first")
-    uris = {"missing": f"{run_uri}/checkpoints/step-000999", "policy": state.policy.uri}
+    uris = {"missing": f"{run_uri}/checkpoints/step-000999", "adapter": str(layout(run_uri).adapter(0))}
     given = {"resume_from": str(layout(run_uri).checkpoint(0))} | changes
     given["resume_from"] = uris.get(given["resume_from"], given["resume_from"])
     uri = given.pop("run_uri", run_uri)

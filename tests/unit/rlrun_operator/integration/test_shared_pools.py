@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+from datetime import timedelta
 
 import pytest
 from rlrun.api.usage import UsageRecord
@@ -176,6 +177,174 @@ async def test_the_trainer_gets_each_change_of_the_order(runs: SharedRuns) -> No
     assert runs.sidecars.trainers[name] == runs.trainer_order(pool(runs, "b"))
 
 
+async def test_a_run_stays_in_the_order_until_its_pods_have_ended(runs: SharedRuns) -> None:
+    await runs.start("a", "b", "c")
+    for name in "abc":
+        runs.change(name, artifactPolicy="Delete")
+    runs.hold_pods()
+    await runs.ask("a", stop=True)
+    await runs.ask("b", suspend=True)
+    assert runs.phases("a", "b") == ["Stopped", "Suspended"]
+    assert ordered(runs) == ["a", "b"]
+    runs.end_pods()
+    await runs.settle()
+    assert ordered(runs) == ["c"]
+    runs.start_pods()
+    await runs.settle()
+    runs.start_pods()
+    runs.hold_pods()
+    runs.cluster.request_deletion(runs.run("c"))
+    await runs.settle()
+    assert ordered(runs) == ["c"]
+    runs.sidecars.sessions = ["uid-team-c"]
+    runs.end_pods()
+    await runs.settle()
+    assert ordered(runs) == []
+
+
+def ordered(runs: SharedRuns) -> list[str]:
+    """Names of the runs in the newest order of the trainer."""
+    (order,) = runs.sidecars.trainers.values()
+    return [run.uid.removeprefix("uid-team-") for run in order.runs]
+
+
+CHECKPOINT = "s3://rlrun/team/uid-team-a/checkpoints/step-000007"
+
+
+@pytest.mark.parametrize("end", ["stop", "suspend"])
+@pytest.mark.parametrize("has_informers", [False, True])
+async def test_the_last_checkpoint_that_the_trainer_saves_after_a_run_is_listed(
+    runs: SharedRuns, has_informers: bool, end: str
+) -> None:
+    if has_informers:
+        runs.world.follow()
+    await runs.start("a", "b")
+    await end_with_open_session(runs, **{end: True})
+    assert ordered(runs) == ["b"]
+    assert (await runs.look("a"), await runs.reconcile_pools()) == (2.0, 2.0)
+    runs.world.artifacts.folders[CHECKPOINT] = manifest(7)
+    runs.sidecars.sessions = []
+    assert await runs.reconcile_pools() == 15.0
+    assert await runs.look("a", "a") is None
+    assert [obj["spec"]["step"] for obj in runs.cluster.all("RLCheckpoint")] == [7]
+
+
+async def end_with_open_session(runs: SharedRuns, name: str = "a", /, **changes: bool) -> None:
+    """A run ends while the trainer has its session open."""
+    runs.sidecars.sessions = [f"uid-team-{name}"]
+    await runs.ask(name, **changes)
+    runs.end_pods()
+    await runs.settle()
+
+
+async def test_a_suspended_run_is_finishing_until_the_trainer_has_closed_its_session(runs: SharedRuns) -> None:
+    await runs.start("a")
+    await end_with_open_session(runs, suspend=True)
+    assert (runs.status("a")["reason"], runs.place("a"), ordered(runs)) == ("Finishing", {}, [])
+    runs.sidecars.sessions = []
+    await runs.reconcile_pools()
+    await runs.settle()
+    assert runs.status("a")["reason"] == "Suspended"
+
+
+async def test_files_are_deleted_after_the_trainer_has_closed_the_session(runs: SharedRuns) -> None:
+    await runs.start("a", artifactPolicy="Delete")
+    runs.sidecars.sessions = ["uid-team-a"]
+    runs.cluster.request_deletion(runs.run("a"))
+    await runs.settle()
+    runs.end_pods()
+    await runs.settle()
+    assert (await runs.look("a"), runs.world.artifacts.purged, ordered(runs)) == (2.0, [], [])
+    runs.sidecars.sessions = []
+    await runs.reconcile_pools()
+    await runs.look("a")
+    assert [purge.root for purge in runs.world.artifacts.purged] == ["s3://rlrun/team/uid-team-a"]
+
+
+@pytest.mark.parametrize("is_dedicated", [False, True])
+async def test_a_run_joins_its_next_pool_after_the_previous_trainer_has_closed_its_session(
+    runs: SharedRuns, is_dedicated: bool
+) -> None:
+    rules = [{"roles": ["orchestrator"], "action": "RestartRun"}]
+    await runs.start("a", "b", failurePolicy={"rules": rules})
+    old, since = pool(runs), runs.place("a")["since"]
+    runs.sidecars.sessions = ["uid-team-a"]
+    if is_dedicated:
+        evict(runs, "a")
+    else:
+        runs.change_model(seqLen=128)
+        crash_container(runs.cluster, "a-orchestrator-a1-0", 1)
+    await runs.settle()
+    runs.end_pods()
+    await runs.settle(after=30)
+    assert (runs.pool_of("a"), runs.status("a")["reason"], runs.started()) == (old, "WaitingForPreviousPods", {"b"})
+    assert f"deployment/{old}-trainer" in runs.status("a")["message"]
+    assert (runs.place("a")["since"], runs.place("a").get("admittedTime")) == (since, None)
+    assert ordered(runs) == ["b"], "so that the trainer closes the session"
+    assert await runs.look("a") == 2.0
+    runs.sidecars.sessions = []
+    await runs.reconcile_pools()
+    await runs.settle()
+    assert runs.pool_of("a") != old
+    assert runs.place("a")["since"] == since
+
+
+async def test_a_trainer_that_does_not_respond_holds_up_a_run_for_two_minutes(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    runs.sidecars.is_silent = True
+    await runs.ask("a", suspend=True)
+    runs.end_pods()
+    await runs.settle(after=119)
+    assert runs.status("a")["reason"] == "Finishing"
+    await runs.settle(after=2)
+    assert runs.status("a")["reason"] == "Suspended"
+
+
+async def test_an_order_whose_response_is_lost_counts(runs: SharedRuns) -> None:
+    await runs.start("a")
+    runs.sidecars.is_silent = True
+    await runs.start("b")
+    await end_with_open_session(runs, "b", suspend=True)
+    assert runs.status("b")["reason"] == "Finishing"
+
+
+async def test_a_new_operator_waits_for_the_response_of_the_trainer(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    await end_with_open_session(runs, suspend=True)
+    runs.world.pool_trainers.clear()
+    await runs.look("a")
+    assert runs.status("a")["reason"] == "Finishing"
+    runs.sidecars.sessions = []
+    await runs.reconcile_pools()
+    await runs.look("a")
+    assert runs.status("a")["reason"] == "Suspended"
+
+
+async def test_a_terminating_trainer_still_saves_checkpoints(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    runs.hold_pods()
+    runs.cluster.request_deletion(runs.trainer(), runs.clock() + timedelta(seconds=600))
+    for pod in runs.cluster.all("Pod"):
+        if pod["metadata"]["name"] != runs.trainer()["metadata"]["name"]:
+            runs.cluster.put({**pod, "metadata": {**pod["metadata"], "finalizers": []}})
+    await runs.ask("a", suspend=True)
+    await runs.settle(after=300)
+    assert runs.status("a")["reason"] == "Finishing"
+    runs.end_pods()
+    await runs.settle()
+    assert runs.status("a")["reason"] == "Suspended"
+
+
+async def test_the_order_is_sent_often_for_two_minutes_while_the_trainer_closes_a_session(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    await end_with_open_session(runs, stop=True)
+    runs.clock.advance(118)
+    assert await runs.reconcile_pools() == 2.0
+    runs.clock.advance(3)
+    assert await runs.reconcile_pools() == 15.0
+    assert await runs.look("a") == 2.0, "the trainer still names the run"
+
+
 async def test_the_order_has_token_folder_and_limit_of_each_run(runs: SharedRuns) -> None:
     await runs.arrive("a")
     runs.add("b", batchSize=1024, oversamplingFactor=1.5)
@@ -217,7 +386,7 @@ async def test_sidecars_that_do_not_answer_delay_no_other() -> None:
     *_, last = runs.sidecars.orders
     all_asked, asked = asyncio.Event(), set[str]()
 
-    async def push(pod: Obj, order: PoolOrder) -> PoolOrder:
+    async def push(pod: Obj, order: PoolOrder) -> None:
         asked.add(pod["metadata"]["name"])
         if len(asked) == 11:
             all_asked.set()
@@ -225,7 +394,6 @@ async def test_sidecars_that_do_not_answer_delay_no_other() -> None:
             # A silent node takes the whole timeout.
             await asyncio.wait_for(all_asked.wait(), 2)
             raise ServiceUnavailable(Problem(reason="Unreachable", message="nobody answers"))
-        return order
 
     runs.sidecars.push_order = push  # type: ignore[method-assign]
     assert await runs.reconcile_pools() == 5.0
@@ -892,6 +1060,7 @@ async def test_a_run_leaves_a_pool_that_cannot_be_created_any_more(runs: SharedR
     old = pool(runs)
     runs.change_model(seqLen=128)
     del runs.cluster.objects["Deployment", "team", f"{old}{suffix}"]
+    del runs.cluster.objects["Pod", "team", runs.trainer()["metadata"]["name"]]
     await runs.look("a")
     status = runs.status("a")
     assert (status["runRestarts"], status.get("runRestartsTowardMax", 0)) == (1, 0)

@@ -61,8 +61,13 @@ async def test_a_pool_is_reconciled_when_a_run_joins_or_leaves_it_and_not_with_e
     assert taken(pools) == [POOL], "its slot is new"
     pools.on_run(cached(run(phase="Pending", pool=OTHER, queue=admitted)))
     assert taken(pools) == [POOL, OTHER], "the old one as well"
-    pools.on_run(cached(run(phase="Completed", pool=OTHER)))
+    pools.on_run(cached(run(phase="Completed", pool=OTHER, queue=admitted)))
+    pools.on_run(cached(run(phase="Completed", pool=OTHER, queue=admitted)))
     assert taken(pools) == [OTHER]
+    pools.on_run(cached(run(phase="Completed", pool=OTHER)))
+    assert taken(pools) == [OTHER], "its pods have ended"
+    pools.on_run(cached(run(phase="Completed", pool=OTHER)))
+    assert taken(pools) == []
     pools.on_run(cached(run("b")))
     pools.on_run(cached(run("b")), is_deleted=True)
     assert taken(pools) == [POOL]
@@ -93,13 +98,16 @@ async def test_pools_are_found_from_runs_and_from_their_objects(has_informers: b
         },
     }
     assert key_of(account) == OTHER
-    cluster = FakeCluster(run(), run("done", "Failed", PoolIdentity("team", "tiny/model", "22222222")), account)
+    third = PoolIdentity("team", "tiny/model", "33333333")
+    ending = run("ending", "Failed", third, queue={"admittedTime": "2026-01-01T00:00:00Z"})
+    cluster = FakeCluster(run(), run("done", "Failed", PoolIdentity("team", "tiny/model", "22222222")), ending, account)
     objects = RunObjects(cluster, InformerFeed(cluster).informers if has_informers else None)
     assert [r["metadata"]["name"] for r in await objects.runs_of_pool("team", POOL.name)] == ["a"]
     assert await objects.runs_of_pool("other", POOL.name) == []
+    assert [r["metadata"]["name"] for r in await objects.runs_of_pool("team", third.name)] == ["ending"]
     pools = controller(objects)
     resync = asyncio.create_task(pools._resync())
     await asyncio.sleep(0.05)
     resync.cancel()
-    assert taken(pools) == [POOL, OTHER]
+    assert taken(pools) == [POOL, OTHER, third]
     await pools.close()

@@ -66,13 +66,13 @@ def test_a_pool_with_a_run_gets_all_its_objects() -> None:
     assert (plan.problem, plan.deletes) == (None, ())
 
 
-def test_a_run_without_a_slot_or_being_deleted_is_not_in_the_order() -> None:
+def test_the_order_has_the_runs_with_a_slot_whose_pods_may_still_complete_their_turns() -> None:
     queued = run(1) | {"status": {"phase": "Queued", "queue": {"since": START.isoformat()}}}
     leaving = run(2, deletionTimestamp="2026-01-01T00:00:00Z")
-    suspended = run(3)
-    suspended["status"]["phase"] = "Suspended"
-    order = pool_order(observed(runs=(queued, leaving, suspended)))
-    assert [one.uid for one in order.runs] == ["uid-3"], "pods of the suspended run still complete their turns"
+    suspended, failed = run(3), run(4)
+    suspended["status"]["phase"], failed["status"]["phase"] = "Suspended", "Failed"
+    order = pool_order(observed(runs=(queued, leaving, suspended, failed)))
+    assert [one.uid for one in order.runs] == ["uid-2", "uid-3", "uid-4"]
 
 
 def test_an_order_has_the_oldest_slots_and_never_more_than_fit() -> None:

@@ -5,7 +5,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rlrun.constants import ROLE_LABEL, SERVING_LABEL
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
-from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder
+from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder, TrainerSessions
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import RequestRejected
 from rlrun.service.server import json_response, read_model
@@ -57,8 +57,11 @@ async def test_the_operator_sends_the_token_of_the_pods_pool() -> None:
 
 
 async def test_an_order_is_sent_with_the_token_of_the_shared_pool() -> None:
+    received: list[PoolOrder] = []
+
     async def accept(request: web.Request) -> web.Response:
-        return json_response(await read_model(request, PoolOrder))
+        received.append(await read_model(request, PoolOrder))
+        return json_response(received[-1])
 
     token = shared_pool_token(KEY, "team", SHARED.name)
     assert token != pool_token(KEY, "team", SHARED.name)
@@ -68,7 +71,8 @@ async def test_an_order_is_sent_with_the_token_of_the_shared_pool() -> None:
     await server.start_server()
     sidecars, other = clients_of(server)
     try:
-        assert await sidecars.push_order(POD_OF_RUNS, RUNS) == RUNS.model_copy(update={"number": SENT})
+        await sidecars.push_order(POD_OF_RUNS, RUNS)
+        assert received == [RUNS.model_copy(update={"number": SENT})]
         with pytest.raises(RequestRejected, match="token"):
             await other.push_order(POD_OF_RUNS, RUNS)
     finally:
@@ -78,8 +82,11 @@ async def test_an_order_is_sent_with_the_token_of_the_shared_pool() -> None:
 
 
 async def test_the_trainer_of_a_pool_gets_its_own_order() -> None:
+    answer = TrainerSessions(sessions=["uid-a", "uid-b"])
+
     async def accept(request: web.Request) -> web.Response:
-        return json_response(await read_model(request, TrainerOrder))
+        assert await read_model(request, TrainerOrder) == TrainerOrder(number=SENT)
+        return json_response(answer)
 
     app = web.Application(middlewares=[token_middleware(shared_pool_token(KEY, "team", SHARED.name))])
     app.add_routes([web.put("/trainer/pool-order", accept)])
@@ -89,7 +96,7 @@ async def test_the_trainer_of_a_pool_gets_its_own_order() -> None:
     labels = {SERVING_LABEL: SHARED.name, ROLE_LABEL: "trainer"}
     pod = {**POD_OF_RUNS, "metadata": {**POD_OF_RUNS["metadata"], "labels": labels}}
     try:
-        assert await sidecars.push_order(pod, TrainerOrder()) == TrainerOrder(number=SENT)
+        assert await sidecars.push_trainer_order(pod, TrainerOrder()) == answer
     finally:
         await sidecars.close()
         await other.close()
