@@ -22,9 +22,9 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import Reason
 from rlrun.kube.kinds import REPLICA_SET
 from rlrun.kube.pods import component_of
-from rlrun.kube.references import pool_trainer_name
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.shared_pool import pool_trainer_name
 
 from rlrun_operator.config.quantities import from_millis, to_millis
 from rlrun_operator.config.settings import OperatorSettings, QueueSettings
