@@ -24,7 +24,7 @@ from bench.tasks import DEMO, TINY, WAITING, Task
 RUNS = 8
 ALONE_RUNS = 3
 AT_ONCE_RUNS = 6
-"""Dedicated runs that fit into the memory of the local cluster at the same time: each takes about 3 GB."""
+"""Number of dedicated runs at the same time."""
 CURVE = (1, 2, 4, 8, 16)
 POOL_MODEL = replace(
     TINY, id="rlrun/reverse-text-pool", files_of=TINY.id, sharing={"mode": "Namespace", "maxRuns": 16, "idleSeconds": 0}
