@@ -171,6 +171,9 @@ class Pool:
     async def state(self, caller: Caller) -> tuple[int, Any]:
         return await self.call(caller.token, "GET", f"/sessions/{caller.uid}")
 
+    async def save(self, caller: Caller, kind: str, step: int) -> tuple[int, Any]:
+        return await self.call(caller.token, "POST", f"/sessions/{caller.uid}/{kind}/{step}", {})
+
     async def step(self, caller: Caller, step: int) -> tuple[int, Any]:
         data = body_of(trainer_requests.samples(2), "")
         return await self.call(caller.token, "POST", f"/sessions/{caller.uid}/steps/{step}", data=data)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -14,14 +14,14 @@ from rlrun.constants import LATER, Reason
 from rlrun.protocol.pool_usage import PoolUsage
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import TrainerOrder, TrainerSessions
-from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, STATE_LIMITS, CheckpointRequest, SessionSpec
+from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, STATE_LIMITS, CheckpointRequest, SessionSpec, SessionState
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import read_batch, read_model
 
 from rlrun_trainer.server.pool_access import ORDER_PATH, pool_middleware
 from rlrun_trainer.server.prometheus import TrainerMetrics
-from rlrun_trainer.sessions.batch_turns import BatchTurns
+from rlrun_trainer.sessions.body_turns import BodyTurns
 from rlrun_trainer.sessions.session_owners import SessionOwners
 from rlrun_trainer.sessions.session_registry import Sessions
 from rlrun_trainer.sessions.trained_runs import TrainedRuns
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=BaseModel)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Save = Callable[[TrainingSession, int, dict[str, Any]], Awaitable[SessionState]]
 
 
 class Server:
@@ -47,7 +48,7 @@ class Server:
         self._runs = runs
         self._sessions: Sessions | None = None
         self._owners = SessionOwners()
-        self._batches = BatchTurns()
+        self._batches, self._states = BodyTurns(), BodyTurns()
         self.metrics = TrainerMetrics() if runs is None else TrainerMetrics(self._pool_usage)
 
     @property
@@ -145,18 +146,17 @@ class Server:
         return _json(result)
 
     async def _checkpoint(self, request: web.Request) -> web.Response:
-        self._ready().get(request.match_info["session"])
-        checkpoint = await _body(request, CheckpointRequest)
-        session = self._session_to_change(request)
-        step = int(request.match_info["step"])
-        return _json(await session.save_checkpoint(step, checkpoint.orchestrator_state), status=202)
+        return await self._save(request, TrainingSession.save_checkpoint)
 
     async def _adapter(self, request: web.Request) -> web.Response:
-        self._ready().get(request.match_info["session"])
-        checkpoint = await _body(request, CheckpointRequest)
-        session = self._session_to_change(request)
-        step = int(request.match_info["step"])
-        return _json(await session.save_adapter(step, checkpoint.orchestrator_state), status=202)
+        return await self._save(request, TrainingSession.save_adapter)
+
+    async def _save(self, request: web.Request, save: Save) -> web.Response:
+        name = self._session_to_change(request).name
+        async with self._states.turn(name):
+            state = (await _body(request, CheckpointRequest)).orchestrator_state
+            session = self._session_to_change(request)
+            return _json(await save(session, int(request.match_info["step"]), state), status=202)
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         session = self._ready().get(request.match_info["session"])

@@ -9,6 +9,7 @@ from aiohttp import web
 from rlrun.protocol.access import bearer
 from rlrun.protocol.shared_pool import TrainerOrder
 from rlrun.protocol.train_batch import TrainBatch
+from rlrun.protocol.trainer import CheckpointRequest
 from rlrun.service.server import read_batch
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_trainer.runtime.settings import TrainerSettings
@@ -226,3 +227,29 @@ async def test_a_repeated_batch_is_read_after_the_step_in_progress_and_others_ar
     assert [(status, result["step"]) for status, result in answers] == [(200, 1)] * 3
     assert pool.backend.units == 6, "the repeated request made no step"
     assert not pool.trainer._batches._requests
+
+
+async def test_one_state_of_a_run_is_in_memory_at_a_time(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    async def reading(request: web.Request, *_: object, **__: object) -> CheckpointRequest:
+        read.append(request.match_info["session"])
+        return CheckpointRequest()
+
+    for caller in (ONE, TWO):
+        await pool.open(caller)
+    monkeypatch.setattr(http_server, "read_model", reading)
+    pool.backend.may_compute.clear()
+    stepping = asyncio.create_task(pool.step(ONE, 0))
+    await until(lambda: pool.backend.units == 1)
+    waiting = [asyncio.create_task(pool.save(ONE, kind, 1)) for kind in ("checkpoints", "adapters")]
+    await until(lambda: pool.trainer._states._requests[ONE.uid] == 2)
+    status, problem = await pool.save(ONE, "checkpoints", 1)
+    assert (status, problem["reason"]) == (503, "TooManyRequests")
+    other = asyncio.create_task(pool.save(TWO, "checkpoints", 0))
+    await until(lambda: TWO.uid in read)
+    assert read.count(ONE.uid) == 1
+    pool.backend.may_compute.set()
+    assert (await stepping)[0] == 200
+    assert [status for status, _ in await asyncio.gather(*waiting, other)] == [202] * 3
+    assert not pool.trainer._states._requests

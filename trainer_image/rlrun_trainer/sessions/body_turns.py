@@ -1,4 +1,4 @@
-"""Turns of requests that bring a batch, so that the memory holds at most one batch of each session."""
+"""Turns of requests with large bodies, so that the memory holds at most one body of each session."""
 
 import asyncio
 from collections import Counter
@@ -14,8 +14,8 @@ MAX_REQUESTS = 2
 """
 
 
-class BatchTurns:
-    """Turns of the sessions' requests. Used on the event loop."""
+class BodyTurns:
+    """Turns of the sessions' requests of one kind. Used on the event loop."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -23,7 +23,7 @@ class BatchTurns:
 
     @asynccontextmanager
     async def turn(self, session: str) -> AsyncIterator[None]:
-        """Context in which a request reads its batch and makes its step. Waits for the session's earlier request.
+        """Context in which a request reads its body and is answered. Waits for the session's earlier request.
         Raises ProblemError (`TooManyRequests`, 503) if another request already waits.
 
         Requests do not end with their connection, so a client could start any number of them.
@@ -32,7 +32,7 @@ class BatchTurns:
             raise ProblemError.of(
                 LATER,
                 Reason.TOO_MANY_REQUESTS,
-                f"{MAX_REQUESTS} requests for a step of this session are in progress. Retry in a few seconds.",
+                f"{MAX_REQUESTS} such requests of this session are in progress. Retry in a few seconds.",
             )
         self._requests[session] += 1
         try:
