@@ -211,3 +211,24 @@ def test_a_full_disk_of_one_process_fails_both(tmp_path: Path, monkeypatch: pyte
     for error in on_both(work):
         assert "TrainerDiskFull" in error
         assert "No space left" in error
+
+
+def test_a_disk_that_is_full_after_the_weights_fails_both_before_the_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the other process would wait for the first one, which has ended the checkpoint."""
+    model_dir = tiny_model.save_model(tmp_path / "model")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("No space left on device")
+
+    def work(world: ProcessGroup) -> None:
+        base = tiny_model.load(model_dir, world=world, scratch=tmp_path / "scratch")
+        slot = base.open_weights("run", tiny_model.MODEL, 0, compared=False)
+        # Only the first process calls it.
+        monkeypatch.setattr(full_weights, "copy_companions", full)
+        snapshot(base, slot, PROGRESS)
+
+    for error in on_both(work):
+        assert "TrainerDiskFull" in error
+        assert "No space left" in error
