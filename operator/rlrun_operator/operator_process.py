@@ -65,7 +65,7 @@ from rlrun_operator.runtime.probes import EventLoopWatchdog, web_app
 from rlrun_operator.runtime.rate_limit import RateLimit, RateLimitedTransport
 from rlrun_operator.runtime.server_certificate import ensure_authority, follow_authority
 from rlrun_operator.runtime.work_queue import Priority, WorkQueue, namespace_limit, work
-from rlrun_operator.serving.pool_usage import PoolUsage
+from rlrun_operator.serving.pool_usage import PoolUsageRecorder
 from rlrun_operator.serving.reconciler import ServingController
 from rlrun_operator.storage.artifact_store import ArtifactStore, Installation
 from rlrun_operator.storage.usage_log import UsageLog
@@ -218,7 +218,7 @@ class Operator:
         reconciler = Reconciler(observer, applier, settings, self._clock, admissions)
         logs = TerminatingPodLogs(applier.logs, informers, observer.s3_variables, settings, problem)
         tombstones = ArtifactTombstones(artifacts, informers, observer.s3_variables, settings)
-        pool_usage = PoolUsage(usage, observer.s3_variables)
+        pool_usage = PoolUsageRecorder(usage, observer.s3_variables)
         self._pool_gpus = pool_usage.gpus
         serving = ServingController(
             objects, observer, settings, token_key, self._clock, problem, pool_usage, pool_problems, pool_trainers

@@ -26,7 +26,7 @@ class OrderInvalid(ValueError):
 
 
 @dataclass(frozen=True)
-class PooledRun:
+class RunEntry:
     """Run in the order."""
 
     uid: str
@@ -42,9 +42,9 @@ class OrderContent:
 
     base: str
     """Id of the base model."""
-    runs: tuple[PooledRun, ...]
+    runs: tuple[RunEntry, ...]
 
-    def run_with(self, authorizations: Iterable[bytes]) -> PooledRun | None:
+    def run_with(self, authorizations: Iterable[bytes]) -> RunEntry | None:
         """Return the run whose token is in one of the Authorization headers, in constant time per run."""
         found = None
         for value in authorizations:
@@ -97,10 +97,10 @@ def _parse(data: bytes) -> OrderContent | OrderInvalid:
     return OrderContent(base, runs)
 
 
-def _run(entry: dict[str, Any]) -> PooledRun:
+def _run(entry: dict[str, Any]) -> RunEntry:
     uid, digest, limit = entry["uid"], entry["tokenDigest"], entry["maxRequests"]
     if not _UID.fullmatch(uid) or not _DIGEST.fullmatch(digest) or type(limit) is not int:
         raise ValueError
     if not 1 <= limit <= MAX_REQUESTS:
         raise ValueError
-    return PooledRun(uid, digest, limit)
+    return RunEntry(uid, digest, limit)

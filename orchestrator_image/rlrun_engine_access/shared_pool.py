@@ -38,7 +38,7 @@ from rlrun_engine_access.asgi import (
 )
 from rlrun_engine_access.body import BodyBuffer, check_prompt, with_fields
 from rlrun_engine_access.engine_usage import EngineUsage
-from rlrun_engine_access.order import MAX_RUNS, OrderContent, OrderFile, OrderInvalid, PooledRun
+from rlrun_engine_access.order import MAX_RUNS, OrderContent, OrderFile, OrderInvalid, RunEntry
 
 MODEL_HEADER = b"x-rlrun-model"
 SAMPLING_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
@@ -47,7 +47,7 @@ RUN_PATHS = SAMPLING_PATHS | {"/tokenize"}
 USAGE_PATHS = frozenset({"/pool-usage"})
 """Path of the runs' usage, for GET with the pool's token."""
 FORWARDED_HEADERS = frozenset({b"host", b"accept", b"content-type", b"user-agent"})
-POOL = PooledRun(uid="", token_digest="", max_requests=16)
+POOL = RunEntry(uid="", token_digest="", max_requests=16)
 """The sidecar, which samples with the pool's token to check that the engine applies adapters."""
 TOKENIZATIONS = 16
 """Maximum number of a run's requests to `/tokenize` in the engine. They do not wait for the run's samples."""
@@ -208,7 +208,7 @@ class SharedPool:
             if turn is not None and not turn.done():
                 turn.set_result(None)
 
-    def _authorize(self, scope: Message) -> tuple[PooledRun, OrderContent]:
+    def _authorize(self, scope: Message) -> tuple[RunEntry, OrderContent]:
         try:
             order = self._read_order()
         except OrderInvalid as error:
@@ -230,7 +230,7 @@ class SharedPool:
             self._set_runs(order.runs, Rejection(401, "The shared pool no longer serves this run"))
         return order
 
-    def _set_runs(self, runs: Sequence[PooledRun], reason: Rejection) -> None:
+    def _set_runs(self, runs: Sequence[RunEntry], reason: Rejection) -> None:
         samples = {run.uid: run.max_requests for run in (POOL, *runs)}
         tokenizations = {run.uid: TOKENIZATIONS for run in runs}
         self._usage.set_runs(tokenizations.keys())
@@ -253,7 +253,7 @@ class SharedPool:
                 self._read_order()
 
 
-def _model(scope: Message, run: PooledRun, order: OrderContent) -> str:
+def _model(scope: Message, run: RunEntry, order: OrderContent) -> str:
     names = header_values(scope, MODEL_HEADER)
     if len(names) != 1:
         raise Rejection(400, f"{len(names)} headers {MODEL_HEADER.decode()}; send exactly one, with the policy's name")
@@ -265,7 +265,7 @@ def _model(scope: Message, run: PooledRun, order: OrderContent) -> str:
     return engine_name(run.uid, name)
 
 
-def _own_fields(run: PooledRun, model: str) -> dict[str, object]:
+def _own_fields(run: RunEntry, model: str) -> dict[str, object]:
     return {
         "model": model, "priority": 0, "cache_salt": run.uid, "n": 1, "use_beam_search": False, "session_id": None,
         "ec_transfer_params": None, "vllm_xargs": None, "structured_outputs": None, "response_format": None,

@@ -15,7 +15,7 @@ from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.shared_pool import pool_named
 from rlrun_operator.serving.observation import PoolObservation
 from rlrun_operator.serving.observer import PoolObserver
-from rlrun_operator.serving.pool_usage import PoolUsage
+from rlrun_operator.serving.pool_usage import PoolUsageRecorder
 from rlrun_operator.serving.reconciler import PoolReconciler, key_of
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 from rlrun_operator.storage.usage_log import UsageLog
@@ -90,7 +90,7 @@ class SharedRuns(QueuedRuns):
             objects = RunObjects(self.cluster, None if feed is None else feed.informers)
             settings = self.world.settings
             observer = Observer(objects, self.artifacts, FakePoller(), settings, storage_key=STORAGE_KEY)
-            usage = PoolUsage(UsageLog(self.artifacts, USAGE_ROOT, "rlrun-system.rlrun"), observer.s3_variables)
+            usage = PoolUsageRecorder(UsageLog(self.artifacts, USAGE_ROOT, "rlrun-system.rlrun"), observer.s3_variables)
             again = await PoolReconciler(
                 objects,
                 observer,

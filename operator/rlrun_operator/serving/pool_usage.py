@@ -26,7 +26,7 @@ CAUGHT_UP = 7 * 24
 """Maximum number of past hours for which the operator writes missing records when it starts."""
 
 
-class PoolUsage:
+class PoolUsageRecorder:
     """Writes the usage of pools to the usage log."""
 
     def __init__(self, usage: UsageLog, variables: Callable[[], Awaitable[Mapping[str, str] | Problem]]) -> None:

@@ -31,7 +31,7 @@ from rlrun_operator.serving.deployment_state import state_of
 from rlrun_operator.serving.observation import PoolPlan
 from rlrun_operator.serving.observer import Credentials, PoolObserver
 from rlrun_operator.serving.planner import plan_pool, plan_refusal
-from rlrun_operator.serving.pool_usage import PoolUsage
+from rlrun_operator.serving.pool_usage import PoolUsageRecorder
 from rlrun_operator.serving.shared_planner import plan_shared_pool
 from rlrun_operator.serving.sidecar_client import PoolSidecarClient
 
@@ -55,7 +55,7 @@ class PoolReconciler:
         token_key: bytes,
         clock: Callable[[], datetime],
         tenancy_problem: TenancyProblem = no_problem,
-        usage: PoolUsage | None = None,
+        usage: PoolUsageRecorder | None = None,
         problems: dict[PoolIdentity, Problem] | None = None,
         trainers: dict[PoolIdentity, TrainerReport] | None = None,
     ) -> None:
@@ -152,7 +152,7 @@ class ServingController:
         token_key: bytes,
         clock: Callable[[], datetime],
         tenancy_problem: TenancyProblem = no_problem,
-        usage: PoolUsage | None = None,
+        usage: PoolUsageRecorder | None = None,
         problems: dict[PoolIdentity, Problem] | None = None,
         trainers: dict[PoolIdentity, TrainerReport] | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ FRESH_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
-class EngineUsage:
+class EngineUsageClient:
     """Usage of the engine at `url`. At most one query is in progress."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, clock: Callable[[], float] = time.monotonic) -> None:

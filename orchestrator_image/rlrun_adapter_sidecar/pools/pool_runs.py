@@ -23,7 +23,7 @@ from rlrun.storage.store import Store
 from rlrun_adapter_sidecar.engine.metrics import SidecarMetrics
 from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 from rlrun_adapter_sidecar.engine.vllm_client import Engine
-from rlrun_adapter_sidecar.pools.engine_usage import EngineUsage
+from rlrun_adapter_sidecar.pools.engine_usage import EngineUsageClient
 from rlrun_adapter_sidecar.pools.run_adapters import RunAdapters
 from rlrun_adapter_sidecar.pools.run_engine import EngineListing, RunEngine
 from rlrun_adapter_sidecar.pools.run_files import RunPolicyFiles
@@ -68,7 +68,7 @@ class PoolRuns:
         self._changed = asyncio.Event()
         self.metrics = SidecarMetrics()
         self.metrics.adapters.set_function(lambda: sum(run.listed for run in self._runs.values()))
-        self.usage = EngineUsage(engine_http, settings.engine_url, clock)
+        self.usage = EngineUsageClient(engine_http, settings.engine_url, clock)
         self.metrics.registry.register(PoolUsageCollector(lambda: self.usage.current))
 
     async def start(self, mounted: PoolOrder) -> None:

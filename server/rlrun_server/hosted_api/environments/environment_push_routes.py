@@ -30,7 +30,7 @@ from rlrun_server.hosted_api.environments.package_uploads import (
     MAX_SOURCE,
     UPLOAD_SECONDS,
     PackageUploads,
-    Ticket,
+    UploadTicket,
     check_wheel,
 )
 from rlrun_server.hosted_api.secrets.secret_routes import read_model
@@ -154,7 +154,7 @@ def uploads_of(request: Request) -> PackageUploads:
 
 def _ticket(
     request: Request, caller: HostedCaller, asked: FileToPush, kind: Literal["wheel", "source"], owner: str, name: str
-) -> Ticket:
+) -> UploadTicket:
     version = asked.semantic_version or (asked.filename.split("-")[1] if asked.filename.count("-") > 1 else "")
     if not VERSION.fullmatch(version):
         raise invalid("The version in pyproject.toml must follow PEP 440.", status=422)
@@ -164,7 +164,7 @@ def _ticket(
     if hidden_by := owner_of_module(module):
         message = f"The package cannot be named {name}: pods would import the module {module} of {hidden_by} instead."
         raise invalid(message, status=422)
-    return Ticket(
+    return UploadTicket(
         kind=kind,
         namespace=caller.namespace,
         owner=owner,
@@ -177,7 +177,7 @@ def _ticket(
     )
 
 
-async def _is_stored(request: Request, ticket: Ticket) -> bool:
+async def _is_stored(request: Request, ticket: UploadTicket) -> bool:
     """Return whether the version contains exactly this wheel. Raises RestError if it contains a different one.
 
     Adding a wheel to a version would change the version for runs that use it.
@@ -215,7 +215,7 @@ async def _finish(request: Request, caller: HostedCaller, environment: str, tick
     return json_object({"data": {"success": True, "message": message}})
 
 
-async def _read_source(request: Request, ticket: Ticket) -> None:
+async def _read_source(request: Request, ticket: UploadTicket) -> None:
     """Receive a source archive without storing it. Raises RestError, ProblemError."""
     digest, size = hashlib.sha256(), 0
     try:

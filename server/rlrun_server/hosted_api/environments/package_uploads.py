@@ -52,7 +52,7 @@ MAX_SOURCE = 64 * 1024**2
 """Maximum size of a source archive, which is received but not stored."""
 
 
-class Ticket(Schema):
+class UploadTicket(Schema):
     """Permission to upload one file."""
 
     model_config = ConfigDict(extra="forbid")
@@ -149,13 +149,13 @@ class PackageUploads:
         """Expiry of a ticket issued now."""
         return self._now() + TICKET_SECONDS
 
-    def sign(self, ticket: Ticket) -> str:
+    def sign(self, ticket: UploadTicket) -> str:
         """Return the signed ticket as text for a URL."""
         return signed_text.sign(ticket, self._keys()[0])
 
-    def read(self, text: str) -> Ticket:
+    def read(self, text: str) -> UploadTicket:
         """Verify a ticket. Raises RestError."""
-        ticket = signed_text.verify(text, self._keys(), Ticket)
+        ticket = signed_text.verify(text, self._keys(), UploadTicket)
         if ticket is None or self._now() >= ticket.expires:
             detail = "This upload does not exist or has expired. Push the environment again."
             raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
@@ -236,7 +236,7 @@ def _busy() -> RestError:
     return RestError(503, Reason.TOO_MANY_REQUESTS, detail)
 
 
-def check_wheel(data: bytes, ticket: Ticket) -> None:
+def check_wheel(data: bytes, ticket: UploadTicket) -> None:
     """Check that the data is the announced wheel. Raises RestError."""
     if len(data) != ticket.size or hashlib.sha256(data).hexdigest() != ticket.sha256:
         raise invalid(f"The upload does not match the announced {ticket.file}: size or SHA-256 differ.", status=422)

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel
 from rlrun.protocol.shared_pool import engine_name
 from rlrun_engine_access.body import with_fields
-from rlrun_engine_access.order import PooledRun
+from rlrun_engine_access.order import RunEntry
 from rlrun_engine_access.shared_pool import FORWARDED_HEADERS, _own_fields
 from starlette.testclient import TestClient
 from vllm.entrypoints.generate.base import serving as generate_serving
@@ -22,7 +22,7 @@ from vllm.entrypoints.serve.engine import serving as base_serving
 from vllm.entrypoints.serve.engine.serving import BaseServing
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeRequest
 
-RUN = PooledRun(uid="0e5f", token_digest="", max_requests=1)
+RUN = RunEntry(uid="0e5f", token_digest="", max_requests=1)
 MODEL = engine_name(RUN.uid, "policy-v000001-0123abcd")
 OTHER = engine_name("77aa", "policy-v000001-0123abcd")
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -13,7 +13,7 @@ from rlrun.storage.errors import AccessDenied, NotImplementedByStore, StoreError
 from rlrun.storage.layout import S3Uri, package_owner_record
 from rlrun_server.hosted_api.environments import environment_push_routes, package_uploads
 from rlrun_server.hosted_api.environments.environment_packages import MAX_WHEEL
-from rlrun_server.hosted_api.environments.package_uploads import TICKET_SECONDS, PackageUploads, Ticket
+from rlrun_server.hosted_api.environments.package_uploads import TICKET_SECONDS, PackageUploads, UploadTicket
 from rlrun_server.signing.package_owners import NAMESPACE_SECONDS
 
 from tests.support.hosted_api import KEY, HostedApi, hosted_api
@@ -213,7 +213,7 @@ async def test_a_namespace_that_is_made_again_pushes_no_version_of_the_earlier_o
 def uploads_ticket(api: HostedApi) -> str:
     """Return a ticket that was given to the earlier namespace."""
     wanted = {"kind": "wheel", "namespace": "team", "owner": "team", "name": "reverse", "version": "1.0", "file": FILE}
-    claims = Ticket(**wanted, sha256=hashlib.sha256(WHEEL).hexdigest(), size=len(WHEEL), expires=api.now + 60)
+    claims = UploadTicket(**wanted, sha256=hashlib.sha256(WHEEL).hexdigest(), size=len(WHEEL), expires=api.now + 60)
     return PackageUploads(lambda: [KEY], lambda: api.now).sign(claims)
 
 

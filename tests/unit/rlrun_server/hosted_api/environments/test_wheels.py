@@ -9,7 +9,7 @@ import tracemalloc
 import zipfile
 
 import pytest
-from rlrun_server.hosted_api.environments.package_uploads import Ticket, check_wheel
+from rlrun_server.hosted_api.environments.package_uploads import UploadTicket, check_wheel
 from rlrun_server.hosted_api.environments.wheels import MAX_FILES, inspect_wheel
 from rlrun_server.rest.base.problems import RestError
 
@@ -66,8 +66,10 @@ def test_a_wheel_with_too_many_files_is_not_opened() -> None:
     finally:
         tracemalloc.stop()
     sha256 = hashlib.sha256(data).hexdigest()
-    ticket = Ticket(kind="wheel", namespace="team", owner="team", name="a", version="1", file="a-1.whl", sha256=sha256,
-                    size=len(data), expires=0)  # fmt: skip
+    ticket = UploadTicket(
+        kind="wheel", namespace="team", owner="team", name="a", version="1", file="a-1.whl", sha256=sha256,
+        size=len(data), expires=0,
+    )  # fmt: skip
     with pytest.raises(RestError) as refused:
         check_wheel(data, ticket)
     assert refused.value.status == 422
