@@ -141,7 +141,7 @@ def results_of(measured: Measured) -> list[Result]:
                 ratio=middle(ratios),
                 aim=None if aim is None else at_least(aim),
                 samples=samples,
-                notes=[*story, *measured.problems],
+                notes=[*story, *measured.problems] if form == "alone" else measured.problems,
                 repetitions=ratios,
                 cores_busy=measured.busy,
             )

@@ -3,7 +3,7 @@
     GET /pool-usage  -> PoolUsage     with the pool's token
 
 The middleware of an engine (`rlrun_engine_access.engine_usage`) answers it, and the sidecar exposes it to Prometheus
-(`rlrun.service.pool_metrics`). Seconds are those of one process, whatever the number of its GPUs.
+(`rlrun.service.pool_metrics`). One process counts a second once, even if it has several GPUs.
 """
 
 from enum import StrEnum

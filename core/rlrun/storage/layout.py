@@ -36,8 +36,8 @@ RUN_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 WEIGHTS = {PolicyKind.adapter: ADAPTER_WEIGHTS, PolicyKind.weights: MODEL_WEIGHTS}
 """File whose digest is part of a policy's name, or which is divided into numbered files."""
 NUMBERED = re.compile(r"-\d{5}-of-(\d{5})(?=\.[a-z]+$)")
-"""What the names of files that one file is divided into have before its suffix, as in transformers:
-model-00001-of-00002.safetensors. The group is the number of files.
+"""Number in the name of a part of a divided file, as in transformers: `-00001-of-00002` in
+model-00001-of-00002.safetensors. The group is the number of parts.
 """
 
 
