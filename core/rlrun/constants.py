@@ -64,6 +64,10 @@ REQUEST_ANNOTATION = "rlrun.dev/request-digest"
 """Annotation of an RLRun created over REST with an Idempotency-Key: digest of the request."""
 USER_ANNOTATION = "rlrun.dev/user"
 """Annotation of a run with the user who created it. The admission policy prevents forged values."""
+CLIENT_SESSION_LABEL = "rlrun.dev/client-session"
+"""Label of a run with `driver: Client`: session of the client's program (`client_run.SessionId.group`)."""
+CLIENT_METADATA_ANNOTATION = "rlrun.dev/client-metadata"
+"""Annotation of a run with `driver: Client`: JSON with what the client's program says about it."""
 EARLIER_STEPS_ANNOTATION = "rlrun.dev/earlier-steps"
 """Annotation of a run of hosted clients: number of steps of the paused runs that it continues."""
 SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
@@ -478,6 +482,16 @@ class Reason(StrEnum):
     POOL_REPLACED = "PoolReplaced"
     POOL_RESTARTING = "PoolRestarting"
     POOL_EVICTED = "PoolEvicted"
+
+    # Runs of clients' programs
+    CLIENT_NEEDS_POOL = "ClientNeedsPool"
+    CLIENT_SILENT = "ClientSilent"
+    CLIENT_MODEL_CONFLICT = "ClientModelConflict"
+    COMMAND_CONFLICT = "CommandConflict"
+    COMMAND_INVALID = "CommandInvalid"
+    COMMAND_UNKNOWN = "CommandUnknown"
+    RESULT_GONE = "ResultGone"
+    TOO_MANY_COMMANDS = "TooManyCommands"
 
     # Adapter deployment
     ADAPTER_NOT_READY = "AdapterNotReady"

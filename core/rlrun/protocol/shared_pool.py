@@ -11,6 +11,7 @@ Trainer:
     GET /healthz /readyz /metrics
     PUT /pool-order       TrainerOrder       -> TrainerSessions     with the pool's token
     /sessions/{uid}...    as in a run's trainer                     with the token of the run with this uid
+                          `client_command`, if `driver` is Client
 
 Each order is the complete list of the pool's runs, so that a lost order is corrected by the next one. Pods read the
 same JSON from the pool's Secret when they start. A run that is not in the order is refused.
@@ -30,7 +31,9 @@ from pydantic import Field, model_validator
 from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
+from rlrun.protocol.problem import Problem
 from rlrun.protocol.storage_access import MAX_GRANT
+from rlrun.protocol.trainer import SessionSpec
 
 ORDER_KEY = "pool-order.json"
 """Key of the sidecars' order in the pool's Secret."""
@@ -102,12 +105,16 @@ class TrainedRun(OrderedRun):
     """Maximum size in bytes of a batch. A run with a larger one leaves the pool."""
     grant: str = Field(default="", max_length=MAX_TRAINER_GRANT)
     """Signed StorageGrant of the role `trainer` for the run's folder and the checkpoint from which it starts."""
+    client: SessionSpec | None = None
+    """Specification of the session of a run with `driver: Client`, which the trainer opens by itself. Other runs'
+    orchestrators open their sessions.
+    """
 
 
 class TrainerOrder(Schema):
     """Complete list of the runs that the trainer of a shared pool trains."""
 
-    wire_limits = InputLimits(values=8 * MAX_RUNS)
+    wire_limits = InputLimits(size=2 * 1024**2, values=256 * MAX_RUNS)
 
     runs: list[TrainedRun] = Field(default_factory=list, max_length=MAX_RUNS)
     number: int = Field(default=0, ge=0, lt=2**53)
@@ -119,13 +126,34 @@ class TrainerOrder(Schema):
         return self
 
 
+class ClientActivity(Schema):
+    """State of the session of a run with `driver: Client`."""
+
+    uid: str = Field(max_length=64)
+    is_open: bool
+    calls: int = Field(ge=0)
+    """Number of the newest completed command."""
+    updates: int = Field(ge=0)
+    """Number of optimizer steps of this run."""
+    saves: int = Field(ge=0)
+    """Number of artifacts that this process has saved completely. A change means new artifacts in S3."""
+    silent_seconds: float = Field(ge=0)
+    """Seconds since the newest request or heartbeat of the client, or since the session was ordered."""
+    problem: Problem | None = None
+    """Reason why the session cannot be opened, or why uploads do not reach S3."""
+
+
 class TrainerSessions(Schema):
     """Response of a trainer that has put an order in force."""
+
+    wire_limits = InputLimits(size=2 * 1024**2, values=16 * MAX_RUNS)
 
     sessions: list[Annotated[str, Field(max_length=64)]] = Field(default_factory=list, max_length=4 * MAX_RUNS)
     """Uids of the runs whose session is open, being opened, or being saved and closed. The trainer may write to the
     folders of these runs, also after they have left the order, but of no other run.
     """
+    clients: list[ClientActivity] = Field(default_factory=list, max_length=MAX_RUNS)
+    """Sessions of the runs in the order with `driver: Client`."""
 
 
 def _check_distinct(runs: Sequence[OrderedRun]) -> None:

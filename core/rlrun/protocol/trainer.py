@@ -98,6 +98,8 @@ class SessionSpec(Schema):
     """URI of another run's checkpoint. Adapter, optimizer, schedule and RNG continue, and the step starts at 0."""
     warm_start_digest: Text | None = None
     """SHA-256 of the manifest of `warm_start_from`. The session is refused if the manifest has a different digest."""
+    warm_start_optimizer: bool = True
+    """False to continue only with the weights of `warm_start_from`. Optimizer, schedule and RNG are then new."""
 
 
 class SessionState(Schema):

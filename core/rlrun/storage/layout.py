@@ -3,6 +3,7 @@
 {prefix}/{namespace}/{run-uid}/run.json
                               /policy/v000041-1a2b3c4d/     adapters that engines load during the run (pruned)
                               /checkpoints/step-000040/     complete state to resume from
+                              /checkpoints/saved-states.json   their names, if a client's program trains the run
                               /recovery/step-000043/        the same for a replaced trainer of a pool (pruned)
                               /adapters/step-000040/        adapters for download and deployment
                               /metrics/part-*.jsonl
@@ -98,6 +99,11 @@ class RunLayout:
     def checkpoint(self, step: int) -> S3Uri:
         """Return the folder of the checkpoint after `step` steps."""
         return self.checkpoints / f"step-{step:06d}"
+
+    @property
+    def saved_states(self) -> S3Uri:
+        """Object with the names of the saved states of a run with `driver: Client`."""
+        return self.checkpoints / "saved-states.json"
 
     @property
     def recovery(self) -> S3Uri:

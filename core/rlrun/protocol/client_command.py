@@ -1,0 +1,184 @@
+"""Commands of a client's program to the trainer of its pool, and their results.
+
+    POST /sessions/{uid}/commands/{seq}             command  -> 202
+    GET  /sessions/{uid}/results/{seq}?wait=SECONDS          -> 200 result, or 202 CommandPending
+    POST /sessions/{uid}/heartbeat                           -> 204
+
+The token is that of the run (`client_run.client_token`). The trainer runs the commands of a run in the order of their
+numbers, which begin with 1; the command before 1 is the creation of the model. A command that arrives early waits. The
+same command with the same number again changes nothing (202), another command with that number is refused (409,
+`CommandConflict`). Too many waiting commands are refused with 429 (`TooManyCommands`). GET responds with 404
+(`CommandUnknown`) to a number that this process never received: the trainer has restarted, and the command is lost; and
+with 410 (`ResultGone`) to a result that it no longer keeps.
+
+Command and result have the same form, little-endian:
+
+    prefix    8 bytes, MAGIC; uint32 size of the header; uint32 0
+    header    JSON: a command, or a `CommandResult`
+    buffers   one after the other in the order of the header
+
+Of a command, the buffers are for each datum its tokens (int32) and its tensors as the client sent them. Of a result,
+one float32 array with the log-probabilities of each datum, in the order of the datums.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rlrun.api.base.names import Text
+from rlrun.api.base.received import InputLimits
+from rlrun.api.base.schema import Schema
+from rlrun.protocol.client_run import SAVE_NAME, SaveKind
+
+CONTENT_TYPE = "application/vnd.rlrun.command"
+MAGIC = b"RLCMD1\n\0"
+PREFIX = struct.Struct("<8sII")
+MAX_DATUMS = 4096
+"""Maximum number of datums of a command. The client divides larger batches into several commands."""
+MAX_TENSORS = 8
+"""Maximum number of tensors of a datum."""
+MAX_COMMAND_BYTES = 64 * 1024**2
+MAX_WAITING_COMMANDS = 64
+"""Maximum number of a run's commands that the trainer has received and not completed."""
+MAX_WAITING_BYTES = 256 * 1024**2
+GAP_SECONDS = 300.0
+"""Seconds for which commands wait for one before them. Then they fail."""
+MAX_WAIT_SECONDS = 30.0
+"""Maximum of `wait`."""
+
+
+class TensorType(StrEnum):
+    """Type of a tensor's numbers."""
+
+    float32 = "float32"
+    int64 = "int64"
+    int32 = "int32"
+    bfloat16 = "bfloat16"
+
+    @property
+    def size(self) -> int:
+        """Size of a number in bytes."""
+        return {"float32": 4, "int64": 8, "int32": 4, "bfloat16": 2}[self.value]
+
+
+class TensorHeader(Schema):
+    """Tensor of a datum, as the client sent it: dense, or a matrix of compressed sparse rows (CSR)."""
+
+    name: str = Field(min_length=1, max_length=64)
+    dtype: TensorType
+    shape: list[Annotated[int, Field(ge=0, le=2**24)]] = Field(min_length=1, max_length=2)
+    """[T], or [T, K]."""
+    sizes: list[Annotated[int, Field(ge=0, le=MAX_COMMAND_BYTES)]] = Field(min_length=1, max_length=3)
+    """Sizes in bytes of the buffers: one of a dense tensor; values, row offsets (int64) and columns (int64) of CSR."""
+
+
+class DatumHeader(Schema):
+    """Datum: a sequence of tokens with the inputs of its loss. Row i of a tensor is about token i + 1."""
+
+    length: int = Field(ge=1, le=2**24)
+    """Number of tokens."""
+    tensors: list[TensorHeader] = Field(default_factory=list, max_length=MAX_TENSORS)
+
+    @property
+    def size(self) -> int:
+        """Size of the datum's buffers in bytes."""
+        return 4 * self.length + sum(sum(tensor.sizes) for tensor in self.tensors)
+
+
+class ForwardBackward(Schema):
+    """Command that adds the gradient of a loss to the run's gradient, and returns log-probabilities and metrics."""
+
+    kind: Literal["forward_backward"] = "forward_backward"
+    loss: str = Field(min_length=1, max_length=64)
+    loss_config: dict[str, float] = Field(default_factory=dict, max_length=16)
+    forward_only: bool = False
+    """True to add no gradient."""
+    datums: list[DatumHeader] = Field(min_length=1, max_length=MAX_DATUMS)
+
+
+class OptimStep(Schema):
+    """Command that makes one AdamW update with the run's gradient, and clears the gradient."""
+
+    kind: Literal["optim_step"] = "optim_step"
+    learning_rate: float = Field(ge=0, le=10)
+    beta1: float = Field(ge=0, lt=1)
+    beta2: float = Field(ge=0, lt=1)
+    eps: float = Field(ge=0, le=1)
+    weight_decay: float = Field(ge=0, le=1)
+    grad_clip_norm: float = Field(ge=0)
+    """0 for no limit."""
+
+
+class SaveState(Schema):
+    """Command that saves a checkpoint or an adapter. It is complete when all files are in S3."""
+
+    kind: Literal["save"] = "save"
+    saved_as: SaveKind
+    name: str = Field(pattern=f"^{SAVE_NAME}$", max_length=128)
+    ttl_seconds: int | None = Field(default=None, ge=1, le=10 * 366 * 86400)
+    overwrite: bool = False
+    """False to refuse a name that the run has used."""
+    user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=256)
+
+
+Command = ForwardBackward | OptimStep | SaveState
+
+
+class CommandHeader(Schema):
+    """Header of a command."""
+
+    wire_limits = InputLimits(size=16 * 1024**2, values=2**20)
+
+    command: Annotated[Command, Field(discriminator="kind")]
+
+
+class ErrorCategory(StrEnum):
+    """Who can mend an error, in the SDK's words."""
+
+    user = "user"
+    server = "server"
+
+
+class CommandError(Schema):
+    """Reason why a command failed. The run is as it was before the command."""
+
+    message: str = Field(max_length=16_384)
+    category: ErrorCategory
+
+
+class CommandResult(Schema):
+    """Result of a command."""
+
+    wire_limits = InputLimits(size=16 * 1024**2, values=2**20)
+
+    error: CommandError | None = None
+    metrics: dict[str, float] = Field(default_factory=dict, max_length=256)
+    lengths: list[int] = Field(default_factory=list, max_length=MAX_DATUMS)
+    """Number of log-probabilities of each datum."""
+
+
+class CommandState(StrEnum):
+    """State of a command without a result, in the SDK's words."""
+
+    active = "active"
+    paused_capacity = "paused_capacity"
+    """The run waits for its session."""
+    paused_rate_limit = "paused_rate_limit"
+    """The trainer works for other runs."""
+
+
+class CommandPending(Schema):
+    """Response for a command without a result."""
+
+    state: CommandState
+    reason: Text | None = None
+    """Explanation for users."""
+
+
+def frame(header: Schema, buffers: Sequence[bytes | memoryview] = ()) -> bytes:
+    """Return a command or result as bytes."""
+    text = header.model_dump_json(by_alias=True, exclude_none=True).encode()
+    return b"".join([PREFIX.pack(MAGIC, len(text), 0), text, *buffers])

@@ -1,0 +1,220 @@
+"""Messages about runs with `driver: Client`, whose training loop is a program of the user: ids, tokens, states.
+
+A program of the Tinker SDK speaks to rlrun-tinker, which keeps nothing: every id is computed from another one, so that
+any replica answers any request.
+
+    session       ts-0123456789ab.NAMESPACE
+    model         SESSION:train:NUMBER          the RLRun ts-0123456789ab-NUMBER in NAMESPACE
+    saved state   tinker://MODEL/weights/NAME   a checkpoint of the RLRun; sampler_weights: an adapter
+
+rlrun-tinker calls rlrun-server with the credential of the user:
+
+    POST   CLIENT_SESSIONS_PATH        NewClientSession  -> ClientSession     may the user create runs, and where
+    PUT    CLIENT_MODEL_PATH           NewClientModel    -> ClientModel       creates the RLRun, once
+    GET    CLIENT_MODEL_PATH                             -> ClientModel       without a token
+    POST   CLIENT_MODEL_PATH/open                        -> ClientModel       with a token; resumes a silent run
+    DELETE CLIENT_SAVE_PATH                              -> 204               deletes a saved state
+
+and the trainer of the run's pool with the token (see `client_command`). The trainer opens the session of such a run by
+itself, from the specification in its order, and lists what it has saved in the object `RunLayout.saved_states`.
+"""
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from rlrun.api.base.names import Text
+from rlrun.api.base.phases import Phase
+from rlrun.api.base.received import InputLimits
+from rlrun.api.base.schema import Schema
+from rlrun.protocol.problem import Problem
+
+CLIENT_SESSIONS_PATH = "/rlrun/v1/client-sessions"
+CLIENT_MODEL_PATH = "/rlrun/v1/namespaces/{namespace}/client-models/{run}"
+CLIENT_SAVE_PATH = f"{CLIENT_MODEL_PATH}/{{kind}}/{{name}}"
+MAX_RANK = 4096
+MAX_METADATA_BYTES = 16_384
+MAX_SAVES = 10_000
+"""Maximum number of saved states of a run."""
+SILENT_SECONDS = 900.0
+"""Seconds without a call after which the operator suspends a run (`ClientSilent`)."""
+SAVE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
+"""Pattern of the name of a saved state."""
+_SESSION = re.compile(r"(?P<group>ts-[0-9a-f]{12})\.(?P<namespace>[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)")
+_MODEL = re.compile(rf"(?P<session>{_SESSION.pattern}):train:(?P<number>0|[1-9][0-9]{{0,5}})")
+_STATE = re.compile(rf"tinker://(?P<model>{_MODEL.pattern})/(?P<kind>weights|sampler_weights)/(?P<name>{SAVE_NAME})")
+
+
+class SaveKind(StrEnum):
+    """Kind of a saved state, as in its URI."""
+
+    weights = "weights"
+    """Checkpoint, from which training continues."""
+    sampler_weights = "sampler_weights"
+    """Adapter."""
+
+
+@dataclass(frozen=True)
+class SessionId:
+    """Session of a client's program, whose runs have the label CLIENT_SESSION_LABEL with the value `group`."""
+
+    group: str
+    namespace: str
+
+    @classmethod
+    def parse(cls, text: str) -> "SessionId":
+        """Raises ValueError."""
+        match = _SESSION.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text[:100]!r} is not the id of a session of this server")
+        return cls(match["group"], match["namespace"])
+
+    def __str__(self) -> str:
+        return f"{self.group}.{self.namespace}"
+
+
+@dataclass(frozen=True)
+class ModelId:
+    """Model that a client's program trains: one RLRun."""
+
+    session: SessionId
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> "ModelId":
+        """Raises ValueError."""
+        match = _MODEL.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text[:100]!r} is not the id of a model of this server")
+        return cls(SessionId.parse(match["session"]), int(match["number"]))
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the RLRun."""
+        return self.session.namespace
+
+    @property
+    def run(self) -> str:
+        """Name of the RLRun."""
+        return f"{self.session.group}-{self.number}"
+
+    def __str__(self) -> str:
+        return f"{self.session}:train:{self.number}"
+
+
+@dataclass(frozen=True)
+class SavedStateUri:
+    """URI of a saved state."""
+
+    model: ModelId
+    kind: SaveKind
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> "SavedStateUri":
+        """Raises ValueError."""
+        match = _STATE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text[:200]!r} is not the path of a saved state: write tinker://MODEL/weights/NAME")
+        return cls(ModelId.parse(match["model"]), SaveKind(match["kind"]), match["name"])
+
+    def __str__(self) -> str:
+        return f"tinker://{self.model}/{self.kind}/{self.name}"
+
+
+def client_token(platform_key: bytes, uid: str) -> str:
+    """Return the token of a run with `driver: Client` in hexadecimal. `platform_key` is the key that signs the grants
+    sent to rlrun-server, which operator and server have, so that no token is stored.
+    """
+    # The slash separates this use of the platform key from signed grants, which are base64url text.
+    return hmac.new(platform_key, f"client-run/{uid}".encode(), hashlib.sha256).hexdigest()
+
+
+class NewClientSession(Schema):
+    """Request for a session."""
+
+    namespace: Text | None = None
+    """Namespace of the session's runs, `project_id` in the SDK. Needed unless the credential is an API key, which
+    belongs to a namespace.
+    """
+
+
+class ClientSession(Schema):
+    """Place of a new session."""
+
+    namespace: Text
+
+
+class LoadedState(Schema):
+    """Saved state from which a model starts."""
+
+    path: Text
+    """SavedStateUri of kind `weights`."""
+    optimizer: bool
+    """False to start with fresh moments of the optimizer."""
+
+
+class NewClientModel(Schema):
+    """Request for a model. The same request again changes nothing."""
+
+    base_model: Text | None = None
+    """Id of the RLModel. May be omitted with `load`."""
+    rank: int | None = Field(default=None, ge=1, le=MAX_RANK)
+    """None for the rank of `load`."""
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+    load: LoadedState | None = None
+    user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=256)
+
+
+class ClientModel(Schema):
+    """State of a model."""
+
+    wire_limits = InputLimits(values=5 * MAX_SAVES)
+
+    namespace: Text
+    run: Text
+    uid: Text
+    base_model: Text
+    rank: int
+    created_at: datetime
+    user_metadata: dict[str, Any] = Field(default_factory=dict)
+    phase: Phase
+    has_ended: bool = False
+    """True if the run is finished, stopped or being deleted: it is never trained again."""
+    waiting: Problem | None = None
+    """Reason why the session is not open, such as runs ahead in the queue."""
+    trainer_url: Text | None = None
+    """Base URL of the trainer, or None while the run has no pool."""
+    token: Text | None = None
+    """Token for the trainer. Only in responses to `open`."""
+    saved: "SavedStates | None" = None
+    """Saved states. Only in responses to GET."""
+
+
+class SavedState(Schema):
+    """Named artifact of a run with `driver: Client`."""
+
+    step: int = Field(ge=0)
+    """Number of the call that saved it, which is the step of the RLCheckpoint or RLAdapter."""
+    time: datetime
+    expires_at: datetime | None = None
+    """Time from which the operator deletes the artifact, or None to keep it."""
+
+
+class SavedStates(Schema):
+    """Saved states of a run by name. The trainer writes them to `RunLayout.saved_states`."""
+
+    wire_limits = InputLimits(size=4 * 1024**2, values=10 * MAX_SAVES)
+
+    weights: dict[str, SavedState] = Field(default_factory=dict, max_length=MAX_SAVES)
+    sampler_weights: dict[str, SavedState] = Field(default_factory=dict, max_length=MAX_SAVES)
+
+    def of(self, kind: SaveKind) -> dict[str, SavedState]:
+        """Return the states of one kind."""
+        return self.weights if kind is SaveKind.weights else self.sampler_weights
