@@ -1,13 +1,15 @@
 """RLRun: one reinforcement-learning run. The spec has the fields of the hosted TOML schema and some for Kubernetes."""
 
+import json
 import re
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from rlrun.api.base.kubernetes_types import EnvFrom, KubernetesObject
-from rlrun.api.base.names import LABEL, CheckpointId, ModelId, ObjectName
-from rlrun.api.base.rules import Rule, Spec, Transition
+from rlrun.api.base.names import LABEL, CheckpointId, ModelId, ObjectName, snake
+from rlrun.api.base.rules import Rule, Spec, Transition, cel_of_defaults
 from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT, TrainEnvironment, unique_names
 from rlrun.api.run_sections.evaluation import Evaluation, Validation
 from rlrun.api.run_sections.example_selection import Buffer, DifficultyFilter
@@ -17,9 +19,92 @@ from rlrun.api.run_sections.monitoring import Wandb
 from rlrun.api.run_sections.retention import Adapters, ArtifactPolicy, Checkpoints
 from rlrun.api.run_sections.rollouts import Sampling, TrajectoryStrategy
 from rlrun.api.run_sections.samples import Samples
-from rlrun.api.run_sections.training import Advantage, Algorithm, AlgorithmName, KlPenalty, Loss, RunLora, Schedule
+from rlrun.api.run_sections.training import (
+    Advantage,
+    Algorithm,
+    AlgorithmName,
+    Driver,
+    KlPenalty,
+    Loss,
+    RunLora,
+    Schedule,
+)
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import MAX_RUN_NAME
+
+_LOOP_DEFAULTS = {
+    "maxSteps": 100,
+    "batchSize": 128,
+    "rolloutsPerExample": 8,
+    "trajectoryStrategy": "interleaved",
+    "learningRate": 1e-4,
+    "warmupSteps": 0,
+    "schedule": "constant",
+    "weightDecay": 0.0,
+    "maxGradNorm": 1.0,
+    "gradientAccumulationSteps": 1,
+    "oversamplingFactor": 2.0,
+    "maxAsyncLevel": 2,
+    "maxOffPolicySteps": 8,
+}
+"""Defaults of the fields that a run with `driver: Client` leaves to the client's program."""
+_LOOP_SECTIONS = {"sampling": Sampling, "algorithm": Algorithm, "loss": Loss, "buffer": Buffer}
+"""Sections that a run with `driver: Client` leaves to the client's program."""
+_ORCHESTRATOR_FIELDS = ("tokenBatchSize", "klPenalty", "eval", "val", "difficultyFilter", "wandb", "queueName")
+"""Fields without a default that a run with `driver: Client` does not have."""
+
+
+def _client_rule(field: str, cel: str, message: str, is_satisfied: Callable[[Any], bool]) -> Rule:
+    """Return a rule about runs with `driver: Client`."""
+    return Rule(
+        field,
+        f"self.driver == 'Orchestrator' || ({cel})",
+        f"with driver Client {message}",
+        lambda s: s.driver is Driver.orchestrator or is_satisfied(s),
+    )
+
+
+_CLIENT_RULES = (
+    _client_rule(
+        "env",
+        "self.env.size() == 0",
+        "the client's program has the environments: remove env",
+        lambda s: not s.env,
+    ),
+    _client_rule(
+        "driver",
+        " && ".join(f"!has(self.{name})" for name in _ORCHESTRATOR_FIELDS),
+        f"the run has no orchestrator and no pods: leave out {', '.join(_ORCHESTRATOR_FIELDS)}",
+        lambda s: all(getattr(s, snake(name)) is None for name in _ORCHESTRATOR_FIELDS),
+    ),
+    _client_rule(
+        "driver",
+        " && ".join(
+            f"self.{name} == {repr(value) if isinstance(value, str) else json.dumps(value)}"
+            for name, value in _LOOP_DEFAULTS.items()
+        ),
+        f"the client's program decides about batches and steps: leave out {', '.join(_LOOP_DEFAULTS)}",
+        lambda s: all(getattr(s, snake(name)) == value for name, value in _LOOP_DEFAULTS.items()),
+    ),
+    _client_rule(
+        "driver",
+        " && ".join(cel_of_defaults(section, f"self.{name}") for name, section in _LOOP_SECTIONS.items()),
+        f"the client's program decides about rollouts and losses: leave out {', '.join(_LOOP_SECTIONS)}",
+        lambda s: all(getattr(s, name) == section() for name, section in _LOOP_SECTIONS.items()),
+    ),
+    _client_rule(
+        "lora.enabled",
+        "self.lora.enabled",
+        "the run trains an adapter: remove lora.enabled: false",
+        lambda s: s.lora.enabled,
+    ),
+    _client_rule(
+        "infrastructure.dedicated",
+        "!self.infrastructure.dedicated",
+        "the run uses a shared pool: remove infrastructure.dedicated",
+        lambda s: not s.infrastructure.dedicated,
+    ),
+)
 
 
 class RLRunSpec(Spec):
@@ -31,6 +116,8 @@ class RLRunSpec(Spec):
     """
     model: ModelId
     """Id of the RLModel to train. `kubectl get rlmodels` lists the available ids."""
+    driver: Driver = Field(default=Driver.orchestrator, strict=False)
+    """Program with the training loop. Orchestrator is a pod of the run, which generates rollouts in the environments and trains on them. Client is a program of the user, which calls the platform's Tinker-compatible API: the run has no environments and no pods of its own, and needs an RLModel whose trainer and engines are shared (sharing.mode: Namespace)."""  # noqa: E501
     max_steps: int = Field(default=100, ge=1, le=1_000_000)
     """Number of optimizer steps. Can be raised until the run has finished, but not lowered."""
     batch_size: int = Field(default=128, ge=1, le=65_536)
@@ -77,10 +164,12 @@ class RLRunSpec(Spec):
     """Seed of the adapter's initial weights, the selection of examples and, with maxAsyncLevel 0, token sampling."""
     checkpoint_id: CheckpointId | None = None
     """RLCheckpoint to start from, as name, namespace/name or id (cp_namespace.name, shown by `rlrun checkpoints`). The checkpoint must be Ready, belong to the same model, and be in this namespace or shared with it."""  # noqa: E501
+    checkpoint_optimizer: bool = True
+    """Continues with the optimizer, the learning-rate schedule and the random numbers of checkpointId. If false, the run continues with its weights only. Requires checkpointId."""  # noqa: E501
     sampling: Sampling = Field(default_factory=Sampling)
     """Sampling parameters of training rollouts."""
-    env: list[TrainEnvironment] = Field(min_length=1, max_length=16)
-    """Environments to train on."""
+    env: list[TrainEnvironment] = Field(default_factory=list, max_length=16)
+    """Environments to train on. At least one, except with driver Client, which has none."""
     eval: Evaluation | None = None
     """Evaluation on separate environments during training. If unset, there is no evaluation."""
     val: Validation | None = None
@@ -143,6 +232,19 @@ class RLRunSpec(Spec):
         }
     )
     spec_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "env",
+            "self.driver == 'Client' || self.env.size() > 0",
+            "env is empty: add an entry for each environment to train on",
+            lambda s: s.driver is Driver.client or len(s.env) > 0,
+        ),
+        *_CLIENT_RULES,
+        Rule(
+            "checkpointOptimizer",
+            "self.checkpointOptimizer || has(self.checkpointId)",
+            "checkpointOptimizer can be false only with checkpointId, whose weights the run then continues with",
+            lambda s: s.checkpoint_optimizer or s.checkpoint_id is not None,
+        ),
         Rule(
             "batchSize",
             # A client may write 128.0, which reaches an admission policy unconverted.

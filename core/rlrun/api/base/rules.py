@@ -5,6 +5,7 @@ check that both agree on the same fixtures. All violated rules of an object are 
 of its field.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -224,12 +225,21 @@ def _validation_error(cls: type[Spec], errors: list[InitErrorDetails]) -> Valida
     return ValidationError.from_exception_data(cls.__name__, errors)
 
 
-def cel_of_defaults(cls: type[Spec]) -> str:
-    """Return a CEL expression for objects in which all fields of `cls` have their defaults, which are numbers, strings
-    and enumerations.
+def cel_of_defaults(cls: type[Spec], of: str = "self") -> str:
+    """Return a CEL expression that is true if all fields of the section `of`, a `cls` without sections that have
+    defaults, have their defaults.
     """
-    fields = cls.model_fields.items()
-    return " && ".join(f"self.{f.alias or name} == {getattr(f.default, 'value', f.default)!r}" for name, f in fields)
+    terms = []
+    for name, field in cls.model_fields.items():
+        path, default = f"{of}.{field.alias or name}", field.get_default(call_default_factory=True, validated_data={})
+        if default is None:
+            terms.append(f"!has({path})")
+        elif default == []:
+            terms.append(f"{path}.size() == 0")
+        else:
+            value = repr(str(default)) if isinstance(default, str) else json.dumps(default)
+            terms.append(f"{path} == {value}")
+    return " && ".join(terms)
 
 
 FROZEN_MESSAGE = "is immutable: create a new object instead"

@@ -44,6 +44,13 @@ def test_refused_updates_name_the_field(update: cases.Update) -> None:
     assert [v.path for v in check_update(old.spec, new.spec)] == [update.field]
 
 
+@pytest.mark.proves("driver")
+def test_the_driver_cannot_change() -> None:
+    specs = {case.name: _load(case.object).spec for case in cases.valid() if case.name in {"run-minimal", "run-client"}}
+    found = [violation.path for violation in check_update(specs["run-minimal"], specs["run-client"])]
+    assert "spec.driver" in found
+
+
 def test_the_minimum_number_of_fixtures_exists() -> None:
     assert len(cases.valid()) >= 15
     assert len(cases.invalid()) >= 60

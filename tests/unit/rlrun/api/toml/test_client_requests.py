@@ -138,7 +138,7 @@ def test_wandb_secrets_and_team() -> None:
     ("more", "location", "said"),
     [
         ({"model": {"name": ""}}, ("model", "name"), "is required"),
-        ({"environments": []}, ("environments",), "at least 1 item"),
+        ({"environments": []}, ("environments",), "is empty"),
         ({"environments": [{"id": "o/a"}, {"id": "plain"}]}, ("environments", 1, "id"), "wrong format"),
         ({"environments": [{"id": "o/a", "ratio": 0}]}, ("environments", 0, "ratio"), "greater than 0"),
         ({"environments": [{"id": "o/a", "pool": {}}]}, ("environments", 0, "pool"), "compute_size"),
