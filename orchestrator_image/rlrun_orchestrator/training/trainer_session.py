@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from rlrun.api.model import Lora
 from rlrun.constants import OUT_OF_MEMORY, ExitCode, Reason
-from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.session_specs import session_spec
 from rlrun.protocol.train_batch import BatchBody, TrainBatch
 from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult
 from rlrun.service.backoff import STARTING_SECONDS, Backoff
@@ -57,50 +56,20 @@ class TrainerTimeouts:
     """Pause between two requests of a wait."""
 
 
-def session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
-    """Return the specification of the run's session. The run's adapter settings take precedence over the model's
-    adapter settings.
+def checked_session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
+    """Return the specification of the run's session.
 
     Raises FatalError if the session would start from the base model although the run has a `checkpointId`. The operator
     omits an unusable start checkpoint only if the run has a checkpoint of its own to resume from.
     """
-    spec, model = run.spec, run.model
-    if spec.checkpoint_id is not None and resume_from is None and run.warm_start_from is None:
+    if run.spec.checkpoint_id is not None and resume_from is None and run.warm_start_from is None:
         message = (
-            f"`spec.checkpointId`: checkpoint {spec.checkpoint_id} could not be used when this attempt began, and "
+            f"`spec.checkpointId`: checkpoint {run.spec.checkpoint_id} could not be used when this attempt began, and "
             f"{run.artifacts.run_uri}/checkpoints has no usable checkpoint of this run. The run does not fall back to "
             "the base model. Start a new run from another checkpoint."
         )
         raise FatalError(Problem(reason=Reason.CHECKPOINT_NOT_FOUND, message=message), ExitCode.CONFIGURATION)
-    adapter = {name: value for name, value in spec.lora if name in Lora.model_fields and value not in (None, [])}
-    return SessionSpec(
-        run_uri=run.artifacts.run_uri,
-        run_name=run.run.name,
-        run_uid=run.run.uid,
-        namespace=run.run.namespace,
-        model=spec.model,
-        kind=PolicyKind.adapter if spec.lora.enabled else PolicyKind.weights,
-        lora=model.lora.model_copy(update=adapter),
-        lora_alpha=spec.lora_alpha,
-        learning_rate=spec.learning_rate,
-        max_steps=max_steps,
-        seq_len=model.seq_len,
-        sampling=spec.sampling,
-        warmup_steps=spec.warmup_steps,
-        schedule=spec.schedule,
-        decay_steps=spec.decay_steps,
-        min_learning_rate=spec.min_learning_rate,
-        weight_decay=spec.weight_decay,
-        max_grad_norm=spec.max_grad_norm,
-        gradient_accumulation_steps=spec.gradient_accumulation_steps,
-        loss=spec.loss,
-        kl_penalty=spec.kl_penalty,
-        micro_batch_tokens=model.trainer.micro_batch_tokens,
-        seed=spec.seed,
-        resume_from=str(resume_from) if resume_from else None,
-        warm_start_from=None if resume_from else run.warm_start_from,
-        warm_start_digest=None if resume_from else run.warm_start_digest,
-    )
+    return session_spec(run, max_steps, str(resume_from) if resume_from else None)
 
 
 def checkpoint_steps(store: Store, layout: RunLayout) -> list[int]:
@@ -162,7 +131,7 @@ class TrainerSession:
         steps = iter(await self._read(partial(checkpoint_steps, self._store, self._layout), limit))
         while True:
             checkpoint = await self._next_checkpoint(steps, limit)
-            spec = session_spec(self._run, self._schedule.max_steps, checkpoint)
+            spec = checked_session_spec(self._run, self._schedule.max_steps, checkpoint)
             source = checkpoint or self._run.warm_start_from or "the base"
             log.info("opening the trainer session; if it does not exist yet, it will start from %s", source)
             try:
@@ -216,7 +185,7 @@ class TrainerSession:
         # If the trainer is replaced now, this request opens the session again from the newest checkpoint. A session
         # that started from a recovery copy does not know the checkpoints before the copy.
         checkpoint = self._layout.checkpoint(max(known.checkpoints)) if known.checkpoints else self._source
-        spec = session_spec(self._run, self._schedule.max_steps, checkpoint)
+        spec = checked_session_spec(self._run, self._schedule.max_steps, checkpoint)
         try:
             limit = min(deadline, self._timeouts.request)
             state = await self._with_retries(lambda: self._client.open(spec, limit), deadline)

@@ -9,9 +9,9 @@ from rlrun.api.run_sections.training import Dppo, LengthPenalty
 from rlrun.protocol.orchestrator import GroupCounts
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.resolved import EnvironmentUse, ResolvedRun
+from rlrun.protocol.session_specs import session_spec
 from rlrun.protocol.shared_pool import pool_trainer_name
 from rlrun.protocol.trainer import SessionSpec
-from rlrun.storage.layout import S3Uri
 from rlrun_orchestrator import config_mapping
 from rlrun_orchestrator.config import OrchestratorSettings
 from rlrun_orchestrator.data.example_buffer import Example
@@ -19,7 +19,6 @@ from rlrun_orchestrator.data.group_filter import GroupFilter
 from rlrun_orchestrator.data.sent_batch import SentBatch
 from rlrun_orchestrator.inference.gateway.package_pins import PackageRef
 from rlrun_orchestrator.rollouts.environments import LoadLimits
-from rlrun_orchestrator.training.trainer_session import session_spec
 
 from tests.support.fake_environment import FakeEnvironment
 from tests.support.run_processes import World
@@ -352,8 +351,17 @@ def test_a_session_has_the_settings_of_the_run(world: World) -> None:
 def test_a_resumed_session_has_no_warm_start(world: World) -> None:
     run = resolved(world).model_copy(update={"warm_start_from": "s3://bucket/other"})
     assert session_spec(run, 5, None).warm_start_from == "s3://bucket/other"
-    resumed = session_spec(run, 5, S3Uri.parse("s3://bucket/own/step-000002"))
+    resumed = session_spec(run, 5, "s3://bucket/own/step-000002")
     assert (resumed.resume_from, resumed.warm_start_from) == ("s3://bucket/own/step-000002", None)
+
+
+@pytest.mark.proves("checkpointOptimizer")
+def test_a_session_may_start_from_the_weights_of_a_checkpoint_only(world: World) -> None:
+    weights = resolved(world, checkpointId="other", checkpointOptimizer=False)
+    whole = resolved(world, checkpointId="other")
+    assert not session_spec(weights, 5, None).warm_start_optimizer
+    assert session_spec(whole, 5, None).warm_start_optimizer
+    assert session_spec(weights, 5, "s3://bucket/own/step-000002").warm_start_optimizer, "of the run itself"
 
 
 def test_the_load_of_an_environment_counts_its_pods_and_its_largest_group(world: World) -> None:
