@@ -23,14 +23,13 @@ from rlrun.api.run_sections.training import (
     Advantage,
     Algorithm,
     AlgorithmName,
-    Driver,
     KlPenalty,
     Loss,
     RunLora,
     Schedule,
 )
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import MAX_RUN_NAME
+from rlrun.constants import MAX_RUN_NAME, Driver
 
 _LOOP_DEFAULTS = {
     "maxSteps": 100,
