@@ -15,8 +15,9 @@ rlrun-tinker calls rlrun-server with the credential of the user:
     POST   CLIENT_MODEL_PATH/open                        -> ClientModel       with a token; resumes a silent run
     DELETE CLIENT_SAVE_PATH                              -> 204               deletes a saved state
 
-and the trainer of the run's pool with the token (see `client_command`). The trainer opens the session of such a run by
-itself, from the specification in its order, and lists what it has saved in the object `RunLayout.saved_states`.
+whose errors are `Problem`s, and the trainer of the run's pool with the token (see `client_command`). The trainer opens
+the session of such a run by itself, from the specification in its order, and lists what it has saved in the object
+`RunLayout.saved_states`.
 """
 
 import hashlib
@@ -93,6 +94,12 @@ class ModelId:
         if match is None:
             raise ValueError(f"{text[:100]!r} is not the id of a model of this server")
         return cls(SessionId.parse(match["session"]), int(match["number"]))
+
+    @classmethod
+    def of_run(cls, namespace: str, run: str) -> "ModelId":
+        """Return the model of an RLRun. Raises ValueError."""
+        group, _, number = run.rpartition("-")
+        return cls.parse(f"{group}.{namespace}:train:{number}")
 
     @property
     def namespace(self) -> str:
@@ -175,7 +182,7 @@ class NewClientModel(Schema):
 class ClientModel(Schema):
     """State of a model."""
 
-    wire_limits = InputLimits(values=5 * MAX_SAVES)
+    wire_limits = InputLimits(size=4 * 1024**2, values=10 * MAX_SAVES)
 
     namespace: Text
     run: Text
