@@ -41,6 +41,7 @@ CLIENT_MODEL_PATH = "/rlrun/v1/namespaces/{namespace}/client-models/{run}"
 CLIENT_SAVE_PATH = f"{CLIENT_MODEL_PATH}/{{kind}}/{{name}}"
 MAX_RANK = 4096
 MAX_METADATA_BYTES = 16_384
+MAX_METADATA_ENTRIES = 256
 MAX_SAVES = 10_000
 """Maximum number of saved states of a run."""
 SILENT_SECONDS = 900.0
@@ -176,7 +177,7 @@ class NewClientModel(Schema):
     """None for the rank of `load`."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     load: LoadedState | None = None
-    user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=256)
+    user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=MAX_METADATA_ENTRIES)
 
 
 class ClientModel(Schema):
@@ -190,7 +191,7 @@ class ClientModel(Schema):
     base_model: Text
     rank: int
     created_at: datetime
-    user_metadata: dict[str, Any] = Field(default_factory=dict)
+    user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=MAX_METADATA_ENTRIES)
     phase: Phase
     has_ended: bool = False
     """True if the run is finished, stopped or being deleted: it is never trained again."""

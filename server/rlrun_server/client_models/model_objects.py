@@ -23,7 +23,7 @@ from rlrun.constants import (
 from rlrun.kube.objects import Obj, annotation
 from rlrun.kube.references import shared_pool_name
 from rlrun.kube.run_phase import explain_phase
-from rlrun.protocol.client_run import MAX_METADATA_BYTES, ClientModel, ModelId, NewClientModel
+from rlrun.protocol.client_run import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, ClientModel, ModelId, NewClientModel
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import pool_trainer_url
 
@@ -170,7 +170,7 @@ def _user_metadata(run: Obj) -> dict[str, Any]:
     except InputInvalid:
         # Users can change annotations.
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) and len(found) <= MAX_METADATA_ENTRIES else {}
 
 
 def _waiting_problem(run: Obj, status: RLRunStatus, phase: Phase) -> Problem | None:

@@ -1,5 +1,6 @@
 """State of a client's model, as its RLRun shows it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -77,7 +78,18 @@ def test_no_status_redirects_a_client(pool: str) -> None:
     assert to_client_model(run({"phase": "Running", "pool": {"name": pool}})).trainer_url is None
 
 
-@pytest.mark.parametrize("text", ["", "no json", "[1]", '{"a": NaN}', "[" * 1000, f'{{"a": "{"x" * 40_000}"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no json",
+        "[1]",
+        '{"a": NaN}',
+        "[" * 1000,
+        f'{{"a": "{"x" * 40_000}"}}',
+        json.dumps(dict.fromkeys(map(str, range(257)))),
+    ],
+)
 def test_metadata_that_users_have_changed_is_empty(text: str) -> None:
     assert to_client_model(run(metadata=text)).user_metadata == {}
 
