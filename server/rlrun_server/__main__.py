@@ -35,6 +35,8 @@ from rlrun_server.authentication.sealed import Sealer
 from rlrun_server.authentication.sessions import BrowserSessions
 from rlrun_server.authentication.token_reviews import TokenReviews
 from rlrun_server.authentication.users import Users
+from rlrun_server.client_models.client_model_routes import client_model_routes
+from rlrun_server.client_models.saved_states import SavedStateReader
 from rlrun_server.hosted_api.environments.environment_packages import EnvironmentPackages
 from rlrun_server.hosted_api.environments.package_uploads import PackageUploads
 from rlrun_server.hosted_api.hosted_app import HostedParts, hosted_app
@@ -122,7 +124,8 @@ async def serve(config: ServerConfig) -> int:
         EnvironmentCatalog(storage, owners, time.monotonic),
         impersonator=impersonator,
     )
-    pools = PoolClient(CachedValue(config.pool_key, KEY_SECONDS, time.monotonic).value)
+    pool_key = CachedValue(config.pool_key, KEY_SECONDS, time.monotonic)
+    pools, saved_states = PoolClient(pool_key.value), SavedStateReader(storage)
     page, sessions = None, None
     issuer = None if oidc is None else OidcIssuer(oidc, config.oidc_secret, time.monotonic)
     if config.settings.page:
@@ -170,6 +173,7 @@ async def serve(config: ServerConfig) -> int:
                     ),
                     page=page,
                     sessions=sessions,
+                    client_models=client_model_routes(saved_states, pool_key.value),
                 ),
                 config.settings.port,
                 config.settings.tls_port,
@@ -193,6 +197,7 @@ async def serve(config: ServerConfig) -> int:
                 task.cancel()
     finally:
         packages.close()
+        saved_states.close()
         package_owners.close()
         probe.close()
         services.close()

@@ -51,6 +51,7 @@ def server_app(
     inference: ASGIApp | None = None,
     page: PageFiles | None = None,
     sessions: BrowserSessions | None = None,
+    client_models: Sequence[Route] = (),
 ) -> ASGIApp:
     """Return the application for pods of runs and for users.
 
@@ -63,6 +64,8 @@ def server_app(
         inference: The API of deployed adapters.
         page: Files of the web page.
         sessions: Browser sessions of the web page, whose cookies the REST API and the inference API accept.
+        client_models: Routes about models of clients' programs.
+        client_models: Routes of models of clients' programs.
     """
 
     async def sign_requests(request: Request, grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:
@@ -96,6 +99,7 @@ def server_app(
     rest.router.routes[:0] = [
         Route(LOCATION_PATH, Endpoint(location), methods=["GET"]),
         *key_routes(keys),
+        *client_models,
     ]
     posts = {SIGN_PATH: sign, SIGN_BATCH_PATH: sign_batch, USER_SIGN_PATH: sign_for_user}
     others: ASGIApp = WithSessions(

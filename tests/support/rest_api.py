@@ -17,6 +17,8 @@ from rlrun_server.authentication.oidc_login import OidcLogin
 from rlrun_server.authentication.sealed import Sealer
 from rlrun_server.authentication.sessions import BrowserSessions
 from rlrun_server.authentication.users import Users, account_name
+from rlrun_server.client_models.client_model_routes import client_model_routes
+from rlrun_server.client_models.saved_states import SavedStateReader
 from rlrun_server.rest.base.stored_files import PlatformStorage
 from rlrun_server.rest.context.services import Services, make_services
 from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
@@ -139,6 +141,9 @@ def rest_api(
     for kind in services.objects.kinds:
         kind._synced.set()
     sessions = BrowserSessions(sealer, identification, users, clock, now, oidc)
-    transport = httpx.ASGITransport(app=WithSessions(rest_app(services), sessions), raise_app_exceptions=False)
+    app = rest_app(services)
+    # In this place by `server_app`, too.
+    app.router.routes[:0] = client_model_routes(SavedStateReader(storage), lambda: KEY)
+    transport = httpx.ASGITransport(app=WithSessions(app, sessions), raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1")
     return RestApi(api, cluster, services, client, keys)

@@ -15,8 +15,9 @@ rlrun-tinker calls rlrun-server with the credential of the user:
     POST   CLIENT_MODEL_PATH/open                        -> ClientModel       with a token; resumes a silent run
     DELETE CLIENT_SAVE_PATH                              -> 204               deletes a saved state
 
-and the trainer of the run's pool with the token (see `client_command`). The trainer opens the session of such a run by
-itself, from the specification in its order, and lists what it has saved in the object `RunLayout.saved_states`.
+whose errors are `Problem`s, and the trainer of the run's pool with the token (see `client_command`). The trainer opens
+the session of such a run by itself, from the specification in its order, and lists what it has saved in the object
+`RunLayout.saved_states`.
 """
 
 import hashlib
@@ -40,6 +41,7 @@ CLIENT_MODEL_PATH = "/rlrun/v1/namespaces/{namespace}/client-models/{run}"
 CLIENT_SAVE_PATH = f"{CLIENT_MODEL_PATH}/{{kind}}/{{name}}"
 MAX_RANK = 4096
 MAX_METADATA_BYTES = 16_384
+MAX_METADATA_ENTRIES = 256
 MAX_SAVES = 10_000
 """Maximum number of saved states of a run."""
 SILENT_SECONDS = 900.0
@@ -93,6 +95,12 @@ class ModelId:
         if match is None:
             raise ValueError(f"{text[:100]!r} is not the id of a model of this server")
         return cls(SessionId.parse(match["session"]), int(match["number"]))
+
+    @classmethod
+    def of_run(cls, namespace: str, run: str) -> "ModelId":
+        """Return the model of an RLRun. Raises ValueError."""
+        group, _, number = run.rpartition("-")
+        return cls.parse(f"{group}.{namespace}:train:{number}")
 
     @property
     def namespace(self) -> str:
@@ -169,13 +177,13 @@ class NewClientModel(Schema):
     """None for the rank of `load`."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     load: LoadedState | None = None
-    user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=256)
+    user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=MAX_METADATA_ENTRIES)
 
 
 class ClientModel(Schema):
     """State of a model."""
 
-    wire_limits = InputLimits(values=5 * MAX_SAVES)
+    wire_limits = InputLimits(size=4 * 1024**2, values=10 * MAX_SAVES)
 
     namespace: Text
     run: Text
@@ -183,7 +191,7 @@ class ClientModel(Schema):
     base_model: Text
     rank: int
     created_at: datetime
-    user_metadata: dict[str, Any] = Field(default_factory=dict)
+    user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=MAX_METADATA_ENTRIES)
     phase: Phase
     has_ended: bool = False
     """True if the run is finished, stopped or being deleted: it is never trained again."""

@@ -31,6 +31,7 @@ from pydantic import Field, model_validator
 from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
+from rlrun.constants import TRAINER_PORT
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.storage_access import MAX_GRANT
 from rlrun.protocol.trainer import SessionSpec
@@ -55,6 +56,11 @@ MODEL_HEADER = "X-Rlrun-Model"
 def pool_trainer_name(pool: str) -> str:
     """Return the name of the Deployment and the Service of a shared pool's trainer."""
     return f"{pool}-trainer"
+
+
+def pool_trainer_url(namespace: str, pool: str) -> str:
+    """Return the base URL of a shared pool's trainer."""
+    return f"http://{pool_trainer_name(pool)}.{namespace}.svc:{TRAINER_PORT}"
 
 
 class OrderedRun(Schema):

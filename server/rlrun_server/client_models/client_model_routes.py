@@ -1,0 +1,290 @@
+"""Routes of `rlrun.protocol.client_run`, by which rlrun-tinker creates, reads and opens models of clients' programs.
+
+Every request has the credential of the user. The server checks permissions as for the REST API, and writes to the
+cluster with the permissions of the user. The token of a model gives control over its training, so only the user who
+created the model, and users who may change its RLRun, receive it.
+
+Requests to the API server, besides cached reviews of tokens and permissions: one for a creation, one for a resumption
+and one for a deletion. Other requests are answered from memory and S3.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+
+from rlrun.api.base.names import MAX_NAMESPACE, NAMESPACE
+from rlrun.api.base.received import parse
+from rlrun.constants import REQUEST_ANNOTATION, SERVER_FIELD_MANAGER, USER_ANNOTATION, Reason
+from rlrun.kube import requests
+from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN
+from rlrun.kube.objects import Obj, annotation, artifact_name
+from rlrun.protocol.client_run import (
+    CLIENT_MODEL_PATH,
+    CLIENT_SAVE_PATH,
+    CLIENT_SESSIONS_PATH,
+    ClientSession,
+    ModelId,
+    NewClientModel,
+    NewClientSession,
+    SaveKind,
+    client_token,
+)
+from rlrun.service.errors import ProblemError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rlrun_server.authentication.users import Check, User
+from rlrun_server.client_models.model_objects import (
+    is_silent,
+    listed,
+    new_run,
+    rank_of,
+    refused_field,
+    request_digest,
+    to_client_model,
+)
+from rlrun_server.client_models.model_starts import choose_start, find_run
+from rlrun_server.client_models.saved_states import SavedStateReader
+from rlrun_server.http.body import read_body
+from rlrun_server.http.endpoint import Endpoint, Handler, json_response
+from rlrun_server.rest.base.access import Caller, namespace_not_found
+from rlrun_server.rest.base.problems import RestError
+from rlrun_server.rest.context.caller_cluster import CallerCluster, caller_cluster
+from rlrun_server.rest.context.services import services_of
+
+MAX_SESSION_BYTES = 4096
+MAX_MODEL_BYTES = 128 * 1024
+"""Maximum size of a request for a model in bytes. JSON may need six bytes for one of the metadata."""
+SAVED_KINDS = {
+    SaveKind.weights: (RLCHECKPOINT, "rlcheckpoints", Reason.CHECKPOINT_NOT_READY),
+    SaveKind.sampler_weights: (RLADAPTER, "rladapters", Reason.ADAPTER_NOT_READY),
+}
+"""Object, resource of the permission, and reason while the object does not exist yet."""
+
+
+def client_model_routes(saved: SavedStateReader, platform_key: Callable[[], bytes]) -> list[Route]:
+    """Return the routes. `platform_key` returns the key from which the tokens of models are derived."""
+    models = ClientModels(saved, platform_key)
+
+    def route(path: str, handler: Callable[[Request], Awaitable[Response]], method: str) -> Route:
+        return Route(path, Endpoint(_with_problems(handler)), methods=[method])
+
+    return [
+        route(CLIENT_SESSIONS_PATH, models.create_session, "POST"),
+        route(CLIENT_MODEL_PATH, models.create, "PUT"),
+        route(CLIENT_MODEL_PATH, models.get, "GET"),
+        route(f"{CLIENT_MODEL_PATH}/open", models.open, "POST"),
+        route(CLIENT_SAVE_PATH, models.delete_save, "DELETE"),
+    ]
+
+
+class ClientModels:
+    """Handlers of the routes. All raise RestError, ProblemError, InputInvalid."""
+
+    def __init__(self, saved: SavedStateReader, platform_key: Callable[[], bytes]) -> None:
+        self._saved = saved
+        self._platform_key = platform_key
+
+    async def create_session(self, request: Request) -> Response:
+        """Return the namespace of a new session, in which the caller may create runs."""
+        access = services_of(request).access
+        caller = await access.identify(request)
+        body = await read_body(request, MAX_SESSION_BYTES)
+        asked = parse(NewClientSession, body or b"{}", is_user_input=True)
+        namespace = await self._namespace_of(request, caller.user, asked.namespace or "")
+        await access.require(caller.user, Check("create", "rlruns", namespace))
+        # Raises RestError if API keys are read-only.
+        await caller_cluster(request, caller)
+        return json_response(ClientSession(namespace=namespace))
+
+    async def create(self, request: Request) -> Response:
+        """Create the RLRun of a model, or return the model that the same request has created."""
+        caller, model = await _authorize(request, Check("create", "rlruns", ""))
+        cluster = await caller_cluster(request, caller)
+        body = await read_body(request, MAX_MODEL_BYTES)
+        asked = parse(NewClientModel, body, is_user_input=True)
+        runs = services_of(request).objects.runs
+        user, kept = caller.user.name, runs.find(model.namespace, model.run)
+        run = None if kept is None else await find_run(request, caller, model)
+        if run is None:
+            start = await choose_start(request, caller, model.namespace, asked, self._saved)
+            run = await _create(cluster, new_run(model, asked, start, user))
+            runs.put(run)
+        if annotation(run, REQUEST_ANNOTATION) != request_digest(asked, user):
+            detail = (
+                f"Model {model} exists already, and another request has created it. Create a new session, or use the "
+                "next number for another model."
+            )
+            raise RestError(409, Reason.CLIENT_MODEL_CONFLICT, detail)
+        return json_response(to_client_model(run))
+
+    async def get(self, request: Request) -> Response:
+        """Return a model with its saved states."""
+        caller, model = await _authorize(request, Check("get", "rlruns", ""))
+        run = await _require_model(request, caller, model)
+        layout = self._saved.layout(model.namespace, str(run["metadata"]["uid"]))
+        saved = await self._saved.read(caller.user.limited_as, layout)
+        return json_response(to_client_model(run).model_copy(update={"saved": saved}))
+
+    async def open(self, request: Request) -> Response:
+        """Return a model with its token, and resume it if it was suspended because its client was silent."""
+        caller, model = await _authorize(request, Check("create", "rlruns", ""), Check("get", "rlruns", ""))
+        cluster = await caller_cluster(request, caller)
+        run = await _require_model(request, caller, model)
+        await _require_control(request, caller, model, run)
+        if is_silent(run) and not to_client_model(run).has_ended:
+            run = await _resume(cluster, run)
+            services_of(request).objects.runs.put(run)
+        found = to_client_model(run)
+        if not found.has_ended:
+            found.token = client_token(self._platform_key(), found.uid)
+        return json_response(found)
+
+    async def delete_save(self, request: Request) -> Response:
+        """Delete a saved state. The operator deletes its files."""
+        caller, model = await _authorize(request, Check("get", "rlruns", ""))
+        kind = _save_kind(request)
+        resource, plural, not_ready = SAVED_KINDS[kind]
+        await services_of(request).access.require(caller.user, Check("delete", plural, model.namespace))
+        cluster = await caller_cluster(request, caller)
+        run = await _require_model(request, caller, model)
+        uid, name = str(run["metadata"]["uid"]), request.path_params["name"]
+        layout, tenant = self._saved.layout(model.namespace, uid), caller.user.limited_as
+        states = (await self._saved.read(tenant, layout)).of(kind)
+        state = states.get(name)
+        if state is None:
+            detail = f"Model {model} has no {kind} with the name {name[:128]!r}. Its names: {listed(states)}."
+            raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
+        artifact = artifact_name(model.run, uid, state.step)
+        if await cluster.find(requests.delete(resource, model.namespace, artifact)) is None:
+            folder = (layout.checkpoint if kind is SaveKind.weights else layout.adapter)(state.step)
+            # A deletion removes the manifest first, so files without an object are not recorded yet.
+            if await self._saved.is_complete(tenant, folder):
+                detail = f"The operator has not recorded {kind} {name} yet. Retry the request in a few seconds."
+                raise RestError(503, not_ready, detail)
+        return Response(status_code=204)
+
+    async def _namespace_of(self, request: Request, user: User, asked: str) -> str:
+        if asked and user.namespace not in ("", asked):
+            text = (
+                f"the API key belongs to namespace {user.namespace}, not to {asked[:MAX_NAMESPACE]}. Leave project_id "
+                "out, or use a key of that namespace."
+            )
+            raise RestError(403, Reason.ACCESS_FORBIDDEN, f"namespace: {text}")
+        if asked:
+            return _checked_namespace(asked)
+        if user.namespace:
+            return user.namespace
+        services = services_of(request)
+        services.objects.require(services.objects.runs)
+        visible = await services.visible.of(user)
+        if len(visible.names) == 1 and visible.is_complete and not visible.has_all:
+            return next(iter(visible.names))
+        text = (
+            "is required with a Kubernetes token: set project_id in the SDK to the namespace of your runs, or use an "
+            f"API key, which has a namespace. Namespaces with runs that you may list: {listed(visible.names)}"
+        )
+        raise refused_field("namespace", text)
+
+
+def _with_problems(handler: Handler) -> Handler:
+    """Return the handler with errors of the REST API as problems."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except RestError as error:
+            causes = "".join(f" {each.pointer}: {each.detail}." for each in error.errors)
+            raise ProblemError.of(error.status, error.reason, f"{error.detail}{causes}") from error
+
+    return handle
+
+
+async def _authorize(request: Request, *checks: Check) -> tuple[Caller, ModelId]:
+    """Identify the caller, and require permissions in the namespace of the path. Returns the caller and the model.
+    `checks` have no namespace.
+    """
+    access = services_of(request).access
+    caller = await access.identify(request)
+    namespace, run = _checked_namespace(request.path_params["namespace"]), request.path_params["run"]
+    for check in checks:
+        await access.require(caller.user, Check(check.verb, check.resource, namespace))
+    try:
+        return caller, ModelId.of_run(namespace, run)
+    except ValueError as error:
+        raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Model not found: {error}.") from None
+
+
+def _checked_namespace(name: str) -> str:
+    if len(name) > MAX_NAMESPACE or not re.fullmatch(NAMESPACE, name):
+        raise namespace_not_found(name[:MAX_NAMESPACE])
+    return name
+
+
+def _save_kind(request: Request) -> SaveKind:
+    try:
+        return SaveKind(request.path_params["kind"])
+    except ValueError:
+        detail = f"Saved states are of the kinds {', '.join(SaveKind)}, not {request.path_params['kind'][:32]!r}."
+        raise RestError(404, Reason.OBJECT_NOT_FOUND, detail) from None
+
+
+async def _require_model(request: Request, caller: Caller, model: ModelId) -> Obj:
+    run = await find_run(request, caller, model)
+    if run is None or rank_of(run) is None:
+        detail = f"Model {model} does not exist, or its RLRun was deleted. Create a new model."
+        raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
+    return run
+
+
+async def _require_control(request: Request, caller: Caller, model: ModelId, run: Obj) -> None:
+    """Check that the caller created the run or may change it. Raises RestError."""
+    user = caller.user.name
+    if annotation(run, USER_ANNOTATION) == user:
+        return
+    if not await services_of(request).access.may(caller.user, Check("patch", "rlruns", model.namespace)):
+        detail = (
+            f"User {user} may not train model {model}, which another user has created. Load one of its saved states "
+            f"into a model of your own, or ask for the permission to patch rlruns in namespace {model.namespace}."
+        )
+        raise RestError(403, Reason.ACCESS_FORBIDDEN, detail)
+
+
+async def _create(cluster: CallerCluster, wanted: Obj) -> Obj:
+    """Create a run. Returns the existing run if there is one with this name."""
+    metadata = wanted["metadata"]
+    try:
+        return await cluster.send(requests.create(wanted, SERVER_FIELD_MANAGER))
+    except RestError as error:
+        if error.reason != Reason.NAME_TAKEN:
+            raise
+        existing = await cluster.find(requests.get(RLRUN, metadata["namespace"], metadata["name"]))
+        if existing is not None:
+            return existing
+    detail = f"Run {metadata['name']} was deleted during the request. Retry the request."
+    raise RestError(503, Reason.OBJECT_CHANGED, detail)
+
+
+async def _resume(cluster: CallerCluster, run: Obj) -> Obj:
+    """Continue a run that was suspended because its client was silent. Returns the run unchanged if a user has
+    suspended it meanwhile.
+    """
+    metadata = run["metadata"]
+    for _ in range(2):
+        seen = {key: run["metadata"][key] for key in ("uid", "resourceVersion")}
+        changes = {"metadata": seen, "spec": {"suspend": False}}
+        try:
+            return await cluster.send(
+                requests.patch(RLRUN, metadata["namespace"], metadata["name"], changes, SERVER_FIELD_MANAGER)
+            )
+        except RestError as error:
+            if error.reason != Reason.OBJECT_CHANGED:
+                raise
+        run = await cluster.send(requests.get(RLRUN, metadata["namespace"], metadata["name"]))
+        if run["metadata"]["uid"] != metadata["uid"]:
+            break
+        if not is_silent(run):
+            return run
+    raise RestError(
+        503, Reason.OBJECT_CHANGED, f"Run {metadata['name']} changed during the request. Retry the request."
+    )

@@ -1,0 +1,56 @@
+"""Names of the saved states of runs with `driver: Client`, which the trainer stores in S3."""
+
+from rlrun.api.base.received import InputInvalid, limits_of, parse
+from rlrun.protocol.client_run import SavedStates
+from rlrun.storage.errors import Corrupt, NotFound
+from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
+from rlrun.storage.store import Store
+
+from rlrun_server.rest.base.stored_files import PlatformStorage, StoredFiles
+
+THREADS = 2
+
+
+class SavedStateReader:
+    """Reader of saved states. Methods raise RestError if S3 fails. `caller` is the tenant whose concurrent reads are
+    limited.
+    """
+
+    def __init__(self, storage: PlatformStorage) -> None:
+        self._files = StoredFiles(storage, "saved-states", THREADS)
+
+    def layout(self, namespace: str, uid: str) -> RunLayout:
+        """Return the layout of a run's files. Raises RestError for a namespace whose folder belongs to the platform."""
+        return self._files.layout(namespace, uid)
+
+    async def read(self, caller: str, layout: RunLayout) -> SavedStates:
+        """Return the saved states of a run. They are empty if the trainer has stored none."""
+        return await self._files.run(caller, "saved states", _read, self._files.store, layout.saved_states)
+
+    async def is_complete(self, caller: str, artifact: S3Uri) -> bool:
+        """Return whether the artifact in this folder is complete: False if its upload has not ended, or if it was
+        deleted.
+        """
+        return await self._files.run(caller, "an artifact", _has_manifest, self._files.store, artifact)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._files.close()
+
+
+def _read(store: Store, uri: S3Uri) -> SavedStates:
+    try:
+        return parse(SavedStates, store.get_bytes(uri, limits_of(SavedStates).size), str(uri))
+    except NotFound:
+        return SavedStates()
+    except InputInvalid as error:
+        message = str(error)
+    raise Corrupt(message)
+
+
+def _has_manifest(store: Store, folder: S3Uri) -> bool:
+    try:
+        store.get_range(folder / MANIFEST, 0, 1)
+    except NotFound:
+        return False
+    return True
