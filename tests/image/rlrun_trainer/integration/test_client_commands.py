@@ -112,6 +112,20 @@ def test_a_checkpoint_continues_to_the_bit_with_the_optimizer_only(model_dir: Pa
     assert results["weights"] != results["whole"]
 
 
+def test_a_run_that_resumes_between_two_commands_has_its_gradient(model_dir: Path, tmp_path: Path) -> None:
+    whole = executor_of(tiny_model.load(model_dir), 1)
+    finish(whole.forward_backward("client1", SPEC, *command("ppo", random_datums("ppo", 5, tiny_model.VOCABULARY))))
+    for name, data in files(whole, 1).items():
+        (tmp_path / name).write_bytes(data)
+    whole.optim_step("client1", optim_step())
+    for resume in (True, False):
+        executor = executor_of(tiny_model.load(model_dir), 1)
+        executor.restore("client1", tmp_path, resume)
+        executor.optim_step("client1", optim_step())
+        # A model that is loaded from a saved state begins without a gradient.
+        assert (files(executor, 1) == files(whole, 1)) == resume
+
+
 def test_no_damaged_command_changes_a_slot_when_it_is_refused(model_dir: Path) -> None:
     executor = executor_of(tiny_model.load(model_dir), 1)
     before, draw, refused = files(executor, 1), random.Random(3), 0
