@@ -13,6 +13,7 @@ from rlrun.service.errors import ProblemError
 ALL_LINEAR = "all-linear"
 """Target module that selects every layer that can be trained and served."""
 OPTIMIZER = "optimizer.safetensors"
+GRADIENT = "gradient.safetensors"
 REFERENCE = "reference.safetensors"
 RNG = "rng.safetensors"
 TRAINER = "trainer.json"

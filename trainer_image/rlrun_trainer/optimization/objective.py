@@ -118,7 +118,7 @@ def _backward_to(
             sums["kl"] = divergence(logprobs, reference, batch.engine_logprobs[:n]).sum()
             loss = loss + objective.beta * sums["kl"]
     if n < len(batch.targets):
-        logprobs, entropy = token_logprobs(hidden[n:], batch.targets[n:], base.head, PLAIN, _chunk(base, PLAIN))
+        logprobs, entropy = token_logprobs(hidden[n:], batch.targets[n:], base.head, PLAIN, chunk_tokens(base, PLAIN))
         sums["cross_entropy"] = -logprobs.sum()
         sums["entropy"] = sums["entropy"] + entropy.sum()
         loss = loss + sums["cross_entropy"]
@@ -146,7 +146,7 @@ def _score_taught_tokens(
     taught = ~teacher.isnan()
     plain = logprobs
     if batch.distribution.sampling.temperature != 1 or batch.distribution.needs_token_history:
-        plain, _ = token_logprobs(hidden[:n], batch.targets[:n], base.head, PLAIN, _chunk(base, PLAIN))
+        plain, _ = token_logprobs(hidden[:n], batch.targets[:n], base.head, PLAIN, chunk_tokens(base, PLAIN))
     scored, advantages = distillation_targets(logprobs, plain, teacher)
     return torch.where(taught, scored, logprobs), torch.where(taught, advantages, batch.advantages[:n]), taught
 
@@ -158,11 +158,12 @@ def _hidden_states(base: BaseModel, batch: MicroBatch) -> torch.Tensor:
 def _policy_logprobs(base: BaseModel, hidden: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
     n = batch.policy_tokens
     history = batch.history.rows(0, n) if batch.history is not None else None
-    chunk = _chunk(base, batch.distribution)
+    chunk = chunk_tokens(base, batch.distribution)
     return token_logprobs(hidden[:n], batch.targets[:n], base.head, batch.distribution, chunk, history)
 
 
-def _chunk(base: BaseModel, distribution: SamplingDistribution) -> int:
+def chunk_tokens(base: BaseModel, distribution: SamplingDistribution) -> int:
+    """Return the number of tokens whose logits are computed at a time."""
     # A CPU is fastest with logits that fit into its cache.
     device = base.device.type
     tokens = max(FEWEST_CHUNK_TOKENS[device], CHUNK_ELEMENTS[device] // base.vocab_size)

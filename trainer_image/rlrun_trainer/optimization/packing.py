@@ -141,6 +141,14 @@ def pack(
     ]
 
 
+def pack_lengths(
+    lengths: Sequence[int], budget: int, single_row: bool = False, share_rows: bool = True
+) -> list[Layout]:
+    """Return the layouts, as of `pack`, of sequences with these lengths, all of whose tokens are trainable."""
+    items = [_Item(index, length, length, policy=False) for index, length in enumerate(lengths)]
+    return _pack_equal(items, budget, single_row, 1, share_rows)
+
+
 def _pack_equal(items: Sequence[_Item], budget: int, single_row: bool, at_least: int, share_rows: bool) -> list[Layout]:
     """Return layouts of samples with the same sampling parameters, as `pack` does."""
     waiting = sorted((item for item in items if item.trainable), key=lambda item: -item.length)

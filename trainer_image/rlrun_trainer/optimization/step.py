@@ -10,9 +10,10 @@ unchanged. A failure of the update ends the process.
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 from rlrun.api.run_sections.training import KlPenalty, Loss
@@ -34,6 +35,8 @@ from rlrun_trainer.runtime.compute_thread import Units, finish
 from rlrun_trainer.runtime.process_group import StepAborted, full_tensor
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 SHOWN_LAYERS = 5
 """Maximum number of layers that a warning names."""
@@ -91,12 +94,12 @@ def step_units(
     beta = first_beta(penalty, slot.kl_beta) if penalty is not None else None
     objective = Objective(plan.loss, beta, plan.version, totals.trainable)
     random_states = dict(slot.rng)
-    with _memory_limits(plan, base.loader.memory_advice), _clean_gradients(slot):
+    with memory_limits(plan.micro_batch_tokens, base.loader.memory_advice), clean_gradients(slot):
         with world.all_or_none():
             parts, paused, most_memory = yield from _accumulate(
                 base, slot, share, plan.distribution, objective, random_states
             )
-            _check_memory(slot)
+            check_memory(slot)
         world.all_reduce_gradients(parameters)
         _check_gradients(slot)
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(parameters, plan.max_grad_norm))
@@ -106,7 +109,7 @@ def step_units(
         figures = torch.cat([added, largest, norm.double()[None]]).tolist()
         forward_backward = time.perf_counter() - started - paused
         metrics = _learning_metrics(totals, figures[: len(SUMS)], figures[len(SUMS) : -1], beta)
-        if not all(map(_finite, (metrics["loss/mean"], metrics.get("mismatch_kl/all/mean", 0.0), figures[-1]))):
+        if not all(map(is_finite, (metrics["loss/mean"], metrics.get("mismatch_kl/all/mean", 0.0), figures[-1]))):
             raise ProblemError.of(
                 UNPROCESSABLE,
                 Reason.STEP_NOT_FINITE,
@@ -114,7 +117,7 @@ def step_units(
                 f"{figures[-1]} is not finite; no update was made. Lower learningRate, or continue from an older "
                 "checkpoint.",
             )
-        _apply(slot, plan)
+        apply_gradient(slot, lr=plan.learning_rate, weight_decay=plan.weight_decay)
         slot.rng = random_states
         if penalty is not None and beta is not None and "kl_penalty/kl" in metrics:
             slot.kl_beta = next_beta(penalty, beta, metrics["kl_penalty/kl"])
@@ -155,37 +158,20 @@ def _accumulate(
     Returns SUMS and MAXIMA of each micro-batch, with zeros for padding passes, the seconds between the units, and the
     peak memory of the units in bytes. The first call with policy tokens and a penalty fixes the slot's reference.
     """
-    parts = []
-    paused, most_memory = 0.0, 0
-    on_gpu = base.device.type == "cuda"
-    shares_model = base.world.size == 1 and slot.shape is not None
+
+    def compute(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if number < share.own:
+            return backward(base, slot, MicroBatch.of(share.micro_batches[number], distribution), objective)
+        # Sharded weights need all processes in every pass, so repeat the last micro-batch with weight 0.
+        batch = MicroBatch.of(share.micro_batches[-1], distribution)
+        sums, maxima = backward(base, slot, batch, replace(objective, trainable=math.inf))
+        return torch.zeros_like(sums), torch.zeros_like(maxima)
+
     base.guard.failure = None
     try:
         if objective.beta is not None and share.totals.policy_tokens:
             base.fix_reference(slot)
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats(base.device)
-        for number in range(share.passes):
-            base.activate(slot)
-            with _random_numbers(random_states):
-                if number < share.own:
-                    batch = MicroBatch.of(share.micro_batches[number], distribution)
-                    parts.append(backward(base, slot, batch, objective))
-                else:
-                    # Sharded weights need all processes in every pass, so repeat the last micro-batch with weight 0.
-                    batch = MicroBatch.of(share.micro_batches[-1], distribution)
-                    sums, maxima = backward(base, slot, batch, replace(objective, trainable=math.inf))
-                    parts.append((torch.zeros_like(sums), torch.zeros_like(maxima)))
-            if shares_model:
-                if on_gpu:
-                    # Otherwise the next run's unit would wait for this one, and be charged for it.
-                    torch.cuda.synchronize(base.device)
-                    most_memory = max(most_memory, torch.cuda.max_memory_allocated(base.device))
-                began = time.perf_counter()
-                yield
-                paused += time.perf_counter() - began
-                if on_gpu:
-                    torch.cuda.reset_peak_memory_stats(base.device)
+        parts, paused, most_memory = yield from do_passes(base, slot, random_states, share.passes, compute)
     except Exception as error:
         if base.world.size > 1:
             raise StepAborted(str(error)) from error
@@ -194,14 +180,49 @@ def _accumulate(
     return parts, paused, most_memory
 
 
-def _apply(slot: AdapterSlot, plan: StepPlan) -> None:
-    """Update the slot's weights from its gradients. Raises StepAborted."""
+def do_passes(
+    base: BaseModel,
+    slot: AdapterSlot,
+    random_states: dict[str, torch.Tensor],
+    passes: int,
+    compute: Callable[[int], R],
+) -> Units[tuple[list[R], float, int]]:
+    """Call `compute` with the number of each pass, with the slot's adapter and random numbers, and advance
+    `random_states`. A trainer of one process pauses after each pass.
+
+    Returns the results, the seconds between the units, and the peak memory of the units in bytes.
+    """
+    results = []
+    paused, most_memory = 0.0, 0
+    on_gpu = base.device.type == "cuda"
+    shares_model = base.world.size == 1 and slot.shape is not None
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(base.device)
+    for number in range(passes):
+        base.activate(slot)
+        with _random_numbers(random_states):
+            results.append(compute(number))
+        if shares_model:
+            if on_gpu:
+                # Otherwise the next run's unit would wait for this one, and be charged for it.
+                torch.cuda.synchronize(base.device)
+                most_memory = max(most_memory, torch.cuda.max_memory_allocated(base.device))
+            began = time.perf_counter()
+            yield
+            paused += time.perf_counter() - began
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats(base.device)
+    return results, paused, most_memory
+
+
+def apply_gradient(slot: AdapterSlot, **settings: Any) -> None:
+    """Update the slot's weights from its gradients, with these settings of AdamW. Raises StepAborted."""
     for group in slot.optimizer.param_groups:
-        group["lr"], group["weight_decay"] = plan.learning_rate, plan.weight_decay
+        group.update(settings)
     try:
         slot.optimizer.step()
     except Exception as error:
-        # Some moments have changed, even if the cause is a lack of memory that `_check_memory` did not foresee.
+        # Some moments have changed, even if the cause is a lack of memory that `check_memory` did not foresee.
         raise StepAborted(str(error)) from error
     slot.updates += 1
 
@@ -231,7 +252,7 @@ def _check_gradients(slot: AdapterSlot) -> None:
     slot.warnings.append(problem)
 
 
-def _check_memory(slot: AdapterSlot) -> None:
+def check_memory(slot: AdapterSlot) -> None:
     """Allocate and free the memory that AdamW's update needs. Raises torch.OutOfMemoryError if it does not fit.
 
     AdamW itself allocates a buffer for each weight after it has changed counters and moments. Its first update also
@@ -275,12 +296,14 @@ def _learning_metrics(
     return metrics
 
 
-def _finite(value: float) -> bool:
+def is_finite(value: float) -> bool:
+    """Return whether the value is a number other than infinity and NaN."""
     return value - value == 0.0
 
 
 @contextmanager
-def _clean_gradients(slot: AdapterSlot) -> Iterator[None]:
+def clean_gradients(slot: AdapterSlot) -> Iterator[None]:
+    """Context after which the slot has no gradient."""
     try:
         yield
     finally:
@@ -300,7 +323,10 @@ def _random_numbers(states: dict[str, torch.Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _memory_limits(plan: StepPlan, advice: str) -> Iterator[None]:
+def memory_limits(micro_batch_tokens: int, advice: str) -> Iterator[None]:
+    """Context in which a failed allocation raises ProblemError (TrainerOutOfMemory), or StepAborted with the problem if
+    the update failed. The caller must have changed nothing before the update.
+    """
     try:
         yield
     except (StepAborted, torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -309,7 +335,7 @@ def _memory_limits(plan: StepPlan, advice: str) -> Iterator[None]:
             raise
         release_memory(cause)
         refusal = out_of_memory(
-            f"A step with micro-batches of {plan.micro_batch_tokens} tokens does not fit into the trainer's memory. "
+            f"A step with micro-batches of {micro_batch_tokens} tokens does not fit into the trainer's memory. "
             f"Lower the RLModel's trainer.microBatchTokens or seqLen. {advice}"
         )
         if isinstance(error, StepAborted):

@@ -3,6 +3,7 @@
     adapter_model.safetensors, adapter_config.json   the adapter, loadable by stock peft
     model.safetensors, config.json, tokenizer ...    instead, for a run that trains all weights: in float32
     optimizer.safetensors                            AdamW's moments, by parameter
+    gradient.safetensors                             gradient of a client's commands that no update has applied yet
     reference.safetensors                            reference of the KL penalty, if it is not the base model: the
                                                      adapter in float32, or all weights in the trainer's dtype
                                                      (for all weights, all processes of the first node write these
@@ -28,7 +29,7 @@ from safetensors.torch import load, load_file, save
 
 from rlrun_trainer.artifacts import checkpoint_facts
 from rlrun_trainer.artifacts.artifact_files import Files, TempFolder, writing_to
-from rlrun_trainer.artifacts.checkpoint_facts import OPTIMIZER, REFERENCE, RNG, CheckpointProgress, mismatch
+from rlrun_trainer.artifacts.checkpoint_facts import GRADIENT, OPTIMIZER, REFERENCE, RNG, CheckpointProgress, mismatch
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel, Reference
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import ProcessGroup, copy_into
@@ -58,6 +59,9 @@ def snapshot(base: BaseModel, slot: AdapterSlot, progress: CheckpointProgress) -
     moments = {name: tensor.cpu().contiguous() for name, tensor in _moments(slot)}
     if slot.reference is Reference.copy:
         small[REFERENCE] = save({name: tensor.cpu().contiguous() for name, tensor in slot.copied.items()})
+    gradient = {name: p.grad.cpu().contiguous() for name, p in slot.parameters.items() if p.grad is not None}
+    if gradient:
+        small[GRADIENT] = save(gradient)
     return slot.files() | small | {OPTIMIZER: save(moments)}
 
 
@@ -84,7 +88,8 @@ def _moments(slot: AdapterSlot) -> Iterator[tuple[str, torch.Tensor]]:
 def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: bool = True) -> CheckpointProgress:
     """Load a checkpoint into a newly opened slot. All processes must call it; only the first process has the folder.
 
-    If `resume` is True, this run saved the checkpoint and continues with the same reference of the KL penalty.
+    If `resume` is True, this run saved the checkpoint and continues with the same reference of the KL penalty, and with
+    the gradient that it had.
     Otherwise, in a warm start, the run gets its own reference: the weights from which its reinforcement learning
     starts.
 
@@ -119,6 +124,8 @@ def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: boo
             slot.copied = {name: p.detach().clone() for name, p in slot.parameters.items() if slot.shape is not None}
             for name, frozen in (slot.copied or base.frozen_parameters()).items():
                 _fill(world, frozen, source.reference.pop(name) if source else None)
+    for name, gradient in source.gradient.items() if source else ():
+        slot.parameters[name].grad = gradient.to(base.device)
     return checkpoint_facts.progress_of(facts, content.orchestrator)
 
 
@@ -154,6 +161,8 @@ class _Source:
                 self.tensors = full_weights.read_model(folder, base.loader)
             self.generators = load_file(folder / RNG)
             self.reference = {name: reference.read(name) for name in reference.names()} if reference else {}
+            # Only trainers of one process have such a gradient (see `client_step`).
+            self.gradient = load_file(folder / GRADIENT) if resume and (folder / GRADIENT).is_file() else {}
         except SafetensorError as error:
             raise mismatch(f"The checkpoint is damaged: {error}") from error
         moved = [key.removesuffix(f"/{STEP}") for key in self.moments.names() if key.endswith(f"/{STEP}")]
@@ -162,6 +171,8 @@ class _Source:
         for tensors in (self.tensors, self.reference):
             if tensors:
                 checkpoint_facts.check_tensors(shapes, _shapes(tensors))
+        given = {name: shape for name, shape in shapes.items() if name in self.gradient}
+        checkpoint_facts.check_tensors(given, _shapes(self.gradient))
 
 
 def _fill(world: ProcessGroup, target: torch.Tensor, value: torch.Tensor | None) -> None:

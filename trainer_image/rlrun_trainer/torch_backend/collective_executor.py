@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from pydantic import SkipValidation
+from rlrun.constants import UNPROCESSABLE, Reason
+from rlrun.protocol.client_command import ForwardBackward, OptimStep
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.train_batch import Sample
@@ -29,6 +32,7 @@ from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.model.base_model import AdapterSlot, BaseModel
 from rlrun_trainer.model.device_memory import refuses_without_memory
 from rlrun_trainer.model.peft_format import AdapterShape
+from rlrun_trainer.optimization import client_batch, client_step
 from rlrun_trainer.optimization.column_checks import check_columns
 from rlrun_trainer.optimization.learning_rate import learning_rate
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution, stop_tokens
@@ -261,6 +265,35 @@ class CollectiveExecutor:
             self._exit_after(error, "Train")
             raise
 
+    def forward_backward(
+        self, name: str, spec: SessionSpec, command: ForwardBackward, buffers: memoryview
+    ) -> Units[tuple[dict[str, float], list[bytes]]]:
+        """Add the gradient of a client's loss to the slot's gradient. Returns metrics, and the log-probabilities of
+        each datum in float32. Raises ProblemError with the slot unchanged.
+        """
+        self._check_alone()
+        batch = client_batch.decode(command, buffers, self.base.vocab_size, spec.seq_len)
+        slot = self.base.slots[name]
+        try:
+            return (yield from client_step.forward_backward_units(self.base, slot, batch, spec.micro_batch_tokens))
+        except torch.AcceleratorError as error:
+            # The slot is unchanged, but no later call to the device can succeed.
+            self._exit_after(error, "ForwardBackward")
+            raise
+
+    def optim_step(self, name: str, command: OptimStep) -> dict[str, float]:
+        """Update the slot's weights with its gradient, and clear the gradient. Returns metrics. Raises ProblemError
+        with the weights unchanged.
+        """
+        self._check_alone()
+        try:
+            return client_step.optim_step(self.base, self.base.slots[name], command)
+        except ProblemError:
+            raise
+        except Exception as error:
+            self._exit_after(error, "OptimStep")
+            raise
+
     def snapshot(self, name: str, progress: CheckpointProgress) -> Files:
         """Return the files of a checkpoint of the current state. Raises ProblemError."""
         return self.run_on_all(Snapshot(name, progress))
@@ -287,6 +320,15 @@ class CollectiveExecutor:
                 self._run_together(command)
             except ProblemError as error:
                 log.info("%s: %s", _name(command), error)
+
+    def _check_alone(self) -> None:
+        if self._world.size > 1:
+            raise ProblemError.of(
+                UNPROCESSABLE,
+                Reason.COMMAND_INVALID,
+                f"This trainer has {self._world.size} processes, and clients' commands run on one only. Use an RLModel "
+                "whose trainer can be shared.",
+            )
 
     def _receive(self) -> Command[Any] | Stop:
         return self._world.broadcast(None, COMMANDS)

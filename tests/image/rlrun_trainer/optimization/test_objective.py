@@ -12,7 +12,7 @@ from rlrun.api.run_sections.rollouts import Sampling
 from rlrun.api.run_sections.training import Loss, RatioLimit, RatioType
 from rlrun.protocol.train_batch import Sample, SampleLoss
 from rlrun_trainer.model.base_model import BaseModel
-from rlrun_trainer.optimization.objective import _chunk
+from rlrun_trainer.optimization.objective import chunk_tokens
 from rlrun_trainer.optimization.policy_loss import PolicyLoss, policy_loss
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
 from rlrun_trainer.optimization.step import StepPlan, train_step
@@ -62,7 +62,7 @@ def test_logits_of_a_chunk_are_bounded_and_chunks_are_not_too_small(
     device: str, vocabulary: int, top_p: float, tokens: int
 ) -> None:
     base = SimpleNamespace(device=torch.device(device), vocab_size=vocabulary)
-    assert _chunk(base, SamplingDistribution(Sampling(top_p=top_p))) == tokens  # type: ignore[arg-type]
+    assert chunk_tokens(base, SamplingDistribution(Sampling(top_p=top_p))) == tokens  # type: ignore[arg-type]
 
 
 def by_hand(**choice: Any) -> tuple[PolicyLoss, list[float]]:

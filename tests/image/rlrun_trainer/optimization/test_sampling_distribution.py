@@ -122,7 +122,7 @@ def test_tokens_drawn_with_the_runs_sampling_settings_have_no_mismatch(
     drawn = [rollout(base, how, seed) for seed in range(10)]
     batch = [sample for sample, _ in drawn]
     # Chunks of 5 tokens: a history is cut where the logits are.
-    monkeypatch.setattr("rlrun_trainer.optimization.objective._chunk", lambda *_: 5)
+    monkeypatch.setattr("rlrun_trainer.optimization.objective.chunk_tokens", lambda *_: 5)
     metrics = train_step(base, slot, batch, plan(how))
     assert metrics["batch/micro_batches"] > 2
     assert metrics["mismatch_kl/all/max"] < 1e-9

@@ -14,8 +14,10 @@ from rlrun.service.errors import ProblemError
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress, StepOutcome
 from rlrun_trainer.model import base_model
 from rlrun_trainer.model.base_model import BaseModel
+from rlrun_trainer.optimization import client_step
 from rlrun_trainer.optimization.sampling_distribution import SamplingDistribution
 from rlrun_trainer.optimization.step import StepPlan
+from rlrun_trainer.runtime.compute_thread import finish
 from rlrun_trainer.runtime.messages import MessageFormat, Refusal
 from rlrun_trainer.runtime.process_group import ProcessGroup
 from rlrun_trainer.torch_backend import checkpoint_format
@@ -36,6 +38,7 @@ from rlrun_trainer.torch_backend.collective_executor import (
 )
 
 from tests.support import tiny_model
+from tests.support.client_datums import command, optim_step, random_datums
 
 NO_MEMORY = ProblemError.of(507, "TrainerOutOfMemory", "the other process has no memory")
 BENT = SamplingDistribution(Sampling(top_p=0.9, min_tokens=2), (1, 2))
@@ -217,6 +220,44 @@ def test_a_checkpoint_without_memory_is_refused(base: BaseModel, monkeypatch: py
     with pytest.raises(ProblemError, match="The checkpoint does not fit into the trainer's memory") as refused:
         crew.restore("run", Path("/checkpoint"), True)
     assert refused.value.status == 507
+
+
+def test_commands_of_clients_need_a_trainer_of_one_process() -> None:
+    crew = executor(TwoProcesses())
+    sent = command("ppo", random_datums("ppo", 1, tiny_model.VOCABULARY))
+    for call in (
+        lambda: finish(crew.forward_backward("run", tiny_model.spec("s3://b/x"), *sent)),
+        lambda: crew.optim_step("run", optim_step()),
+    ):
+        with pytest.raises(ProblemError, match="has 2 processes, and clients' commands run on one only"):
+            call()
+
+
+def test_a_client_whose_command_fails_ends_no_process(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = CollectiveExecutor(base, end)
+    crew.open_slot("run", tiny_model.spec("s3://b/x"))
+    header, buffers = command("ppo", random_datums("ppo", 3, tiny_model.VOCABULARY))
+
+    def forward_backward() -> None:
+        finish(crew.forward_backward("run", tiny_model.spec("s3://b/x"), header, buffers))
+
+    with pytest.raises(ProblemError, match="announces"):
+        finish(crew.forward_backward("run", tiny_model.spec("s3://b/x"), header, buffers[1:]))
+    for error, raised in ((ValueError("a bug"), ValueError), (torch.AcceleratorError("the device is lost"), Ended)):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as broken:
+            broken.setattr(client_step, "_compute", fail)
+            with pytest.raises(raised):
+                forward_backward()
+    forward_backward()
+    with pytest.raises(ProblemError, match=r"adam_params.eps"):
+        crew.optim_step("run", optim_step(eps=0))
+    monkeypatch.setattr(base.slots["run"].optimizer, "step", fail)
+    with pytest.raises(Ended):
+        crew.optim_step("run", optim_step())
 
 
 def test_a_failure_to_read_the_model_ends_no_process_that_is_alone() -> None:
