@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
@@ -152,12 +152,17 @@ class CommandError(Schema):
 class CommandResult(Schema):
     """Result of a command."""
 
+    # A diverged run has metrics that are NaN, which would become null.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
     wire_limits = InputLimits(size=16 * 1024**2, values=2**20)
 
     error: CommandError | None = None
     metrics: dict[str, float] = Field(default_factory=dict, max_length=256)
     lengths: list[int] = Field(default_factory=list, max_length=MAX_DATUMS)
     """Number of log-probabilities of each datum."""
+    widths: list[Annotated[int, Field(ge=0, le=2**24)]] = Field(default_factory=list, max_length=MAX_DATUMS)
+    """Number of log-probabilities of each token, K for targets of the shape [T, K] and 0 for [T]. Empty if all are 0.
+    """
 
 
 class CommandState(StrEnum):
