@@ -25,9 +25,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rlrun_tinker.callers import Caller, Callers
-from rlrun_tinker.errors import TinkerError
+from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import ForwardBackwardRequest, decode_request
-from rlrun_tinker.futures import PROTOBUF, FutureId, FutureKind, Futures
+from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures
 from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS
 from rlrun_tinker.open_models import Heartbeats, OpenModels
 from rlrun_tinker.requests import (
@@ -53,7 +53,7 @@ single datum may be larger.
 """
 MAX_JSON = 256 * 1024
 MAX_TELEMETRY = 8 * 1024**2
-BODY_BYTES = (96 * 1024**2, 40 * 1024**2)
+BODY_BYTES = (128 * 1024**2, 33 * 1024**2)
 """Maximum number of bytes of requests in memory, of all clients and of one. A request takes up to three times its size:
 as received, as a command, and in the connection to the trainer.
 """
@@ -61,6 +61,8 @@ ANSWER_BYTES = (96 * 1024**2, 40 * 1024**2)
 """Maximum number of bytes of responses that clients have not received yet, of all clients and of one."""
 FEW_BYTES = 16 * 1024
 """Size up to which decoding takes less time than the transfer to a thread."""
+SEND_SECONDS = 15.0
+"""Seconds for which a command waits for its trainer. The SDK sends the next command after it, and waits 60 s."""
 RETRIEVE_SECONDS = 40.0
 """Time limit of retrieve_future in seconds. The SDK waits 45 s."""
 REQUESTS_PER_CALLER = 256
@@ -140,12 +142,16 @@ class TinkerApi:
         clock: Callable[[], float],
         *,
         max_requests: int = 750,
+        send_seconds: float = SEND_SECONDS,
         futures: Callable[[RunServer, OpenModels, TrainerClient], Futures] = Futures,
     ) -> None:
-        """`max_requests` is the maximum number of requests with credentials at the same time."""
+        """`max_requests` is the maximum number of requests with credentials at the same time. `send_seconds` is the
+        time for which a command waits for its trainer.
+        """
         self._callers = callers
         self._server = server
         self._trainers = trainers
+        self._send_seconds = send_seconds
         self._models = OpenModels(server, clock)
         self._heartbeats = Heartbeats(server, self._models, trainers, clock)
         self._futures = futures(server, self._models, trainers)
@@ -301,7 +307,22 @@ class TinkerApi:
         return FutureId(kind, body.model, body.seq_id, command.name).response()
 
     async def _send(self, caller: Caller, model: ModelId, seq: int, command: bytes) -> None:
-        """Send a command to the trainer. Raises TinkerError."""
+        """Send a command to the trainer. Waits for a trainer that is not ready or has too many commands of the run, for
+        at most `send_seconds`. Raises TinkerError.
+        """
+        deadline = asyncio.get_running_loop().time() + self._send_seconds
+        pauses = iter(PAUSES)
+        while True:
+            try:
+                await self._try_to_send(caller, model, seq, command)
+                return
+            except TinkerError as error:
+                left = deadline - asyncio.get_running_loop().time()
+                if error.status not in RETRYABLE or left <= 0:
+                    raise
+            await asyncio.sleep(min(left, next(pauses, PAUSES[-1])))
+
+    async def _try_to_send(self, caller: Caller, model: ModelId, seq: int, command: bytes) -> None:
         opened = await self._models.open(caller, model)
         self._heartbeats.remember(caller, model)
         if opened.has_ended:
@@ -316,7 +337,7 @@ class TinkerApi:
             await self._trainers.send(opened, seq, command)
         except TrainerUnready as error:
             self._models.forget(caller, model)
-            message = str(error)
+            message = f"The request was not accepted: {error}."
         except CommandRejected as rejected:
             if rejected.status == 429 or rejected.status >= 500:
                 raise TinkerError(min(rejected.status, 503), rejected.problem.message) from None
@@ -324,7 +345,7 @@ class TinkerApi:
             raise TinkerError(400, rejected.problem.message) from None
         else:
             return
-        raise TinkerError(503, f"The request was not accepted: {message}.")
+        raise TinkerError(503, message)
 
     async def _retrieve_future(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, RetrieveFuture)

@@ -18,7 +18,7 @@ KEY_PREFIX = "tml-"
 TOKEN_PREFIX = "eyJ"
 _CREDENTIAL = re.compile(r"[!-~]{1,16384}")
 """Visible ASCII, so that a credential cannot add a header."""
-UNKNOWN = Rate(per_second=5.0, burst=50.0)
+UNKNOWN = Rate(per_second=20.0, burst=200.0)
 """Limit of requests from one address with credentials that rlrun-server has not accepted lately. rlrun-server has a
 limit of new credentials for all clients of this program together.
 """

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 RETRY_SECONDS = 10
 """Pause of the SDK before it repeats a request that cannot be handled now."""
 RETRYABLE = frozenset({408, 429, 503})
+"""Statuses after which the same request may succeed."""
 PASSED_STATUSES = frozenset({401, 403, 404, 429})
 """Statuses of rlrun-server that mean the same to the SDK."""
 
@@ -24,7 +25,8 @@ class TinkerError(Exception):
 
     def response(self) -> Response:
         """Return the response for the error."""
-        headers = {"Retry-After": str(RETRY_SECONDS)} if self.status in RETRYABLE else {}
+        # After 429 the pauses of the SDK grow from half a second, as commands may complete at any time.
+        headers = {"Retry-After": str(RETRY_SECONDS)} if self.status in RETRYABLE - {429} else {}
         return JSONResponse({"detail": self.message}, self.status, headers)
 
 

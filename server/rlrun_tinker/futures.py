@@ -24,7 +24,7 @@ from rlrun_tinker.trainer_client import CommandRejected, ResultMemory, TrainerCl
 POLL_SECONDS = 25.0
 """Seconds for which a request waits for a result. The SDK waits 45 s for the response."""
 PAUSES = (0.2, 0.4, 0.8, 1.5, 3.0)
-"""Pauses in seconds between two looks at a run without a session. The last one repeats."""
+"""Pauses in seconds between two requests to a trainer that is not ready. The last one repeats."""
 PROTOBUF = "application/x-protobuf"
 INLINE_BYTES = 4 * 1024**2
 """Size of a result above which the SDK is first told the size, so that it can limit its memory."""

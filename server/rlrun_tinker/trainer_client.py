@@ -20,7 +20,7 @@ from rlrun.service.errors import RequestError
 from rlrun_server.http.client_memory import ByteBudget
 
 NONCE_BYTES = 16
-SEND_SECONDS = 30.0
+SEND_SECONDS = 20.0
 """Time limit for sending a command, in seconds."""
 HEARTBEAT_SECONDS = 5.0
 REPLY_SECONDS = 10.0

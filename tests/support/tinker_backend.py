@@ -355,7 +355,8 @@ async def serving_tinker(poll_seconds: float = 0.2) -> AsyncIterator[TinkerBacke
         RunServer(server.url, http, callers),
         trainers,
         lambda: now[0],
-        futures=lambda *parts: Futures(*parts, poll_seconds=poll_seconds),
+        send_seconds=poll_seconds,
+        futures=lambda *parts: Futures(*parts, poll_seconds),
     )
     try:
         async with (
