@@ -15,7 +15,7 @@ from rlrun.protocol.client_run import ClientModel, ModelId, SavedStateUri, SaveK
 from starlette.responses import JSONResponse, Response
 
 from rlrun_tinker.callers import Caller
-from rlrun_tinker.errors import TinkerError
+from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import encode_output, read_result
 from rlrun_tinker.open_models import OpenModels
 from rlrun_tinker.run_server import RunServer
@@ -127,7 +127,13 @@ class Futures:
         self, caller: Caller, future: FutureId, deadline: float, memory: ResultMemory
     ) -> tuple[CommandResult, memoryview] | CommandPending:
         """Return the result, or the state of the future. Raises TinkerError, _Failed."""
-        model = await self._models.open(caller, future.model)
+        try:
+            model = await self._models.open(caller, future.model)
+        except TinkerError as error:
+            if error.status not in RETRYABLE:
+                raise
+            # The SDK repeats retrieve_future after 503 without a pause.
+            return CommandPending(state=CommandState.paused_capacity, reason=error.message[:1024])
         if model.has_ended:
             message = f"The run {model.namespace}/{model.run} has ended ({model.phase.value}). Create another client."
             raise _failure(message, ErrorCategory.user)

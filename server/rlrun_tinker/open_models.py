@@ -48,11 +48,19 @@ class OpenModels:
             # Metadata may be large, and no caller of this function needs it.
             return opened.model_copy(update={"user_metadata": {}})
 
-        return await self._models.get(_key(caller, model), ask)
+        key = _key(caller, model)
+        try:
+            return await self._models.get(key, ask)
+        except TinkerError as error:
+            # While rlrun-server does not respond, runs that it has opened go on.
+            kept = self._models.keep_accepted(key) if error.status == 503 else None
+            if kept is None:
+                raise
+            return kept
 
     def forget(self, caller: Caller, model: ModelId) -> None:
         """Ask rlrun-server again with the next request, because the trainer has not accepted the last one."""
-        self._models.forget(_key(caller, model))
+        self._models.expire(_key(caller, model))
 
 
 def _key(caller: Caller, model: ModelId) -> bytes:
@@ -91,17 +99,18 @@ class Heartbeats:
         known = self._session(caller, session)
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS):
+                await self._touch_all(caller, session, known.models)
                 if self._clock() >= known.searched + SEARCH_SECONDS:
-                    await self._search(caller, session, known)
+                    found = await self._search(caller, session, known)
+                    known.models |= found
                     known.searched = self._clock()
-                touched = (self._touch(caller, ModelId(session, number), known) for number in sorted(known.models))
-                outcomes = await asyncio.gather(*touched, return_exceptions=True)
+                    await self._touch_all(caller, session, found)
         except TimeoutError:
             raise TinkerError(503, "rlrun-server or a trainer does not respond.") from None
-        for error in filter(None, outcomes):
-            raise error
 
-    async def _search(self, caller: Caller, session: SessionId, known: _Session) -> None:
+    async def _search(self, caller: Caller, session: SessionId, known: _Session) -> set[int]:
+        """Return the numbers of models that are not known."""
+        added = set[int]()
         number = missing = 0
         while missing < MAX_GAP and number < MAX_MODELS:
             if number not in known.models:
@@ -114,20 +123,28 @@ class Heartbeats:
                     number += 1
                     continue
                 if not found.has_ended:
-                    known.models.add(number)
+                    added.add(number)
             missing = 0
             number += 1
+        return added
 
-    async def _touch(self, caller: Caller, model: ModelId, known: _Session) -> None:
+    async def _touch_all(self, caller: Caller, session: SessionId, numbers: set[int]) -> None:
+        """Touch the trainers of models, and remove those that have ended from `numbers`."""
+        touched = (self._touch(caller, ModelId(session, number), numbers) for number in sorted(numbers))
+        for error in await asyncio.gather(*touched, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _touch(self, caller: Caller, model: ModelId, numbers: set[int]) -> None:
         try:
             opened = await self._models.open(caller, model)
         except TinkerError as error:
             if error.status != 404:
                 raise
-            known.models.discard(model.number)
+            numbers.discard(model.number)
             return
         if opened.has_ended:
-            known.models.discard(model.number)
+            numbers.discard(model.number)
             return
         try:
             await self._trainers.touch(opened)

@@ -39,9 +39,18 @@ class ReviewCache(Generic[Result]):
         """Return whether the last result of this key was accepted, even if it has expired."""
         return key in self._known and self._is_accepted(self._known[key][1])
 
-    def forget(self, key: bytes) -> None:
-        """Remove the result of this key."""
-        self._known.pop(key, None)
+    def expire(self, key: bytes) -> None:
+        """Make the next `get` call `ask`."""
+        if key in self._known:
+            self._known[key] = (self._clock(), self._known[key][1])
+
+    def keep_accepted(self, key: bytes) -> Result | None:
+        """Cache the last result again, although it has expired, and return it. Returns None if it was not accepted."""
+        if not self.has_accepted(key):
+            return None
+        result = self._known[key][1]
+        self._known[key] = (self._clock() + self._accepted_seconds, result)
+        return result
 
     async def get(self, key: bytes, ask: Callable[[], Awaitable[Result]]) -> Result:
         """Return the cached result of this key, or call `ask`. Propagates exceptions of `ask`."""

@@ -357,7 +357,26 @@ async def test_heartbeats_do_not_fail_with_the_trainer(backend: TinkerBackend) -
     backend.trainer.proves = False
     assert (await backend.post("session_heartbeat", {"session_id": model.partition(":")[0]})).status_code == 200
     backend.server.failure = (500, Problem(reason="InternalError", message="no"))
-    assert (await backend.post("session_heartbeat", {"session_id": model.partition(":")[0]})).status_code == 503
+    # Nothing is known about the models of this session.
+    assert (await backend.post("session_heartbeat", {"session_id": "ts-0123456789ab.team"})).status_code == 503
+
+
+async def test_an_open_run_goes_on_without_rlrun_server(backend: TinkerBackend) -> None:
+    model = await backend.model()
+    backend.server.failure = (503, Problem(reason="Unavailable", message="rlrun-server ends"))
+    backend.now[0] += 3000
+    sent = await backend.send("forward_backward", body(model, 1))
+    assert (await backend.retrieve(sent)).status_code == 200
+    before = backend.trainer.heartbeats.total()
+    await backend.post("session_heartbeat", {"session_id": model.partition(":")[0]})
+    assert backend.trainer.heartbeats.total() == before + 1
+    # Another caller has nothing that rlrun-server has opened for it.
+    assert (await backend.send("forward_backward", body(model, 2), "tml-bob")).status_code == 503
+    other = await backend.retrieve(sent, "tml-bob")
+    assert (other.status_code, other.json()["queue_state"]) == (408, "paused_capacity"), "not an immediate repetition"
+    backend.server.failure = (403, Problem(reason="AccessForbidden", message="no longer"))
+    backend.now[0] += 60
+    assert (await backend.retrieve(sent)).status_code == 403
 
 
 NEW = {"session_id": "ts-0123456789ab.team", "model_seq_id": 0, "base_model": MODEL}
