@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 MAX_VARINT_BYTES = 10
 UNSIGNED = 1 << 64
 SIGN = 1 << 63
@@ -37,14 +38,17 @@ class WireReader:
                 raise WireInvalid(f"has more than {self._max_fields} fields. Send fewer datums in a request")
             tag, at = read_varint(message, at)
             number, kind = tag >> 3, tag & 7
+            if number == 0:
+                raise WireInvalid("has a field with the number 0")
             if kind == VARINT:
                 value, at = read_varint(message, at)
                 yield number, value
                 continue
-            size = {FIXED64: 8, FIXED32: 4}.get(kind)
             if kind == BYTES:
                 size, at = read_varint(message, at)
-            if size is None or number == 0:
+            elif kind in FIXED_SIZES:
+                size = FIXED_SIZES[kind]
+            else:
                 raise WireInvalid(f"has a field of the unknown wire type {kind}")
             if size > end - at:
                 raise WireInvalid("ends within a field")
@@ -54,6 +58,8 @@ class WireReader:
 
 def read_varint(message: memoryview, at: int) -> tuple[int, int]:
     """Return the unsigned integer at a position, and the position after it. Raises WireInvalid."""
+    if at < len(message) and message[at] < 0x80:
+        return message[at], at + 1
     value = shift = 0
     for index in range(at, min(at + MAX_VARINT_BYTES, len(message))):
         byte = message[index]
