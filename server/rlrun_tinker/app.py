@@ -1,11 +1,13 @@
 """Routes of the Tinker API."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -27,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rlrun_tinker.callers import Caller, Callers
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import ForwardBackwardRequest, decode_request
-from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures
+from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, waiting_reason
 from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS
 from rlrun_tinker.open_models import Heartbeats, OpenModels
 from rlrun_tinker.requests import (
@@ -47,7 +49,9 @@ from rlrun_tinker.run_server import RunServer
 from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
 
 PREFIX = "/api/v1"
-MAX_BODY = 32 * 1024**2
+SHARED_HOST_PREFIX = "/tinker"
+"""Prefix of all paths on a host that rlrun-server has as well, whose API of hosted clients has PREFIX."""
+MAX_BODY = 16 * 1024**2
 """Maximum size of a forward_backward request in bytes. The SDK divides batches into requests of about 5 MB, but a
 single datum may be larger.
 """
@@ -81,6 +85,8 @@ DYNAMIC_CONFIG = {
     "sample_cancel_enabled": False,
     "sample_cancel_max_batch_size": 64,
 }
+REJECTED = b"rejected by rlrun-tinker"
+"""Body that is not a command."""
 SESSION_WARNING = (
     "train_unembed=True, the default, trains no output head on this server: LoRA adapts all linear layers of attention "
     "and MLP."
@@ -268,19 +274,23 @@ class TinkerApi:
             raise TinkerError(400, f"Send forward_backward as {PROTOBUF}. {NEEDS_SDK}")
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise TinkerError(400, "Compressed bodies are not supported. Send the body without Content-Encoding.")
-        held = CountedBody(request)
+        held, decoded = CountedBody(request), ForwardBackwardRequest()
         try:
             body = await read_body(request, MAX_BODY, held=held)
-            if len(body) <= FEW_BYTES:
-                decoded, command = _decode(body)
-            else:
-                loop = asyncio.get_running_loop()
-                decoded, command = await loop.run_in_executor(self._decoding, _decode, body)
-            del body
+            try:
+                if len(body) <= FEW_BYTES:
+                    command = _decode(body, decoded)
+                else:
+                    loop = asyncio.get_running_loop()
+                    command = await loop.run_in_executor(self._decoding, _decode, body, decoded)
+            except InputInvalid:
+                await self._use_number(caller, decoded.model_id, decoded.seq)
+                raise
             model, seq = parse_id(ModelId.parse, decoded.model_id), decoded.seq
             if seq < 1:
                 raise InputInvalid("`seq_id`", "must be 1 or greater.")
-            del decoded
+            # The command is a copy of the body.
+            del body, decoded
             await self._send(caller, model, seq, command)
         finally:
             held.release()
@@ -288,7 +298,9 @@ class TinkerApi:
 
     async def _optim_step(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, OptimStepRequest)
-        await self._send(caller, body.model, body.seq_id, _frame(body.to_command()))
+        async with self._using_number(caller, body):
+            command = body.to_command()
+        await self._send(caller, body.model, body.seq_id, _frame(command))
         return FutureId(FutureKind.optim_step, body.model, body.seq_id).response()
 
     async def _save_weights(self, request: Request, caller: Caller) -> Response:
@@ -297,14 +309,32 @@ class TinkerApi:
 
     async def _save_weights_for_sampler(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, SaveWeights)
-        if body.path is None:
-            raise TinkerError(400, f"{NO_SAMPLING} Give a name: training_client.save_weights_for_sampler(name)")
+        async with self._using_number(caller, body):
+            if body.path is None:
+                advice = "Give a name: training_client.save_weights_for_sampler(name)"
+                raise InputInvalid("`path`", f"is missing. {NO_SAMPLING} {advice}")
         return await self._save(caller, body, SaveKind.sampler_weights, FutureKind.sampler_weights)
 
     async def _save(self, caller: Caller, body: SaveWeights, saved_as: SaveKind, kind: FutureKind) -> Response:
-        command = body.to_command(saved_as)
+        async with self._using_number(caller, body):
+            command = body.to_command(saved_as)
         await self._send(caller, body.model, body.seq_id, _frame(command))
         return FutureId(kind, body.model, body.seq_id, command.name).response()
+
+    @asynccontextmanager
+    async def _using_number(self, caller: Caller, body: OptimStepRequest | SaveWeights) -> AsyncIterator[None]:
+        """Use the number of a call that is rejected in the context with InputInvalid."""
+        try:
+            yield
+        except InputInvalid:
+            await self._use_number(caller, body.model_id, body.seq_id)
+            raise
+
+    async def _use_number(self, caller: Caller, model_id: str, seq: int) -> None:
+        """Send what is not a command with the number of a rejected call, because later calls would wait for it."""
+        with contextlib.suppress(TinkerError):
+            if seq >= 1:
+                await self._try_to_send(caller, parse_id(ModelId.parse, model_id), seq, REJECTED)
 
     async def _send(self, caller: Caller, model: ModelId, seq: int, command: bytes) -> None:
         """Send a command to the trainer. Waits for a trainer that is not ready or has too many commands of the run, for
@@ -331,13 +361,13 @@ class TinkerApi:
             )
             raise TinkerError(400, message)
         if opened.trainer_url is None:
-            reason = "it waits for its trainer" if opened.waiting is None else opened.waiting.message
+            reason = waiting_reason(opened) or "it waits for its trainer"
             raise TinkerError(408, f"The run {opened.namespace}/{opened.run} is paused: {reason}")
         try:
             await self._trainers.send(opened, seq, command)
         except TrainerUnready as error:
             self._models.forget(caller, model)
-            message = f"The request was not accepted: {error}."
+            message = f"The request was not accepted: {waiting_reason(opened) or error}."
         except CommandRejected as rejected:
             if rejected.status == 429 or rejected.status >= 500:
                 raise TinkerError(min(rejected.status, 503), rejected.problem.message) from None
@@ -390,9 +420,9 @@ class TinkerApi:
         return Response(status_code=204)
 
 
-def _decode(body: bytes) -> tuple[ForwardBackwardRequest, bytes]:
-    decoded = decode_request(body)
-    return decoded, decoded.command()
+def _decode(body: bytes, request: ForwardBackwardRequest) -> bytes:
+    """Return the command for a request, whose fields `request` receives. Raises InputInvalid."""
+    return decode_request(body, request).command()
 
 
 def _frame(command: OptimStep | SaveState) -> bytes:
@@ -482,7 +512,14 @@ def tinker_app(api: TinkerApi) -> ASGIApp:
     BODIES.set_function(lambda: memory.bodies.held)
     app = Starlette(routes=api.routes(), exception_handlers={HTTPException: _on_http})
     app.router.redirect_slashes = False
-    return WithMemory(app, memory)
+
+    async def without_prefix(scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope.get("path", ""))
+        if path.startswith(f"{SHARED_HOST_PREFIX}/"):
+            scope = {**scope, "path": path.removeprefix(SHARED_HOST_PREFIX)}
+        await app(scope, receive, send)
+
+    return WithMemory(without_prefix, memory)
 
 
 def probes_app(ready: Callable[[], bool]) -> ASGIApp:

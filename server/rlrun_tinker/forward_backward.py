@@ -82,10 +82,15 @@ class ForwardBackwardRequest:
         raise invalid
 
 
-def decode_request(body: bytes) -> ForwardBackwardRequest:
-    """Decode a request. Equal requests have equal commands, in whatever order their maps are. Raises InputInvalid."""
+def decode_request(body: bytes, request: ForwardBackwardRequest | None = None) -> ForwardBackwardRequest:
+    """Decode a request. Equal requests have equal commands, in whatever order their maps are. Raises InputInvalid.
+
+    `request` receives the fields, also those before an invalid one.
+    """
+    request = request or ForwardBackwardRequest()
     try:
-        return _decode(body)
+        _decode(body, request)
+        return request
     except WireInvalid as error:
         cause = str(error)
     except ValidationError as error:
@@ -93,8 +98,8 @@ def decode_request(body: bytes) -> ForwardBackwardRequest:
     raise InputInvalid(SOURCE, f"is not a valid ForwardBackwardRequest: it {cause}.")
 
 
-def _decode(body: bytes) -> ForwardBackwardRequest:
-    request, reader = ForwardBackwardRequest(), WireReader(MAX_FIELDS)
+def _decode(body: bytes, request: ForwardBackwardRequest) -> None:
+    reader = WireReader(MAX_FIELDS)
     numbers, values = dict[str, float](), dict[str, float]()
     for number, value in reader.fields(memoryview(body)):
         match number:
@@ -122,7 +127,6 @@ def _decode(body: bytes) -> ForwardBackwardRequest:
     for key, each in request.config.items():
         if not math.isfinite(each):
             raise InputInvalid(f"`loss_fn_config` {key[:64]!r}", "is not a finite number.")
-    return request
 
 
 def _entry(reader: WireReader, value: Value) -> tuple[str, Value | None]:

@@ -26,6 +26,7 @@ POLL_SECONDS = 25.0
 PAUSES = (0.2, 0.4, 0.8, 1.5, 3.0)
 """Pauses in seconds between two requests to a trainer that is not ready. The last one repeats."""
 PROTOBUF = "application/x-protobuf"
+MAX_REASON = 1024
 INLINE_BYTES = 4 * 1024**2
 """Size of a result above which the SDK is first told the size, so that it can limit its memory."""
 
@@ -133,13 +134,12 @@ class Futures:
             if error.status not in RETRYABLE:
                 raise
             # The SDK repeats retrieve_future after 503 without a pause.
-            return CommandPending(state=CommandState.paused_capacity, reason=error.message[:1024])
+            return _paused(error.message)
         if model.has_ended:
             message = f"The run {model.namespace}/{model.run} has ended ({model.phase.value}). Create another client."
             raise _failure(message, ErrorCategory.user)
         if model.trainer_url is None:
-            reason = None if model.waiting is None else model.waiting.message
-            return CommandPending(state=CommandState.paused_capacity, reason=reason and reason[:1024])
+            return _paused(waiting_reason(model))
         try:
             if future.kind in (FutureKind.create, FutureKind.load):
                 await self._trainers.touch(model)
@@ -149,7 +149,7 @@ class Futures:
             result = found if isinstance(found, CommandPending) else read_result(found)
         except TrainerUnready as error:
             self._models.forget(caller, future.model)
-            return CommandPending(state=CommandState.paused_capacity, reason=str(error)[:1024])
+            return _paused(waiting_reason(model) or str(error))
         except InputInvalid as error:
             raise _failure(str(error), ErrorCategory.server) from None
         except CommandRejected as rejected:
@@ -179,6 +179,15 @@ class Futures:
         if rejected.status == 429:
             return TinkerError(429, rejected.problem.message)
         return _failure(rejected.problem.message, ErrorCategory.server)
+
+
+def waiting_reason(model: ClientModel) -> str | None:
+    """Return the reason why the model's session is not open, or None."""
+    return None if model.waiting is None else model.waiting.message
+
+
+def _paused(reason: str | None) -> CommandPending:
+    return CommandPending(state=CommandState.paused_capacity, reason=reason and reason[:MAX_REASON])
 
 
 def _failure(message: str, category: ErrorCategory) -> _Failed:

@@ -27,7 +27,7 @@ REPLY_SECONDS = 10.0
 """Seconds beyond `wait` until a result must have arrived."""
 MAX_REPLY = 64 * 1024
 MAX_RESULT = 33 * 1024**2
-"""Maximum size of a result: one log-probability for each token of the largest request, and the header."""
+"""Maximum size of a result: more than a log-probability for each token of the largest request, and the header."""
 RESULTS = (96 * 1024**2, 40 * 1024**2)
 """Maximum number of bytes of results that are being received or converted, in all and of one run."""
 NOT_READY = frozenset({401, 403, 404, 502, 503, 504})

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 from rlrun.api.base.phases import Phase
-from rlrun.api.base.received import parse
+from rlrun.api.base.received import InputInvalid, parse
 from rlrun.api.base.schema import Schema
 from rlrun.constants import Reason
 from rlrun.protocol.client_command import (
@@ -113,7 +113,6 @@ class FakeTrainer:
             return json_response(problem, status)
         if self.commands.setdefault((uid, seq), data) != data:
             raise ProblemError.of(409, Reason.COMMAND_CONFLICT, f"command {seq} has another content")
-        self.header(uid, seq)
         return Response(status_code=202)
 
     async def _result(self, request: Request, uid: str) -> Response:
@@ -132,7 +131,10 @@ class FakeTrainer:
             await asyncio.sleep(0.01)
 
     def _run(self, uid: str, seq: int) -> bytes:
-        command = self.header(uid, seq)
+        try:
+            command = self.header(uid, seq)
+        except (InputInvalid, struct.error) as error:
+            return frame(CommandResult(error=CommandError(message=str(error), category=ErrorCategory.user)))
         if self.error is not None:
             return frame(CommandResult(error=self.error))
         if isinstance(command, SaveState):

@@ -5,7 +5,8 @@
     POST /sessions/{uid}/heartbeat                           -> 204
 
 The token is that of the run (`client_run.client_token`). The trainer runs the commands of a run in the order of their
-numbers, which begin with 1; the command before 1 is the creation of the model. A command that arrives early waits. The
+numbers, which begin with 1; the command before 1 is the creation of the model. A command that arrives early waits. A
+body that is not a command is received as well: it fails, so that the commands after it do not wait for its number. The
 same command with the same number again changes nothing (202), another command with that number is refused (409,
 `CommandConflict`). Too many waiting commands are refused with 429 (`TooManyCommands`). GET responds with 404
 (`CommandUnknown`) to a number that this process never received: the trainer has restarted, and the command is lost; and

@@ -437,6 +437,27 @@ async def test_what_is_not_supported_says_what_to_use(
     assert (answer.status_code, text in answer.json()["detail"]) == (status, True), answer.text
 
 
+async def test_a_rejected_call_uses_its_number(backend: TinkerBackend) -> None:
+    """The SDK has counted it, and the trainer runs no later call before it."""
+    model = await backend.model()
+    answers = [
+        await backend.send("forward_backward", body(model, 1, loss="stable_reinforce")),
+        await backend.post("optim_step", {"model_id": model, "seq_id": 2, "optimizer_params": {"type": "dimuon"}}),
+        await backend.post("save_weights", save(model, 3, "a/b")),
+        await backend.post("save_weights_for_sampler", save(model, 4, None)),
+    ]
+    assert [answer.status_code for answer in answers] == [400] * 4
+    assert (await backend.retrieve(await backend.post("optim_step", optim(model, 5)))).status_code == 200
+    foreign = await backend.send("forward_backward", body(model, 6, loss="stable_reinforce"), "tml-bob")
+    assert foreign.status_code == 400
+    assert backend.trainer.arrived == [1, 2, 3, 4, 5]
+
+
+async def test_paths_may_have_the_prefix_of_a_shared_host(backend: TinkerBackend) -> None:
+    assert (await backend.client.get("/tinker/api/v1/healthz")).json() == {"status": "ok"}
+    assert (await backend.client.get("/tinker/tinker/api/v1/healthz")).status_code == 404
+
+
 async def test_other_methods_and_paths_are_refused_as_json(backend: TinkerBackend) -> None:
     answer = await backend.client.get("/api/v1/optim_step")
     assert (answer.status_code, "not available" in answer.json()["detail"]) == (405, True)

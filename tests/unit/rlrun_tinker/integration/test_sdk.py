@@ -13,7 +13,7 @@ import pytest
 from tests.support.tinker_backend import LOGPROB, MODEL, serving_tinker
 
 PYTHON = os.environ.get("RLRUN_TINKER_PYTHON", "")
-LOOP = Path(__file__).parents[3] / "support" / "tinker_loop.py"
+LOOP = Path(__file__).parents[3] / "support" / "tinker_sdk_check.py"
 
 
 @pytest.mark.slow

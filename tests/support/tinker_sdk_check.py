@@ -1,6 +1,6 @@
 """A training loop on the unmodified SDK, tinker 0.38.0 with torch, which sends each command twice.
 
-TINKER_BASE_URL=… TINKER_API_KEY=… python tests/support/tinker_loop.py MODEL
+TINKER_BASE_URL=… TINKER_API_KEY=… python tests/support/tinker_sdk_check.py MODEL
 
 Tokens are below 100. Prints what it found as JSON, after it has checked what is true of any server. It imports nothing
 of this repository, because it runs in an environment of its own.
