@@ -57,6 +57,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 KEYS = {"ann": "team", "bob": "other"}
 """API keys and their namespaces."""
@@ -343,8 +344,8 @@ class TinkerBackend:
 
 
 @asynccontextmanager
-async def serving_tinker(poll_seconds: float = 0.2) -> AsyncIterator[TinkerBackend]:
-    """Serve rlrun-tinker and its fakes while the context is open."""
+async def serving_tinker(poll_seconds: float = 0.2, run_server: ASGIApp | None = None) -> AsyncIterator[TinkerBackend]:
+    """Serve rlrun-tinker and its fakes while the context is open. `run_server` takes the place of the fake."""
     trainer = FakeTrainer()
     server = FakeRunServer(trainer)
     now = [0.0]
@@ -363,7 +364,7 @@ async def serving_tinker(poll_seconds: float = 0.2) -> AsyncIterator[TinkerBacke
     try:
         async with (
             serving_on(trainer.app(), sockets[0]),
-            serving_on(server.app(), sockets[1]),
+            serving_on(run_server or server.app(), sockets[1]),
             serving_on(tinker_app(api), sockets[2]),
             httpx.AsyncClient(base_url=url, timeout=30) as client,
         ):
