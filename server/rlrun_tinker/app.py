@@ -69,7 +69,7 @@ SEND_SECONDS = 15.0
 """Seconds for which a command waits for its trainer. The SDK sends the next command after it, and waits 60 s."""
 RETRIEVE_SECONDS = 40.0
 """Time limit of retrieve_future in seconds. The SDK waits 45 s."""
-REQUESTS_PER_CALLER = 256
+REQUESTS_PER_CALLER = 384
 """Maximum number of a client's requests at the same time. A client waits for each of its results with a request."""
 CLIENT_CONFIG = {
     # A program sends at most this many bytes of batches at the same time.

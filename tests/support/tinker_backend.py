@@ -134,8 +134,8 @@ class FakeTrainer:
     def _run(self, uid: str, seq: int) -> bytes:
         try:
             command = self.header(uid, seq)
-        except (InputInvalid, struct.error) as error:
-            return frame(CommandResult(error=CommandError(message=str(error), category=ErrorCategory.user)))
+        except (InputInvalid, struct.error) as invalid:
+            return frame(CommandResult(error=CommandError(message=str(invalid), category=ErrorCategory.user)))
         if self.error is not None:
             return frame(CommandResult(error=self.error))
         if isinstance(command, SaveState):
@@ -359,7 +359,7 @@ async def serving_tinker(poll_seconds: float = 0.2, run_server: ASGIApp | None =
         trainers,
         lambda: now[0],
         send_seconds=poll_seconds,
-        futures=lambda *parts: Futures(*parts, poll_seconds),
+        futures=lambda *parts: Futures(parts[0], parts[1], parts[2], poll_seconds),
     )
     try:
         async with (
