@@ -195,6 +195,8 @@ class FakeRunServer:
     models: dict[tuple[str, str], ClientModel] = field(default_factory=dict)
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
     """Method, path and body of each request."""
+    token_of: Callable[[str], str] = "token-{}".format
+    """Function that returns the token of a run for its uid."""
     is_full: bool = False
     """Runs wait for a slot."""
     failure: tuple[int, Problem] | None = None
@@ -259,7 +261,7 @@ class FakeRunServer:
 
     async def _open(self, request: Request, _: str) -> Schema:
         model = self._current(self._model(request))
-        token = f"token-{model.uid}"
+        token = self.token_of(model.uid)
         if model.trainer_url:
             self.trainer.tokens[model.uid] = token
         return model.model_copy(update={"token": token})
