@@ -23,6 +23,7 @@ from rlrun_server.rest.base.stored_files import PlatformStorage
 from rlrun_server.rest.context.services import Services, make_services
 from rlrun_server.rest.objects.environment_catalog import EnvironmentCatalog
 from rlrun_server.rest.rest_app import rest_app
+from starlette.types import ASGIApp
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_s3 import InMemoryStore
@@ -80,6 +81,7 @@ class RestApi:
     services: Services
     client: httpx.AsyncClient
     keys: ApiKeyStore
+    app: ASGIApp
 
     async def key(self, namespace: str, *permissions: str) -> dict[str, str]:
         """Return the headers of a new API key of a namespace, whose account has these permissions."""
@@ -144,6 +146,7 @@ def rest_api(
     app = rest_app(services)
     # In this place by `server_app`, too.
     app.router.routes[:0] = client_model_routes(SavedStateReader(storage), lambda: KEY)
-    transport = httpx.ASGITransport(app=WithSessions(app, sessions), raise_app_exceptions=False)
+    with_sessions = WithSessions(app, sessions)
+    transport = httpx.ASGITransport(app=with_sessions, raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url="http://server/rlrun/v1")
-    return RestApi(api, cluster, services, client, keys)
+    return RestApi(api, cluster, services, client, keys, with_sessions)

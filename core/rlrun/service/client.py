@@ -6,6 +6,7 @@ succeed), and with `RequestRejected` if the server rejected it.
 
 import json
 import re
+import ssl
 from collections.abc import AsyncIterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -34,9 +35,13 @@ M = TypeVar("M", bound=BaseModel)
 class HttpClient:
     """Client of several servers with one connection pool, for small responses within `timeout` seconds."""
 
-    def __init__(self, timeout: float = RESPONSE_SECONDS, connections: int = 64) -> None:
+    def __init__(
+        self, timeout: float = RESPONSE_SECONDS, connections: int = 64, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`tls` has the certificates to trust for https, by default those of the image."""
         self._timeout = timeout
         self._connections = connections
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     async def call(
@@ -55,7 +60,9 @@ class HttpClient:
         """Send `body` as JSON and return the response of at most `max_bytes`. Raises RequestError as `call` does."""
         if self._session is None:
             # Pods are replaced under the same name and address, so keep connections and DNS responses only briefly.
-            connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=5, ttl_dns_cache=5)
+            connector = aiohttp.TCPConnector(
+                limit=self._connections, keepalive_timeout=5, ttl_dns_cache=5, ssl=self._tls or True
+            )
             # A compressed response could expand to a thousand times its size.
             self._session = aiohttp.ClientSession(
                 connector=connector, trust_env=False, auto_decompress=False, headers={"Accept-Encoding": "identity"}

@@ -10,7 +10,6 @@ from typing import Any
 from rlrun.api.base.phases import Phase
 from rlrun.api.base.received import InputInvalid, InputLimits, read_json
 from rlrun.api.model import RLModelSpec, SharingMode
-from rlrun.api.run_sections.training import Driver
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import (
     API_VERSION,
@@ -18,6 +17,7 @@ from rlrun.constants import (
     CLIENT_SESSION_LABEL,
     REQUEST_ANNOTATION,
     USER_ANNOTATION,
+    Driver,
     Reason,
 )
 from rlrun.kube.objects import Obj, annotation

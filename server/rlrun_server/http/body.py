@@ -12,23 +12,30 @@ BODY_SECONDS = 30.0
 """Time limit for receiving a request body, in seconds."""
 
 
-async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS, *, is_counted: bool = True) -> bytes:
+async def read_body(
+    request: Request,
+    limit: int,
+    seconds: float = BODY_SECONDS,
+    *,
+    is_counted: bool = True,
+    held: CountedBody | None = None,
+) -> bytes:
     """Read a body of at most `limit` bytes. Raises ProblemError if it exceeds a limit or the client disconnects.
 
     If `is_counted` is False, the body does not count towards the memory limit of bodies, because the route limits the
-    number of bodies itself.
+    number of bodies itself. With `held`, it counts until the caller releases it.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large(limit)
-    body, counted = bytearray(), CountedBody(request)
+    body, counted = bytearray(), held or CountedBody(request)
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 if len(body) + len(chunk) > limit:
                     raise too_large(limit)
                 if is_counted and not counted.grow(len(body) + len(chunk)):
-                    message = "rlrun-server is receiving too many large request bodies. Retry the request later."
+                    message = "The server is receiving too many large request bodies. Retry the request later."
                     raise ProblemError.of(503, Reason.TOO_MANY_REQUESTS, message)
                 body += chunk
     except TimeoutError:
@@ -37,7 +44,8 @@ async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS,
     except ClientDisconnect:
         raise ProblemError.of(400, Reason.INVALID_REQUEST, "The body is incomplete: the client disconnected.") from None
     finally:
-        counted.release()
+        if held is None:
+            counted.release()
     return bytes(body)
 
 

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from rlrun_server.authentication.users import User
 from rlrun_server.http.body import read_body
+from rlrun_server.http.disconnect import ClientLeft, until_left
 from rlrun_server.inference.capacity import Capacity, HeldBytes
 from rlrun_server.inference.completion_request import read_request, rewrite_request
 from rlrun_server.inference.deployed_models import DeployedModel, DeployedModels
-from rlrun_server.inference.disconnect import ClientLeft, until_left
 from rlrun_server.inference.errors import InferenceError
 from rlrun_server.inference.event_stream import EventSplitter
 from rlrun_server.inference.model_access import ModelAccess

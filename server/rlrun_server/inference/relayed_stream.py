@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from rlrun_server.inference.disconnect import ClientLeft, until_left
+from rlrun_server.http.disconnect import ClientLeft, until_left
 from rlrun_server.inference.errors import InferenceError
 from rlrun_server.inference.event_stream import EventSplitter, EventTooLarge
 from rlrun_server.inference.pool_client import EngineAnswer

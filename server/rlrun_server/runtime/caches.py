@@ -16,11 +16,16 @@ class ReviewCache(Generic[Result]):
     """Cache of reviews. Runs at most one review per key at a time, and at most CONCURRENT_REVIEWS in total."""
 
     def __init__(
-        self, is_accepted: Callable[[Result], bool], accepted_seconds: float, clock: Callable[[], float]
+        self,
+        is_accepted: Callable[[Result], bool],
+        accepted_seconds: float,
+        clock: Callable[[], float],
+        refused_seconds: float = REFUSED_SECONDS,
     ) -> None:
-        """Results accepted by `is_accepted` are cached for `accepted_seconds`, others for REFUSED_SECONDS."""
+        """Results accepted by `is_accepted` are cached for `accepted_seconds`, others for `refused_seconds`."""
         self._is_accepted = is_accepted
         self._accepted_seconds = accepted_seconds
+        self._refused_seconds = refused_seconds
         self._clock = clock
         self._known: OrderedDict[bytes, tuple[float, Result]] = OrderedDict()
         self._pending: dict[bytes, asyncio.Task[Result]] = {}
@@ -33,6 +38,19 @@ class ReviewCache(Generic[Result]):
     def has_accepted(self, key: bytes) -> bool:
         """Return whether the last result of this key was accepted, even if it has expired."""
         return key in self._known and self._is_accepted(self._known[key][1])
+
+    def expire(self, key: bytes) -> None:
+        """Make the next `get` call `ask`."""
+        if key in self._known:
+            self._known[key] = (self._clock(), self._known[key][1])
+
+    def keep_accepted(self, key: bytes) -> Result | None:
+        """Cache the last result again, although it has expired, and return it. Returns None if it was not accepted."""
+        if not self.has_accepted(key):
+            return None
+        result = self._known[key][1]
+        self._known[key] = (self._clock() + self._accepted_seconds, result)
+        return result
 
     async def get(self, key: bytes, ask: Callable[[], Awaitable[Result]]) -> Result:
         """Return the cached result of this key, or call `ask`. Propagates exceptions of `ask`."""
@@ -54,7 +72,7 @@ class ReviewCache(Generic[Result]):
         if task.cancelled() or task.exception() is not None:
             return
         answer = task.result()
-        seconds = self._accepted_seconds if self._is_accepted(answer) else REFUSED_SECONDS
+        seconds = self._accepted_seconds if self._is_accepted(answer) else self._refused_seconds
         self._known[key] = (self._clock() + seconds, answer)
         self._known.move_to_end(key)
         while len(self._known) > REMEMBERED:

@@ -1,0 +1,538 @@
+"""Routes of the Tinker API."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from rlrun.api.base.received import InputInvalid, parse
+from rlrun.protocol.client_command import CommandHeader, OptimStep, SaveState, frame
+from rlrun.protocol.client_run import ClientModel, ModelId, SavedState, SavedStateUri, SaveKind, SessionId
+from rlrun.service.errors import ProblemError
+from rlrun.service.tenant_quota import QuotaResult, TenantQuota
+from rlrun_server.http.body import BODY_SECONDS, read_body, too_large
+from rlrun_server.http.client_memory import ByteBudget, ClientMemory, CountedAnswer, CountedBody, WithMemory
+from rlrun_server.http.disconnect import ClientLeft, until_left
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rlrun_tinker.callers import Caller, Callers
+from rlrun_tinker.errors import RETRYABLE, TinkerError
+from rlrun_tinker.forward_backward import ForwardBackwardRequest, decode_request
+from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, waiting_reason
+from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS
+from rlrun_tinker.open_models import Heartbeats, OpenModels
+from rlrun_tinker.requests import (
+    CreateModel,
+    CreateSession,
+    LoadWeights,
+    OfModel,
+    OfSession,
+    OptimStepRequest,
+    RetrieveFuture,
+    SaveWeights,
+    TinkerRequest,
+    WeightsInfo,
+    parse_id,
+)
+from rlrun_tinker.run_server import RunServer
+from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
+
+PREFIX = "/api/v1"
+SHARED_HOST_PREFIX = "/tinker"
+"""Prefix of all paths on a host that rlrun-server has as well, whose API of hosted clients has PREFIX."""
+MAX_BODY = 16 * 1024**2
+"""Maximum size of a forward_backward request in bytes. The SDK divides batches into requests of about 5 MB, but a
+single datum may be larger.
+"""
+MAX_JSON = 256 * 1024
+MAX_TELEMETRY = 8 * 1024**2
+BODY_BYTES = (128 * 1024**2, 33 * 1024**2)
+"""Maximum number of bytes of requests in memory, of all clients and of one. A request takes up to three times its size:
+as received, as a command, and in the connection to the trainer.
+"""
+ANSWER_BYTES = (96 * 1024**2, 40 * 1024**2)
+"""Maximum number of bytes of responses that clients have not received yet, of all clients and of one."""
+FEW_BYTES = 16 * 1024
+"""Size up to which decoding takes less time than the transfer to a thread."""
+SEND_SECONDS = 15.0
+"""Seconds for which a command waits for its trainer. The SDK sends the next command after it, and waits 60 s."""
+RETRIEVE_SECONDS = 40.0
+"""Time limit of retrieve_future in seconds. The SDK waits 45 s."""
+REQUESTS_PER_CALLER = 384
+"""Maximum number of a client's requests at the same time. A client waits for each of its results with a request."""
+CLIENT_CONFIG = {
+    # A program sends at most this many bytes of batches at the same time.
+    "fwdbwd_dispatch_bytes_semaphore_size": 20_000_000,
+    "proto_compress_fwdbwd": False,
+    "custom_loss_server_side": False,
+    "pjwt_auth_enabled": False,
+    "sample_use_retrieve_futures": False,
+    "sample_join_sampling_session": False,
+}
+DYNAMIC_CONFIG = {
+    "refresh_interval_sec": 300,
+    "sample_cancel_enabled": False,
+    "sample_cancel_max_batch_size": 64,
+}
+REJECTED = b"rejected by rlrun-tinker"
+"""Body that is not a command."""
+SESSION_WARNING = (
+    "train_unembed=True, the default, trains no output head on this server: LoRA adapts all linear layers of attention "
+    "and MLP."
+)
+NO_SAMPLING = "Sampling is not available on this server yet."
+NEEDS_SDK = "This route is of an older SDK. Install tinker 0.38 or later: pip install --upgrade tinker"
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=TinkerRequest)
+Handler = Callable[[Request], Awaitable[Response]]
+CallerHandler = Callable[[Request, Caller], Awaitable[Response]]
+
+
+class TinkerEndpoint:
+    """ASGI application that calls one handler. All errors have a JSON body, which the SDK shows."""
+
+    def __init__(self, route: str, handler: Handler) -> None:
+        """`route` is the name of the route in metrics."""
+        self._route = route
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the request. Unexpected exceptions are logged with their traceback."""
+        request = Request(scope, receive)
+        try:
+            response = await self._handler(request)
+        except TinkerError as error:
+            response = error.response()
+        except ProblemError as error:
+            response = TinkerError(error.status, error.problem.message).response()
+        except InputInvalid as error:
+            response = TinkerError(400, str(error)).response()
+        except ClientLeft:
+            response = Response(status_code=499)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.url.path)
+            response = TinkerError(500, "Internal error of rlrun-tinker: see its log.").response()
+        REQUESTS.labels(self._route, str(response.status_code)).inc()
+        answer = CountedAnswer(request, send, _no_memory)
+        try:
+            await response(scope, receive, answer.send)
+        finally:
+            answer.release()
+
+
+def _no_memory(_: Request) -> Response:
+    return TinkerError(503, "Too many large responses wait to be read.").response()
+
+
+class TinkerApi:
+    """Handlers of the Tinker API, which translate requests for rlrun-server and trainers."""
+
+    def __init__(
+        self,
+        callers: Callers,
+        server: RunServer,
+        trainers: TrainerClient,
+        clock: Callable[[], float],
+        *,
+        max_requests: int = 750,
+        send_seconds: float = SEND_SECONDS,
+        futures: Callable[[RunServer, OpenModels, TrainerClient], Futures] = Futures,
+    ) -> None:
+        """`max_requests` is the maximum number of requests with credentials at the same time. `send_seconds` is the
+        time for which a command waits for its trainer.
+        """
+        self._callers = callers
+        self._server = server
+        self._trainers = trainers
+        self._send_seconds = send_seconds
+        self._models = OpenModels(server, clock)
+        self._heartbeats = Heartbeats(server, self._models, trainers, clock)
+        self._futures = futures(server, self._models, trainers)
+        self._quota = TenantQuota(REQUESTS_PER_CALLER, max_requests)
+        self._decoding = ThreadPoolExecutor(2, "decoding")
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._decoding.shutdown(wait=False, cancel_futures=True)
+
+    def routes(self) -> list[Route]:
+        """Return all routes."""
+        checkpoints = "/training_runs/{model}/checkpoints/{kind}/{name}"
+        public: dict[tuple[str, str], Handler] = {
+            ("GET", "/healthz"): _constant({"status": "ok"}),
+            ("POST", "/client/config"): _discard(CLIENT_CONFIG),
+            ("POST", "/client/dynamic_config"): _discard(DYNAMIC_CONFIG),
+            ("POST", "/telemetry"): _discard({"status": "accepted"}),
+            ("POST", "/cancel_future"): _discard(None),
+            ("POST", "/sessions/{session}/finish"): _discard(None),
+            ("POST", "/create_sampling_session"): _refusal(400, NO_SAMPLING),
+            ("POST", "/asample"): _refusal(400, NO_SAMPLING),
+            ("GET", "/samplers/{sampler}"): _refusal(404, NO_SAMPLING),
+            ("POST", "/forward"): _refusal(400, NEEDS_SDK),
+            ("POST", "/unload_model"): _refusal(400, NEEDS_SDK),
+        }
+        private: dict[tuple[str, str], CallerHandler] = {
+            ("GET", "/get_server_capabilities"): self._capabilities,
+            ("POST", "/create_session"): self._create_session,
+            ("POST", "/session_heartbeat"): self._heartbeat,
+            ("POST", "/create_model"): self._create_model,
+            ("POST", "/load_weights"): self._load_weights,
+            ("POST", "/get_info"): self._get_info,
+            ("POST", "/forward_backward"): self._forward_backward,
+            ("POST", "/optim_step"): self._optim_step,
+            ("POST", "/save_weights"): self._save_weights,
+            ("POST", "/save_weights_for_sampler"): self._save_weights_for_sampler,
+            ("POST", "/retrieve_future"): self._retrieve_future,
+            ("POST", "/weights_info"): self._weights_info,
+            ("GET", "/training_runs/{model}"): self._training_run,
+            ("DELETE", checkpoints): self._delete_checkpoint,
+        }
+        handlers = public | {key: self._identified(handler) for key, handler in private.items()}
+        return [
+            Route(PREFIX + path, TinkerEndpoint(path, handler), methods=[method])
+            for (method, path), handler in handlers.items()
+        ]
+
+    def _identified(self, handler: CallerHandler) -> Handler:
+        """Return a handler that identifies the caller, and limits the number of its requests."""
+
+        async def handle(request: Request) -> Response:
+            caller = self._callers.identify(request)
+            if self._callers.is_accepted(caller):
+                request.state.limited_as = caller.digest
+            if self._quota.take(caller.digest) is not QuotaResult.granted:
+                raise TinkerError(429, "Too many requests are in progress. Wait for results before you send more.")
+            try:
+                return await handler(request, caller)
+            finally:
+                self._quota.release(caller.digest)
+
+        return handle
+
+    async def _capabilities(self, _: Request, caller: Caller) -> Response:
+        found = await self._server.base_models(caller)
+        models = [
+            {"model_name": model.id, "max_context_length": model.seqLen, "trainable": True, "sampleable": False}
+            for model in found.items
+        ]
+        return JSONResponse({"supported_models": models})
+
+    async def _create_session(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, CreateSession)
+        place = await self._server.new_session(caller, body.project_id)
+        session = SessionId(f"ts-{secrets.token_hex(6)}", place.namespace)
+        answer = {"type": "create_session", "session_id": str(session), "warning_message": SESSION_WARNING}
+        return JSONResponse(answer)
+
+    async def _heartbeat(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, OfSession)
+        await self._heartbeats.beat(caller, body.session)
+        return JSONResponse({"type": "session_heartbeat"})
+
+    async def _create_model(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, CreateModel)
+        return await self._create(caller, body, FutureKind.create)
+
+    async def _load_weights(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, LoadWeights)
+        return await self._create(caller, body, FutureKind.load)
+
+    async def _create(self, caller: Caller, body: CreateModel | LoadWeights, kind: FutureKind) -> Response:
+        model = body.model
+        await self._server.create(caller, model, body.to_new_model())
+        self._heartbeats.remember(caller, model)
+        return FutureId(kind, model).response()
+
+    async def _get_info(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, OfModel)
+        found = await self._server.read(caller, body.model)
+        answer = {
+            "type": "get_info",
+            "model_id": str(body.model),
+            "model_name": found.base_model,
+            # The SDK loads the tokenizer of this name.
+            "model_data": {"model_name": found.base_model},
+            **_lora(found),
+        }
+        return JSONResponse(answer)
+
+    async def _forward_backward(self, request: Request, caller: Caller) -> Response:
+        if _media_type(request) != PROTOBUF:
+            raise TinkerError(400, f"Send forward_backward as {PROTOBUF}. {NEEDS_SDK}")
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise TinkerError(400, "Compressed bodies are not supported. Send the body without Content-Encoding.")
+        held, decoded = CountedBody(request), ForwardBackwardRequest()
+        try:
+            body = await read_body(request, MAX_BODY, held=held)
+            try:
+                if len(body) <= FEW_BYTES:
+                    command = _decode(body, decoded)
+                else:
+                    loop = asyncio.get_running_loop()
+                    command = await loop.run_in_executor(self._decoding, _decode, body, decoded)
+            except InputInvalid:
+                await self._use_number(caller, decoded.model_id, decoded.seq)
+                raise
+            model, seq = parse_id(ModelId.parse, decoded.model_id), decoded.seq
+            if seq < 1:
+                raise InputInvalid("`seq_id`", "must be 1 or greater.")
+            # The command is a copy of the body.
+            del body, decoded
+            await self._send(caller, model, seq, command)
+        finally:
+            held.release()
+        return FutureId(FutureKind.forward_backward, model, seq).response()
+
+    async def _optim_step(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, OptimStepRequest)
+        async with self._using_number(caller, body):
+            command = body.to_command()
+        await self._send(caller, body.model, body.seq_id, _frame(command))
+        return FutureId(FutureKind.optim_step, body.model, body.seq_id).response()
+
+    async def _save_weights(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, SaveWeights)
+        return await self._save(caller, body, SaveKind.weights, FutureKind.weights)
+
+    async def _save_weights_for_sampler(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, SaveWeights)
+        async with self._using_number(caller, body):
+            if body.path is None:
+                advice = "Give a name: training_client.save_weights_for_sampler(name)"
+                raise InputInvalid("`path`", f"is missing. {NO_SAMPLING} {advice}")
+        return await self._save(caller, body, SaveKind.sampler_weights, FutureKind.sampler_weights)
+
+    async def _save(self, caller: Caller, body: SaveWeights, saved_as: SaveKind, kind: FutureKind) -> Response:
+        async with self._using_number(caller, body):
+            command = body.to_command(saved_as)
+        await self._send(caller, body.model, body.seq_id, _frame(command))
+        return FutureId(kind, body.model, body.seq_id, command.name).response()
+
+    @asynccontextmanager
+    async def _using_number(self, caller: Caller, body: OptimStepRequest | SaveWeights) -> AsyncIterator[None]:
+        """Use the number of a call that is rejected in the context with InputInvalid."""
+        try:
+            yield
+        except InputInvalid:
+            await self._use_number(caller, body.model_id, body.seq_id)
+            raise
+
+    async def _use_number(self, caller: Caller, model_id: str, seq: int) -> None:
+        """Send what is not a command with the number of a rejected call, because later calls would wait for it."""
+        with contextlib.suppress(TinkerError):
+            if seq >= 1:
+                await self._try_to_send(caller, parse_id(ModelId.parse, model_id), seq, REJECTED)
+
+    async def _send(self, caller: Caller, model: ModelId, seq: int, command: bytes) -> None:
+        """Send a command to the trainer. Waits for a trainer that is not ready or has too many commands of the run, for
+        at most `send_seconds`. Raises TinkerError.
+        """
+        deadline = asyncio.get_running_loop().time() + self._send_seconds
+        pauses = iter(PAUSES)
+        while True:
+            try:
+                await self._try_to_send(caller, model, seq, command)
+                return
+            except TinkerError as error:
+                left = deadline - asyncio.get_running_loop().time()
+                if error.status not in RETRYABLE or left <= 0:
+                    raise
+            await asyncio.sleep(min(left, next(pauses, PAUSES[-1])))
+
+    async def _try_to_send(self, caller: Caller, model: ModelId, seq: int, command: bytes) -> None:
+        opened = await self._models.open(caller, model)
+        self._heartbeats.remember(caller, model)
+        if opened.has_ended:
+            message = (
+                f"The run {opened.namespace}/{opened.run} has ended ({opened.phase.value}). Create another client."
+            )
+            raise TinkerError(400, message)
+        if opened.trainer_url is None:
+            reason = waiting_reason(opened) or "it waits for its trainer"
+            raise TinkerError(408, f"The run {opened.namespace}/{opened.run} is paused: {reason}")
+        try:
+            await self._trainers.send(opened, seq, command)
+        except TrainerUnready as error:
+            self._models.forget(caller, model)
+            message = f"The request was not accepted: {waiting_reason(opened) or error}."
+        except CommandRejected as rejected:
+            if rejected.status == 429 or rejected.status >= 500:
+                raise TinkerError(min(rejected.status, 503), rejected.problem.message) from None
+            # The SDK would repeat a request that is rejected with 409.
+            raise TinkerError(400, rejected.problem.message) from None
+        else:
+            return
+        raise TinkerError(503, message)
+
+    async def _retrieve_future(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, RetrieveFuture)
+        future = parse_id(FutureId.parse, body.request_id)
+        retrieving = self._futures.retrieve(caller, future, allow_metadata_only=body.allow_metadata_only)
+        deadline = asyncio.get_running_loop().time() + RETRIEVE_SECONDS
+        try:
+            return await until_left(request.receive, retrieving, deadline)
+        except TimeoutError:
+            raise TinkerError(408, "rlrun-server or the trainer does not respond.") from None
+
+    async def _weights_info(self, request: Request, caller: Caller) -> Response:
+        state = parse_id(SavedStateUri.parse, (await _read(request, WeightsInfo)).tinker_path)
+        found = await self._server.read(caller, state.model)
+        if found.saved is None or state.name not in found.saved.of(state.kind):
+            raise TinkerError(404, f"{state} does not exist: it was never saved, was deleted or has expired.")
+        flags = {"train_unembed": False, "train_mlp": True, "train_attn": True}
+        return JSONResponse({"base_model": found.base_model, **_lora(found), **flags})
+
+    async def _training_run(self, request: Request, caller: Caller) -> Response:
+        model = parse_id(ModelId.parse, request.path_params["model"])
+        found = await self._server.read(caller, model)
+        newest = {kind: _newest(found, model, kind) for kind in SaveKind}
+        times = [found.created_at, *(state.time for _, state in filter(None, newest.values()))]
+        answer: dict[str, Any] = {
+            "training_run_id": str(model),
+            "base_model": found.base_model,
+            "model_owner": found.namespace,
+            "corrupted": False,
+            "last_request_time": max(times).isoformat(),
+            "user_metadata": {name: _plain(value) for name, value in found.user_metadata.items()},
+            **_lora(found),
+        }
+        names = {SaveKind.weights: "last_checkpoint", SaveKind.sampler_weights: "last_sampler_checkpoint"}
+        answer |= {names[kind]: _checkpoint(*state) for kind, state in newest.items() if state is not None}
+        return JSONResponse(answer)
+
+    async def _delete_checkpoint(self, request: Request, caller: Caller) -> Response:
+        place = request.path_params
+        text = f"tinker://{place['model']}/{place['kind']}/{place['name']}"
+        await self._server.delete(caller, parse_id(SavedStateUri.parse, text))
+        return Response(status_code=204)
+
+
+def _decode(body: bytes, request: ForwardBackwardRequest) -> bytes:
+    """Return the command for a request, whose fields `request` receives. Raises InputInvalid."""
+    return decode_request(body, request).command()
+
+
+def _frame(command: OptimStep | SaveState) -> bytes:
+    return frame(CommandHeader(command=command))
+
+
+def _lora(model: ClientModel) -> dict[str, Any]:
+    return {"is_lora": True, "lora_rank": model.rank}
+
+
+def _newest(found: ClientModel, model: ModelId, kind: SaveKind) -> tuple[SavedStateUri, SavedState] | None:
+    states = {} if found.saved is None else found.saved.of(kind)
+    if not states:
+        return None
+    name = max(states, key=lambda each: states[each].step)
+    return SavedStateUri(model, kind, name), states[name]
+
+
+def _checkpoint(uri: SavedStateUri, state: SavedState) -> dict[str, Any]:
+    return {
+        "checkpoint_id": f"{uri.kind.value}/{uri.name}",
+        "checkpoint_type": "training" if uri.kind is SaveKind.weights else "sampler",
+        "time": state.time.isoformat(),
+        "tinker_path": str(uri),
+        "public": False,
+        "expires_at": None if state.expires_at is None else state.expires_at.isoformat(),
+    }
+
+
+def _plain(value: Any) -> str:
+    """Return a value of user metadata as text: the SDK accepts no other type in a training run."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+async def _read(request: Request, model: type[M]) -> M:
+    return parse(model, await read_body(request, MAX_JSON) or b"{}", is_user_input=True)
+
+
+def _constant(content: Any) -> Handler:
+    async def handle(_: Request) -> Response:
+        return JSONResponse(content)
+
+    return handle
+
+
+def _refusal(status: int, message: str) -> Handler:
+    async def handle(_: Request) -> Response:
+        raise TinkerError(status, message)
+
+    return handle
+
+
+def _discard(content: Any) -> Handler:
+    """Return a handler that ignores the request's body. It responds with `content`, or with 204 if that is None."""
+
+    async def handle(request: Request) -> Response:
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > MAX_TELEMETRY:
+                        raise too_large(MAX_TELEMETRY)
+        except TimeoutError:
+            raise TinkerError(408, f"The body did not arrive within {BODY_SECONDS:.0f} s.") from None
+        except ClientDisconnect:
+            raise ClientLeft from None
+        return Response(status_code=204) if content is None else JSONResponse(content)
+
+    return handle
+
+
+def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path[:200]} is not available on this server."
+    REQUESTS.labels("other", str(error.status_code)).inc()
+    return TinkerError(error.status_code, message).response()
+
+
+def tinker_app(api: TinkerApi) -> ASGIApp:
+    """Return the application for clients."""
+    memory = ClientMemory(ByteBudget(*BODY_BYTES), ByteBudget(*ANSWER_BYTES))
+    BODIES.set_function(lambda: memory.bodies.held)
+    app = Starlette(routes=api.routes(), exception_handlers={HTTPException: _on_http})
+    app.router.redirect_slashes = False
+
+    async def without_prefix(scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope.get("path", ""))
+        if path.startswith(f"{SHARED_HOST_PREFIX}/"):
+            scope = {**scope, "path": path.removeprefix(SHARED_HOST_PREFIX)}
+        await app(scope, receive, send)
+
+    return WithMemory(without_prefix, memory)
+
+
+def probes_app(ready: Callable[[], bool]) -> ASGIApp:
+    """Return the application for probes and metrics."""
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        return PlainTextResponse("ok\n") if ready() else PlainTextResponse("ending", 503)
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    routes = {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+    return Starlette(routes=[Route(path, answer) for path, answer in routes.items()])

@@ -1,0 +1,78 @@
+"""Credentials of clients, which this program passes on to rlrun-server and does not judge itself."""
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlrun.protocol.access import bearer
+from rlrun_server.http.request import client_of
+from rlrun_server.runtime.rate_limit import Rate, RateLimiter
+from starlette.requests import Request
+
+from rlrun_tinker.errors import TinkerError
+
+KEY_HEADER = "X-API-Key"
+KEY_PREFIX = "tml-"
+TOKEN_PREFIX = "eyJ"
+_CREDENTIAL = re.compile(r"[!-~]{1,16384}")
+"""Visible ASCII, so that a credential cannot add a header."""
+UNKNOWN = Rate(per_second=20.0, burst=200.0)
+"""Limit of requests from one address with credentials that rlrun-server has not accepted lately. rlrun-server has a
+limit of new credentials for all clients of this program together.
+"""
+ACCEPTED_SECONDS = 600.0
+REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Client of a request."""
+
+    credential: str
+    digest: str
+    """SHA-256 of the credential in hexadecimal, by which limits and caches know the client."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers for rlrun-server."""
+        return bearer(self.credential)
+
+
+class Callers:
+    """Identifies the caller of each request, and limits guesses of credentials."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._limiter = RateLimiter(UNKNOWN)
+        self._accepted: OrderedDict[str, float] = OrderedDict()
+
+    def identify(self, request: Request) -> Caller:
+        """Return the caller, whose credential may still be invalid. Raises TinkerError."""
+        given = request.headers.get(KEY_HEADER, "")
+        credential = given.removeprefix(KEY_PREFIX)
+        if not (given.startswith(KEY_PREFIX) or given.startswith(TOKEN_PREFIX)) or not _CREDENTIAL.fullmatch(
+            credential
+        ):
+            message = (
+                f"Set TINKER_API_KEY to {KEY_PREFIX} followed by an API key of rlrun (rlrun key create), or to a "
+                "Kubernetes token."
+            )
+            raise TinkerError(401, message)
+        caller = Caller(credential, hashlib.sha256(credential.encode()).hexdigest())
+        now = self._clock()
+        if self._accepted.get(caller.digest, 0.0) <= now and not self._limiter.allow(client_of(request), now):
+            raise TinkerError(429, "Too many requests with new credentials come from this address.")
+        return caller
+
+    def accept(self, caller: Caller) -> None:
+        """Record that rlrun-server has accepted the credential."""
+        self._accepted[caller.digest] = self._clock() + ACCEPTED_SECONDS
+        self._accepted.move_to_end(caller.digest)
+        while len(self._accepted) > REMEMBERED:
+            self._accepted.popitem(last=False)
+
+    def is_accepted(self, caller: Caller) -> bool:
+        """Return whether rlrun-server has accepted the credential lately."""
+        return self._accepted.get(caller.digest, 0.0) > self._clock()

@@ -1,0 +1,225 @@
+"""Futures of the Tinker API. The id of a future says which command it is, so that any replica finds its result."""
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rlrun.api.base.received import InputInvalid
+from rlrun.constants import Reason
+from rlrun.protocol.client_command import CommandError, CommandPending, CommandResult, CommandState, ErrorCategory
+from rlrun.protocol.client_run import ClientModel, ModelId, SavedStateUri, SaveKind
+from starlette.responses import JSONResponse, Response
+
+from rlrun_tinker.callers import Caller
+from rlrun_tinker.errors import RETRYABLE, TinkerError
+from rlrun_tinker.forward_backward import encode_output, read_result
+from rlrun_tinker.open_models import OpenModels
+from rlrun_tinker.run_server import RunServer
+from rlrun_tinker.trainer_client import CommandRejected, ResultMemory, TrainerClient, TrainerUnready
+
+POLL_SECONDS = 25.0
+"""Seconds for which a request waits for a result. The SDK waits 45 s for the response."""
+PAUSES = (0.2, 0.4, 0.8, 1.5, 3.0)
+"""Pauses in seconds between two requests to a trainer that is not ready. The last one repeats."""
+PROTOBUF = "application/x-protobuf"
+MAX_REASON = 1024
+INLINE_BYTES = 4 * 1024**2
+"""Size of a result above which the SDK is first told the size, so that it can limit its memory."""
+
+
+class FutureKind(StrEnum):
+    """Kind of a future, which decides the form of its result."""
+
+    create = "c"
+    load = "l"
+    forward_backward = "f"
+    optim_step = "o"
+    weights = "w"
+    sampler_weights = "s"
+
+
+SAVES = {FutureKind.weights: SaveKind.weights, FutureKind.sampler_weights: SaveKind.sampler_weights}
+
+
+@dataclass(frozen=True)
+class FutureId:
+    """Id of a future."""
+
+    kind: FutureKind
+    model: ModelId
+    seq: int = 0
+    name: str = ""
+    """Name of the saved state."""
+
+    @classmethod
+    def parse(cls, text: str) -> "FutureId":
+        """Raises ValueError."""
+        try:
+            plain = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode("ascii")
+            kind, seq, model, name = plain.split(" ")
+            found = cls(FutureKind(kind), ModelId.parse(model), int(seq), name)
+            if str(found) != text or not 0 <= found.seq < 2**31:
+                raise ValueError(plain)
+            if found.kind in SAVES:
+                SavedStateUri.parse(found.path)
+        except (binascii.Error, ValueError):
+            raise ValueError(f"{text[:100]!r} is not the id of a request of this server") from None
+        return found
+
+    def __str__(self) -> str:
+        plain = f"{self.kind.value} {self.seq} {self.model} {self.name}"
+        return base64.urlsafe_b64encode(plain.encode()).decode()
+
+    @property
+    def path(self) -> str:
+        """URI of the saved state of a save."""
+        return str(SavedStateUri(self.model, SAVES[self.kind], self.name))
+
+    def response(self) -> Response:
+        """Return the response of a request that starts the future."""
+        return JSONResponse({"request_id": str(self), "model_id": str(self.model)})
+
+
+class _Failed(Exception):
+    def __init__(self, error: CommandError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class Futures:
+    """Results of commands."""
+
+    def __init__(
+        self,
+        server: RunServer,
+        models: OpenModels,
+        trainers: TrainerClient,
+        poll_seconds: float = POLL_SECONDS,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._server = server
+        self._models = models
+        self._trainers = trainers
+        self._poll_seconds = poll_seconds
+        self._sleep = sleep
+
+    async def retrieve(self, caller: Caller, future: FutureId, *, allow_metadata_only: bool) -> Response:
+        """Return the response with a result, a failure or the state of the future. Raises TinkerError."""
+        deadline = asyncio.get_running_loop().time() + self._poll_seconds
+        pauses = iter(PAUSES)
+        try:
+            while True:
+                with self._trainers.memory(str(future.model)) as memory:
+                    found = await self._look(caller, future, deadline, memory)
+                    if not isinstance(found, CommandPending):
+                        return _response(future, found, allow_metadata_only=allow_metadata_only)
+                left = deadline - asyncio.get_running_loop().time()
+                if left <= 0:
+                    return _try_again(future, found)
+                await self._sleep(min(left, next(pauses, PAUSES[-1])))
+        except _Failed as failed:
+            return JSONResponse({"error": failed.error.message, "category": failed.error.category.value})
+
+    async def _look(
+        self, caller: Caller, future: FutureId, deadline: float, memory: ResultMemory
+    ) -> tuple[CommandResult, memoryview] | CommandPending:
+        """Return the result, or the state of the future. Raises TinkerError, _Failed."""
+        try:
+            model = await self._models.open(caller, future.model)
+        except TinkerError as error:
+            if error.status not in RETRYABLE:
+                raise
+            # The SDK repeats retrieve_future after 503 without a pause.
+            return _paused(error.message)
+        if model.has_ended:
+            message = f"The run {model.namespace}/{model.run} has ended ({model.phase.value}). Create another client."
+            raise _failure(message, ErrorCategory.user)
+        if model.trainer_url is None:
+            return _paused(waiting_reason(model))
+        try:
+            if future.kind in (FutureKind.create, FutureKind.load):
+                await self._trainers.touch(model)
+                return CommandResult(), memoryview(b"")
+            wait = max(0.0, deadline - asyncio.get_running_loop().time())
+            found = await self._trainers.result(model, future.seq, wait, memory)
+            result = found if isinstance(found, CommandPending) else read_result(found)
+        except TrainerUnready as error:
+            self._models.forget(caller, future.model)
+            return _paused(waiting_reason(model) or str(error))
+        except InputInvalid as error:
+            raise _failure(str(error), ErrorCategory.server) from None
+        except CommandRejected as rejected:
+            raise await self._explain(caller, future, model, rejected) from None
+        if not isinstance(result, CommandPending) and result[0].error is not None:
+            raise _Failed(result[0].error)
+        return result
+
+    async def _explain(
+        self, caller: Caller, future: FutureId, model: ClientModel, rejected: CommandRejected
+    ) -> Exception:
+        """Return the failure for a result that the trainer does not have."""
+        if rejected.problem.reason == Reason.COMMAND_UNKNOWN:
+            saved = (await self._server.read(caller, future.model)).saved
+            states = {} if saved is None else saved.weights
+            newest = max(states, key=lambda name: states[name].step, default=None)
+            advice = "Start again: no state of this model has been saved."
+            if newest is not None:
+                path = SavedStateUri(future.model, SaveKind.weights, newest)
+                advice = (
+                    f"Continue from the newest saved state: create_training_client_from_state_with_optimizer('{path}')."
+                )
+            message = (
+                f"The trainer of {model.namespace}/{model.run} restarted before it completed request {future.seq}."
+            )
+            return _failure(f"{message} {advice}", ErrorCategory.server)
+        if rejected.status == 429:
+            return TinkerError(429, rejected.problem.message)
+        return _failure(rejected.problem.message, ErrorCategory.server)
+
+
+def waiting_reason(model: ClientModel) -> str | None:
+    """Return the reason why the model's session is not open, or None."""
+    return None if model.waiting is None else model.waiting.message
+
+
+def _paused(reason: str | None) -> CommandPending:
+    return CommandPending(state=CommandState.paused_capacity, reason=reason and reason[:MAX_REASON])
+
+
+def _failure(message: str, category: ErrorCategory) -> _Failed:
+    return _Failed(CommandError(message=message[:16_384], category=category))
+
+
+def _try_again(future: FutureId, pending: CommandPending) -> Response:
+    body = {"type": "try_again", "request_id": str(future), "queue_state": pending.state.value}
+    if pending.reason:
+        body["queue_state_reason"] = pending.reason
+    return JSONResponse(body, 408)
+
+
+def _response(future: FutureId, found: tuple[CommandResult, memoryview], *, allow_metadata_only: bool) -> Response:
+    result, arrays = found
+    model = str(future.model)
+    match future.kind:
+        case FutureKind.create:
+            return JSONResponse({"model_id": model, "type": "create_model"})
+        case FutureKind.load:
+            return JSONResponse({"model_id": model, "type": "load_weights"})
+        case FutureKind.optim_step:
+            # JSONResponse refuses NaN, which a diverged run may have and the SDK reads.
+            content = json.dumps({"metrics": result.metrics})
+            return Response(content, media_type="application/json")
+        case FutureKind.forward_backward:
+            if allow_metadata_only and len(arrays) > INLINE_BYTES:
+                return JSONResponse({"status": "complete_metadata", "response_payload_size": len(arrays)})
+            return Response(encode_output(result, arrays), media_type=PROTOBUF)
+        case _:
+            return JSONResponse({"path": future.path, "type": f"save_{_save_type(future.kind)}"})
+
+
+def _save_type(kind: FutureKind) -> str:
+    return "weights" if kind is FutureKind.weights else "weights_for_sampler"

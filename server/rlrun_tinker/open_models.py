@@ -1,0 +1,161 @@
+"""Models as rlrun-server has opened them for a caller, cached briefly, and which of them a session has."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rlrun.protocol.client_run import ClientModel, ModelId, SessionId
+from rlrun_server.runtime.caches import ReviewCache
+
+from rlrun_tinker.callers import Caller
+from rlrun_tinker.errors import TinkerError
+from rlrun_tinker.run_server import RunServer
+from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
+
+OPEN_SECONDS = 30.0
+"""Seconds for which a model with a trainer is cached. A revoked credential works for as long."""
+WAITING_SECONDS = 1.0
+"""Seconds for which other models are cached."""
+SESSIONS = 10_000
+"""Maximum number of sessions whose models are remembered for heartbeats."""
+MAX_MODELS = 64
+"""Maximum number of models of a session that receive its heartbeats: those with the lowest numbers."""
+SEARCH_SECONDS = 300.0
+"""Seconds between two searches for models of a session that other replicas have opened."""
+MAX_GAP = 3
+"""Number of missing models after which a search ends. The SDK numbers models without gaps, but a number whose creation
+failed has no model.
+"""
+HEARTBEAT_SECONDS = 8.0
+"""Time limit of a heartbeat. The SDK waits 10 s."""
+
+
+class OpenModels:
+    """Models that callers have opened. A caller receives only what rlrun-server has returned for its own credential."""
+
+    def __init__(self, server: RunServer, clock: Callable[[], float]) -> None:
+        self._server = server
+        self._models: ReviewCache[ClientModel] = ReviewCache(
+            lambda model: model.trainer_url is not None and not model.has_ended, OPEN_SECONDS, clock, WAITING_SECONDS
+        )
+
+    async def open(self, caller: Caller, model: ModelId) -> ClientModel:
+        """Return the model with its token. Raises TinkerError."""
+
+        async def ask() -> ClientModel:
+            opened = await self._server.open(caller, model)
+            # Metadata may be large, and no caller of this function needs it.
+            return opened.model_copy(update={"user_metadata": {}})
+
+        key = _key(caller, model)
+        try:
+            return await self._models.get(key, ask)
+        except TinkerError as error:
+            # While rlrun-server does not respond, runs that it has opened go on.
+            kept = self._models.keep_accepted(key) if error.status == 503 else None
+            if kept is None:
+                raise
+            return kept
+
+    def forget(self, caller: Caller, model: ModelId) -> None:
+        """Ask rlrun-server again with the next request, because the trainer has not accepted the last one."""
+        self._models.expire(_key(caller, model))
+
+
+def _key(caller: Caller, model: ModelId) -> bytes:
+    return f"{caller.digest} {model}".encode()
+
+
+@dataclass
+class _Session:
+    models: set[int] = field(default_factory=set)
+    searched: float = float("-inf")
+
+
+class Heartbeats:
+    """Passes the heartbeats of a session on to the trainers of its models.
+
+    A session is an id only. Its models are those that the caller used here, and those that a search finds.
+    """
+
+    def __init__(
+        self, server: RunServer, models: OpenModels, trainers: TrainerClient, clock: Callable[[], float]
+    ) -> None:
+        self._server = server
+        self._models = models
+        self._trainers = trainers
+        self._clock = clock
+        self._sessions: OrderedDict[tuple[str, SessionId], _Session] = OrderedDict()
+
+    def remember(self, caller: Caller, model: ModelId) -> None:
+        """Record that the caller uses the model."""
+        known = self._session(caller, model.session).models
+        if len(known) < MAX_MODELS:
+            known.add(model.number)
+
+    async def beat(self, caller: Caller, session: SessionId) -> None:
+        """Pass on a heartbeat. Raises TinkerError."""
+        known = self._session(caller, session)
+        try:
+            async with asyncio.timeout(HEARTBEAT_SECONDS):
+                await self._touch_all(caller, session, known.models)
+                if self._clock() >= known.searched + SEARCH_SECONDS:
+                    found = await self._search(caller, session, known)
+                    known.models |= found
+                    known.searched = self._clock()
+                    await self._touch_all(caller, session, found)
+        except TimeoutError:
+            raise TinkerError(503, "rlrun-server or a trainer does not respond.") from None
+
+    async def _search(self, caller: Caller, session: SessionId, known: _Session) -> set[int]:
+        """Return the numbers of models that are not known."""
+        added = set[int]()
+        number = missing = 0
+        while missing < MAX_GAP and number < MAX_MODELS:
+            if number not in known.models:
+                try:
+                    found = await self._server.read(caller, ModelId(session, number))
+                except TinkerError as error:
+                    if error.status != 404:
+                        raise
+                    missing += 1
+                    number += 1
+                    continue
+                if not found.has_ended:
+                    added.add(number)
+            missing = 0
+            number += 1
+        return added
+
+    async def _touch_all(self, caller: Caller, session: SessionId, numbers: set[int]) -> None:
+        """Touch the trainers of models, and remove those that have ended from `numbers`."""
+        touched = (self._touch(caller, ModelId(session, number), numbers) for number in sorted(numbers))
+        for error in await asyncio.gather(*touched, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _touch(self, caller: Caller, model: ModelId, numbers: set[int]) -> None:
+        try:
+            opened = await self._models.open(caller, model)
+        except TinkerError as error:
+            if error.status != 404:
+                raise
+            numbers.discard(model.number)
+            return
+        if opened.has_ended:
+            numbers.discard(model.number)
+            return
+        try:
+            await self._trainers.touch(opened)
+        except (TrainerUnready, CommandRejected):
+            # The run is known to live: rlrun-server has opened it.
+            self._models.forget(caller, model)
+
+    def _session(self, caller: Caller, session: SessionId) -> _Session:
+        key = (caller.digest, session)
+        known = self._sessions.setdefault(key, _Session())
+        self._sessions.move_to_end(key)
+        while len(self._sessions) > SESSIONS:
+            self._sessions.popitem(last=False)
+        return known

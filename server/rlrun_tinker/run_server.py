@@ -1,0 +1,97 @@
+"""Requests to rlrun-server, each with the credential of the caller."""
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict
+from rlrun.protocol.client_run import (
+    CLIENT_MODEL_PATH,
+    CLIENT_SAVE_PATH,
+    CLIENT_SESSIONS_PATH,
+    ClientModel,
+    ClientSession,
+    ModelId,
+    NewClientModel,
+    NewClientSession,
+    SavedStateUri,
+)
+from rlrun.service.client import HttpClient
+from rlrun.service.errors import RequestError
+
+from rlrun_tinker.callers import Caller, Callers
+from rlrun_tinker.errors import from_server
+
+MODELS_PATH = "/rlrun/v1/models"
+MAX_NOTHING = 64 * 1024
+"""Maximum size of a response whose content does not matter."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class BaseModelSummary(BaseModel):
+    """What this program reads of a base model in rlrun-server's list."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str
+    seqLen: int | None = None  # as on the wire
+
+
+class BaseModels(BaseModel):
+    """rlrun-server's list of base models."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    items: list[BaseModelSummary]
+
+
+class RunServer:
+    """Client of rlrun-server. All methods raise TinkerError."""
+
+    def __init__(self, url: str, http: HttpClient, callers: Callers) -> None:
+        self._url = url
+        self._http = http
+        self._callers = callers
+
+    async def new_session(self, caller: Caller, namespace: str | None) -> ClientSession:
+        """Return the place of a new session."""
+        body = NewClientSession(namespace=namespace)
+        return await self._call(caller, "POST", CLIENT_SESSIONS_PATH, ClientSession, body)
+
+    async def create(self, caller: Caller, model: ModelId, body: NewClientModel) -> ClientModel:
+        """Create a model, once."""
+        return await self._call(caller, "PUT", _path(model), ClientModel, body)
+
+    async def read(self, caller: Caller, model: ModelId) -> ClientModel:
+        """Return a model with its saved states, without a token."""
+        return await self._call(caller, "GET", _path(model), ClientModel)
+
+    async def open(self, caller: Caller, model: ModelId) -> ClientModel:
+        """Return a model with a token. Resumes a silent run."""
+        return await self._call(caller, "POST", f"{_path(model)}/open", ClientModel)
+
+    async def delete(self, caller: Caller, state: SavedStateUri) -> None:
+        """Delete a saved state."""
+        place = {"namespace": state.model.namespace, "run": state.model.run, "kind": state.kind, "name": state.name}
+        url = self._url + CLIENT_SAVE_PATH.format(**place)
+        try:
+            await self._http.fetch("DELETE", url, MAX_NOTHING, headers=caller.headers)
+        except RequestError as error:
+            raise from_server(error) from None
+        self._callers.accept(caller)
+
+    async def base_models(self, caller: Caller) -> BaseModels:
+        """Return the base models of the platform."""
+        return await self._call(caller, "GET", MODELS_PATH, BaseModels)
+
+    async def _call(self, caller: Caller, method: str, path: str, model: type[M], body: BaseModel | None = None) -> M:
+        content = None if body is None else body.model_dump(mode="json", by_alias=True, exclude_none=True)
+        try:
+            found = await self._http.call(method, self._url + path, model, content, caller.headers)
+        except RequestError as error:
+            raise from_server(error) from None
+        self._callers.accept(caller)
+        return found
+
+
+def _path(model: ModelId) -> str:
+    return CLIENT_MODEL_PATH.format(namespace=model.namespace, run=model.run)

@@ -1,0 +1,158 @@
+"""Requests to the trainers of shared pools, with the token of a run.
+
+A trainer's address comes from rlrun-server. Users of a namespace can point the pool's Service to another server, so
+responses without proof that their sender knows the token are discarded.
+"""
+
+import io
+import secrets
+
+import aiohttp
+from rlrun.api.base.received import InputInvalid, parse
+from rlrun.constants import Reason
+from rlrun.protocol.access import bearer
+from rlrun.protocol.client_command import CONTENT_TYPE, CommandPending
+from rlrun.protocol.client_run import ClientModel
+from rlrun.protocol.engine_proof import NONCE_HEADER, PROOF_HEADER, is_proven
+from rlrun.protocol.problem import Problem
+from rlrun.service.client import CONNECT_SECONDS, problem_from_response, read_body
+from rlrun.service.errors import RequestError
+from rlrun_server.http.client_memory import ByteBudget
+
+NONCE_BYTES = 16
+SEND_SECONDS = 20.0
+"""Time limit for sending a command, in seconds."""
+HEARTBEAT_SECONDS = 5.0
+REPLY_SECONDS = 10.0
+"""Seconds beyond `wait` until a result must have arrived."""
+MAX_REPLY = 64 * 1024
+MAX_RESULT = 33 * 1024**2
+"""Maximum size of a result: more than a log-probability for each token of the largest request, and the header."""
+RESULTS = (96 * 1024**2, 40 * 1024**2)
+"""Maximum number of bytes of results that are being received or converted, in all and of one run."""
+NOT_READY = frozenset({401, 403, 404, 502, 503, 504})
+"""Statuses of a trainer that does not know the run yet, or ends."""
+
+
+class TrainerUnready(Exception):
+    """Raised if the trainer does not respond, or does not have the run yet. A later request may succeed."""
+
+
+class CommandRejected(Exception):
+    """Raised if the trainer rejects a request."""
+
+    def __init__(self, status: int, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.status = status
+        self.problem = problem
+
+
+class ResultMemory:
+    """Memory of the results of one run that a request holds while the context is open."""
+
+    def __init__(self, budget: ByteBudget, owner: str) -> None:
+        self._budget = budget
+        self._owner = owner
+        self._size = 0
+
+    def __enter__(self) -> "ResultMemory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._budget.free(self._owner, self._size)
+
+    def hold(self, size: int) -> bool:
+        """Reserve `size` bytes. Returns False if the budget does not suffice."""
+        if not self._budget.take(self._owner, size):
+            return False
+        self._size += size
+        return True
+
+
+class TrainerClient:
+    """HTTP client of the trainers of all pools. Its methods raise TrainerUnready and CommandRejected."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+        self._results = ByteBudget(*RESULTS)
+
+    def memory(self, owner: str) -> ResultMemory:
+        """Return the memory for results of `owner`."""
+        return ResultMemory(self._results, owner)
+
+    async def send(self, model: ClientModel, seq: int, command: bytes) -> None:
+        """Send a command. The same command may be sent again."""
+        await self._request(model, "POST", f"commands/{seq}", SEND_SECONDS, MAX_REPLY, command)
+
+    async def result(self, model: ClientModel, seq: int, wait: float, memory: ResultMemory) -> bytes | CommandPending:
+        """Return the result of a command, or its state if it has none within `wait` seconds. The result counts in
+        `memory`.
+        """
+        path = f"results/{seq}?wait={wait:.1f}"
+        status, body = await self._request(model, "GET", path, wait + REPLY_SECONDS, MAX_RESULT, memory=memory)
+        try:
+            return body if status == 200 else parse(CommandPending, body, "The trainer's response")
+        except InputInvalid as error:
+            message = str(error)
+        raise TrainerUnready(message)
+
+    async def touch(self, model: ClientModel) -> None:
+        """Tell the trainer that the client is alive."""
+        await self._request(model, "POST", "heartbeat", HEARTBEAT_SECONDS, MAX_REPLY)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _request(
+        self,
+        model: ClientModel,
+        method: str,
+        path: str,
+        seconds: float,
+        limit: int,
+        body: bytes | None = None,
+        memory: ResultMemory | None = None,
+    ) -> tuple[int, bytes]:
+        if not model.trainer_url or not model.token:
+            raise TrainerUnready("the run has no trainer yet")
+        nonce = secrets.token_hex(NONCE_BYTES)
+        headers = {**bearer(model.token), NONCE_HEADER: nonce, "Content-Type": CONTENT_TYPE}
+        url = f"{model.trainer_url.rstrip('/')}/sessions/{model.uid}/{path}"
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+        # A large body of bytes would be sent in one piece.
+        data = None if body is None else io.BytesIO(body)
+        try:
+            async with self._open_session().request(
+                method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                if not is_proven(model.token, nonce, response.headers.get(PROOF_HEADER, "")):
+                    raise TrainerUnready(f"the trainer of {model.namespace}/{model.run} does not have the run yet")
+                size = response.content_length
+                if memory is not None and size is not None and size <= limit and not memory.hold(size):
+                    raise TrainerUnready("too many large results are being received")
+                received = await read_body(response, url, limit if size is not None else MAX_REPLY)
+                if 200 <= response.status < 300:
+                    return response.status, received
+                problem = problem_from_response(response.status, received, url, quote_text=False)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RequestError) as error:
+            message = f"the trainer of {model.namespace}/{model.run} does not respond ({type(error).__name__})"
+            raise TrainerUnready(message) from error
+        if response.status in NOT_READY and problem.reason != Reason.COMMAND_UNKNOWN:
+            raise TrainerUnready(problem.message)
+        raise CommandRejected(response.status, problem)
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # Pods are replaced under the same name and address, so keep connections and DNS responses only briefly.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5, ttl_dns_cache=5)
+            # A compressed response could expand to a thousand times its size.
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                trust_env=False,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"Accept-Encoding": "identity", "User-Agent": "rlrun-tinker"},
+            )
+        return self._session
