@@ -105,7 +105,7 @@ def install() -> Path:
             checked = ["--no-deps", "--require-hashes", "--quiet"]
             wheels = ["--only-binary", ":all:", "-r", f"{INSTALLED_AT}/packages.txt"]
             _pip(place, "install", *checked, *wheels, "--target", f"{INSTALLED_AT}/packages")
-            archive = ["--no-binary", ":all:", "-r", f"{INSTALLED_AT}/recipes.txt"]
+            archive = ["--no-binary", "tinker-cookbook", "-r", f"{INSTALLED_AT}/recipes.txt"]
             _pip(place, "download", *checked, *archive, "--dest", INSTALLED_AT)
             _unpack(place)
             (place / "tools").mkdir()

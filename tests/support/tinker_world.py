@@ -14,7 +14,7 @@ from demo.install import MODEL_URI
 MODEL = "Qwen/Qwen3.5-9B-Base"
 """Id of the model that the recipe `chat_sl` trains by default."""
 COMMIT = "0" * 40
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 TRAIN_ROWS = 6 * 256
 """Rows for six steps of the batch size that the recipe has by default."""
 TEST_ROWS = 256
