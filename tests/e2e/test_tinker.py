@@ -89,7 +89,10 @@ def new_tenant(platform: Platform, url: str, namespace: str, folder: Path) -> Te
 @pytest.fixture
 def released(platform: Platform, tenant: Tenant) -> Iterator[None]:
     """Stops the runs of the test: their slots would be free after 15 minutes of silence only."""
-    names = lambda: {run["metadata"]["name"] for run in platform.kubectl.list("rlruns", tenant.namespace)}  # noqa: E731
+
+    def names() -> set[str]:
+        return {run["metadata"]["name"] for run in platform.kubectl.list("rlruns", tenant.namespace)}
+
     before = names()
     yield
     patch = json.dumps({"spec": {"stop": True}})

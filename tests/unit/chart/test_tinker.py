@@ -82,7 +82,7 @@ def test_it_reaches_rlrun_server_and_trainers_of_pools_only(render: Render) -> N
     assert is_allowed(policies, tinker, server, SERVER_TLS_PORT)
     assert is_allowed(policies, tinker, Pod("team", SHARED), TRAINER_PORT)
     assert is_allowed(policies, tinker, Pod("kube-system", {"k8s-app": "kube-dns"}), 53, "UDP")
-    closed = [
+    closed: list[tuple[Pod | Outside, int]] = [
         (server, 8081),
         (pod(rendered, "rlrun-operator"), 8080),
         (Pod("team", {"rlrun.dev/run": "one", "rlrun.dev/role": "trainer"}), TRAINER_PORT),
