@@ -138,7 +138,7 @@ format: $(VENV)/.complete ## Rewrite the code in the project's format
 
 .PHONY: types
 types: $(VENV)/.complete ## mypy --strict over every package and the fault tests
-	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p rlrun_egress_proxy -p rlrun_engine_access -p rlrun_server -p local_cluster -p demo -p bench -p tests.support.images -p tests.support.contracts -p tests.chaos -p tests.proofs -p tests.mutants -p tests.pictures -p tests.gpu
+	@$(PY) -m mypy -p rlrun -p rlrun_operator -p rlrun_cli -p rlrun_trainer -p rlrun_orchestrator -p rlrun_environment -p rlrun_adapter_sidecar -p rlrun_model_fetcher -p rlrun_egress_proxy -p rlrun_engine_access -p rlrun_server -p rlrun_tinker -p local_cluster -p demo -p bench -p tests.support.images -p tests.support.contracts -p tests.chaos -p tests.proofs -p tests.mutants -p tests.pictures -p tests.gpu
 
 .PHONY: test-fast
 test-fast: $(VENV)/.complete ## The unit tests that take less than a second and start no server

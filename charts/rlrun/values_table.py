@@ -1,7 +1,7 @@
 """Write the table of values in README.md from values.yaml: `python charts/rlrun/values_table.py [--check]`.
 
 A comment that begins with `# --` describes the value below it, with all that is inside of it. Values that operator,
-server, egress and jobs have in common with `pods` are described there.
+server, tinker, egress and jobs have in common with `pods` are described there.
 """
 
 import json

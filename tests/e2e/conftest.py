@@ -140,7 +140,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
     @contextmanager
     def install() -> Iterator[str]:
-        install_platform(kubectl, s3)
+        install_platform(kubectl, s3, print, "--set", "tinker.enabled=true,tinker.replicas=1")
         kubectl.apply(yaml.safe_load(STUB_MODEL.read_text()))
         for folder in sorted(BROKEN_ENVIRONMENTS.iterdir()):
             if (folder / "pyproject.toml").exists():

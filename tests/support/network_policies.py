@@ -127,6 +127,8 @@ def _matches(selector: Obj, labels: Mapping[str, str]) -> bool:
 
 def _fits(expression: Obj, labels: Mapping[str, str]) -> bool:
     _check_keys(expression, "key", "operator", "values")
+    if expression["operator"] == "Exists":
+        return expression["key"] in labels
     assert expression["operator"] == "In", f"operator {expression['operator']}"
     return labels.get(expression["key"]) in expression["values"]
 

@@ -202,6 +202,25 @@ https://{{ first $hosts }}
 {{- ternary 8443 8080 .Values.server.tls.enabled -}}
 {{- end }}
 
+{{/* URL of rlrun-server for pods. */}}
+{{- define "rlrun.serverInCluster" -}}
+{{- printf "%s://%s-server.%s.svc:%s" (include "rlrun.serverPort" .) (include "rlrun.fullname" .) .Release.Namespace (include "rlrun.serverPortNumber" .) -}}
+{{- end }}
+
+{{/* Path of rlrun-tinker on the host of rlrun-server, whose API of hosted clients has the SDK's path /api/v1, too. */}}
+{{- define "rlrun.tinkerPrefix" -}}
+/tinker
+{{- end }}
+
+{{/* Port of rlrun-tinker and its Service. */}}
+{{- define "rlrun.tinkerPort" -}}
+{{- ternary "https" "http" (not (empty .Values.tinker.tls.existingSecret)) -}}
+{{- end }}
+
+{{- define "rlrun.tinkerPortNumber" -}}
+{{- ternary 8443 8080 (not (empty .Values.tinker.tls.existingSecret)) -}}
+{{- end }}
+
 {{/* The Service as the API server's proxy names it. */}}
 {{- define "rlrun.serverProxyName" -}}
 {{- printf "%s%s-server:%s" (ternary "https:" "" .Values.server.tls.enabled) (include "rlrun.fullname" .) (include "rlrun.serverPort" .) -}}
@@ -248,15 +267,13 @@ s3:
   {{- else if or .Values.s3.credentials.create .Values.s3.credentials.existingSecret }}
   {{- fail "s3.credentials: set one of workloadIdentity, existingSecret and create" }}
   {{- end }}
+storageServer: {{ include "rlrun.serverInCluster" . | quote }}
 {{- if .Values.server.tls.enabled }}
-storageServer: {{ printf "https://%s-server.%s.svc:8443" (include "rlrun.fullname" .) .Release.Namespace | quote }}
 storageServerCertificate:
   secret:
     namespace: {{ .Release.Namespace | quote }}
     name: {{ include "rlrun.serverCertificate" . | quote }}
   create: {{ not (or .Values.server.tls.existingSecret (.Values.server.tls.certificate | default dict).enabled) }}
-{{- else }}
-storageServer: {{ printf "http://%s-server.%s.svc:8080" (include "rlrun.fullname" .) .Release.Namespace | quote }}
 {{- end }}
 {{- if include "rlrun.hasCaBundle" . }}
 caBundleFile: /etc/rlrun-ca/ca-bundle.crt

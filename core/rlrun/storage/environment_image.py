@@ -93,6 +93,7 @@ PLATFORM = (
     "rlrun_operator",
     "rlrun_orchestrator",
     "rlrun_server",
+    "rlrun_tinker",
     "rlrun_trainer",
 )
 

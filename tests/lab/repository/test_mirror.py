@@ -18,6 +18,7 @@ FOLDERS = {
     "rlrun_engine_access": "orchestrator_image",
     "rlrun_model_fetcher": "orchestrator_image",
     "rlrun_server": "server",
+    "rlrun_tinker": "server",
     "rlrun_inference": "inference_image",
     "local_cluster": ".",
     "bench": ".",

@@ -17,6 +17,7 @@ MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
 VALUES: Object = {
     **MINIMAL,
     "egress": {"enabled": True},
+    "tinker": {"enabled": True},
     "metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
     "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": MONITORING}}]},
 }
@@ -102,7 +103,7 @@ def test_prometheus_reaches_all_that_the_monitors_select_and_others_do_not(rende
     of_runs = objects({"metricsPeers": parse_settings(rendered.settings).metrics_peers})
     policies = [*rendered.of("NetworkPolicy"), *(o for o in of_runs if o["kind"] == "NetworkPolicy")]
     found = scraped(rendered, of_runs)
-    assert {"rlrun-operator", "rlrun-server", "rlrun-egress"} <= set(found)
+    assert {"rlrun-operator", "rlrun-server", "rlrun-tinker", "rlrun-egress"} <= set(found)
     endings = {name.partition(":")[2] for name in found if ":" in name}
     assert endings == {"status", "http", "openai", "sidecar"}
     for name, (pod, template, port) in found.items():

@@ -10,6 +10,7 @@ from tests.unit.chart.test_render import EVERYTHING, MINIMAL, pod_templates
 WORKLOADS: dict[str, set[str]] = {
     "operator": {"rlrun-operator"},
     "server": {"rlrun-server"},
+    "tinker": {"rlrun-tinker"},
     "egress": {"rlrun-egress"},
     "jobs": {
         "rlrun-models", "rlrun-uninstall", "rlrun-test-readyz", "rlrun-test-dns", "rlrun-test-s3", "rlrun-test-run",
@@ -126,7 +127,7 @@ def test_a_spread_without_a_selector_counts_the_pods_of_its_workload(render: Ren
 
 def test_replicas_are_spread_over_nodes_and_zones(render: Render) -> None:
     found = pods(render(EVERYTHING))
-    for name in ("rlrun-operator", "rlrun-server", "rlrun-egress"):
+    for name in ("rlrun-operator", "rlrun-server", "rlrun-tinker", "rlrun-egress"):
         spread = {s["topologyKey"]: s for s in found[name]["spec"]["topologySpreadConstraints"]}
         assert spread.keys() == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
         for constraint in spread.values():
@@ -181,7 +182,9 @@ def test_every_deployment_has_a_disruption_budget(render: Render) -> None:
     rendered = render(EVERYTHING)
     budgets = {b["metadata"]["name"]: b["spec"]["selector"]["matchLabels"] for b in rendered.of("PodDisruptionBudget")}
     assert budgets == {d["metadata"]["name"]: d["spec"]["selector"]["matchLabels"] for d in rendered.of("Deployment")}
-    without = render({**EVERYTHING, "egress": {"enabled": False}}).of("PodDisruptionBudget")
+    without = render({**EVERYTHING, "egress": {"enabled": False}, "tinker": {"enabled": False}}).of(
+        "PodDisruptionBudget"
+    )
     assert {b["metadata"]["name"] for b in without} == {"rlrun-operator", "rlrun-server"}
 
 

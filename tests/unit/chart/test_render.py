@@ -73,6 +73,7 @@ EVERYTHING: Object = {
         "allowed": ["*.example.com"],
         "privateAddresses": ["10.1.0.0/16", "10.9.9.9", "judge.corp"],
     },
+    "tinker": {"enabled": True},
     "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
 }
 
@@ -250,7 +251,7 @@ def pod_specs(objects: list[Object]) -> list[Object]:
 
 def test_every_pod_is_restricted(render: Render) -> None:
     specs = pod_specs(render(EVERYTHING).objects)
-    assert len(specs) == 8, "operator, server, egress proxy, models, uninstallation, three tests"
+    assert len(specs) == 9, "operator, server, rlrun-tinker, egress proxy, models, uninstallation, three tests"
     for spec in specs:
         assert spec["enableServiceLinks"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -819,8 +820,8 @@ def test_credentials_from_values(render: Render) -> None:
 
 
 def test_options(render: Render) -> None:
-    no_egress = {"egress": {"enabled": False}}
-    everything, plain = render({**EVERYTHING, **no_egress}), render(no_egress)
+    required = {"egress": {"enabled": False}, "tinker": {"enabled": False}}
+    everything, plain = render({**EVERYTHING, **required}), render(required)
     for kind, of_both in (("ServiceMonitor", 1), ("PodMonitor", 2), ("PodDisruptionBudget", 2)):
         assert len(everything.of(kind)) == of_both, kind
         assert plain.of(kind) == []
@@ -835,7 +836,11 @@ def test_names_follow_the_release(render: Render) -> None:
     rendered = render(EVERYTHING, release="prod")
     assert rendered.one("Pod", "prod-rlrun-test-readyz")["spec"]["containers"][0]["args"] == [
         f"http://{rendered.one('Service', name)['metadata']['name']}.rlrun-system.svc:8080/{path}"
-        for name, path in (("prod-rlrun-metrics", "readyz"), ("prod-rlrun-server-metrics", "storez"))
+        for name, path in (
+            ("prod-rlrun-metrics", "readyz"),
+            ("prod-rlrun-server-metrics", "storez"),
+            ("prod-rlrun-tinker-metrics", "readyz"),
+        )
     ]
 
 
@@ -956,7 +961,7 @@ def test_labels_of_monitors_replace_those_of_all_objects(render: Render) -> None
 
 def test_services_have_both_families_of_addresses_where_the_cluster_does(render: Render) -> None:
     services = render(EVERYTHING, base=None).of("Service")
-    assert len(services) == 5
+    assert len(services) == 7
     assert {s["spec"].get("ipFamilyPolicy") for s in services} == {"PreferDualStack"}
 
 

@@ -16,6 +16,7 @@ PROGRAMS = re.compile(r"^(?:\$ )?(?:rlrun|kubectl|helm|pip|make|curl|prime|expor
 ELSEWHERE = {
     "api.md": "tests/unit/docs/test_api_guide.py",
     "hosted-clients.md": "tests/apiserver/rlrun_server/test_hosted_clients.py",
+    "tinker.md": "tests/e2e/test_tinker.py",
 }
 """Guides whose commands a test of their own sends."""
 QUICKSTART = (GUIDES / "quickstart.md").read_text()

@@ -44,6 +44,8 @@ def test_a_policy_without_rules_closes_its_direction() -> None:
         ([{"podSelector": {"matchLabels": {"app": "db"}}}], False, False, False),
         ([{"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db"]}]}}],) + 3 * (False,),
         ([{"podSelector": {"matchExpressions": [IN_WEB_OR_DB]}}], True, False, False),
+        ([{"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}], True, False, False),
+        ([{"podSelector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]}}], False, False, False),
         ([{"podSelector": {"matchLabels": {"app": "db"}, "matchExpressions": [IN_WEB_OR_DB]}}], False, False, False),
         ([{"namespaceSelector": {}}], True, True, False),
         ([{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "bank"}}}], False, True, False),
@@ -92,7 +94,7 @@ def test_both_ends_must_allow_a_connection() -> None:
     [
         {"form": []},
         {"from": [{"podSelektor": {}}]},
-        {"from": [{"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}]},
+        {"from": [{"podSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn"}]}}]},
         {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]},
         {"ports": [{"port": "http"}]},
     ],

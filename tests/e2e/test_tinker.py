@@ -1,0 +1,228 @@
+"""Unmodified programs of the Tinker SDK train on a shared pool: the cookbook's own tests, the guide, and our loops.
+
+The trainer computes with torch, because these tests are about what it computes. Nothing is sampled, so the engine is a
+stub.
+"""
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlrun.constants import RUN_LABEL, SERVING_LABEL
+from rlrun.protocol.client_run import ModelId, SavedStateUri
+from rlrun.storage.layout import S3Uri
+
+from demo.install import MODEL_URI, SYSTEM_NAMESPACE
+from demo.kubectl import Object, wait_for
+from tests.e2e.conftest import ENGINES, STUBS, Platform
+from tests.e2e.server_clients import api_key, forwarded
+from tests.support.source_tree import ROOT
+from tests.support.tinker_client import HOME, TinkerClient, script, tinker_client
+from tests.support.tinker_world import MODEL, make_hub_cache
+
+PORT = 8080
+RECIPES = ("test_recipe_chat_sl.py", "test_recipe_rolling_checkpoints.py")
+GUIDE = ROOT / "docs" / "guides" / "tinker.md"
+LOOP = script(ROOT / "tests" / "support" / "tinker_loop.py")
+SECONDS = 180.0
+TOLERANCE = 1e-4
+"""Difference between log-probabilities of trainer and stock peft."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A namespace, and a user of it whose programs have an API key."""
+
+    namespace: str
+    client: TinkerClient
+
+    def loop(self, name: str, argument: str) -> dict[str, Any]:
+        """What a loop of `tinker_loop` prints in its last line."""
+        found: dict[str, Any] = json.loads(self.client.run("python", LOOP, name, argument).splitlines()[-1])
+        return found
+
+
+@pytest.fixture(scope="module")
+def url(platform: Platform) -> Iterator[str]:
+    """URL of rlrun-tinker, through a forwarded port."""
+    with forwarded(platform.kubectl, SYSTEM_NAMESPACE, "deployment/rlrun-tinker", PORT) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared_model(platform: Platform) -> Iterator[str]:
+    """RLModel under the official name that the recipe trains by default."""
+    entry = platform.model_object("tinker", MODEL, ENGINES)
+    entry["spec"]["inference"] = platform.model_object("tinker", MODEL, STUBS)["spec"]["inference"]
+    entry["spec"]["lora"] = {"rank": 32}
+    entry["spec"]["sharing"] = {"mode": "Namespace", "maxRuns": 8, "idleSeconds": 5, "recoverySeconds": 1}
+    platform.kubectl.apply(entry)
+    yield MODEL
+    with suppress(RuntimeError):
+        platform.kubectl("delete", "rlmodel", "tinker", "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def tenant(
+    platform: Platform,
+    url: str,
+    shared_model: str,
+    module_namespace: Callable[[str], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Tenant:
+    return new_tenant(platform, url, module_namespace("tinker"), tmp_path_factory.mktemp("tinker"))
+
+
+def new_tenant(platform: Platform, url: str, namespace: str, folder: Path) -> Tenant:
+    folder.parent.chmod(0o755)  # pytest's folders are closed to the image's user
+    make_hub_cache(folder / "huggingface", platform.s3.store())
+    return Tenant(namespace, tinker_client(url, api_key(platform.kubectl, namespace), folder))
+
+
+@pytest.fixture
+def released(platform: Platform, tenant: Tenant) -> Iterator[None]:
+    """Stops the runs of the test: their slots would be free after 15 minutes of silence only."""
+
+    def names() -> set[str]:
+        return {run["metadata"]["name"] for run in platform.kubectl.list("rlruns", tenant.namespace)}
+
+    before = names()
+    yield
+    patch = json.dumps({"spec": {"stop": True}})
+    for name in names() - before:
+        platform.kubectl("patch", "rlrun", name, "-n", tenant.namespace, "--type=merge", "-p", patch)
+
+
+@pytest.fixture(scope="module")
+def trained(tenant: Tenant) -> dict[str, Any]:
+    """What the loop `continued` found."""
+    return tenant.loop("continued", MODEL)
+
+
+def ready_artifact(platform: Platform, kind: str, path: str) -> Object:
+    """Wait until the RLCheckpoint or RLAdapter that a run has saved alone is Ready."""
+    model = SavedStateUri.parse(path).model
+
+    def look() -> Object | None:
+        found = platform.kubectl.list(kind, model.namespace, f"{RUN_LABEL}={model.run}")
+        return next((item for item in found if item.get("status", {}).get("phase") == "Ready"), None)
+
+    return wait_for(f"{kind} of {path}", look, SECONDS)
+
+
+@pytest.mark.usefixtures("released")
+def test_the_own_tests_of_the_recipes_pass(tenant: Tenant) -> None:
+    files = [f"tests/recipes/{name}" for name in RECIPES]
+    printed = tenant.client.run("python", "-m", "pytest", "-p", "no:asyncio", "-p", "no:hypothesispytest", *files)
+    assert re.search(r"\b4 passed\b", printed), printed[-4000:]
+
+
+@pytest.mark.usefixtures("released")
+def test_the_program_of_the_guide_runs(tenant: Tenant) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    named = re.sub(r'base_model="[^"]+"', f'base_model="{MODEL}"', program)
+    assert named != program
+    losses = [float(line.split()[-1]) for line in tenant.client.run("python", "-c", named).splitlines() if line.strip()]
+    assert losses[-1] < losses[0]
+
+
+def test_with_the_optimizer_training_continues_to_the_bit_and_without_it_does_not(trained: dict[str, Any]) -> None:
+    assert trained["before"] != trained["saved"]
+    assert trained["loaded_with_optimizer"] == trained["saved"]
+    assert trained["loaded_without_optimizer"] == trained["saved"]
+    assert trained["with_optimizer"] == trained["uninterrupted"]
+    assert trained["without_optimizer"] != trained["uninterrupted"]
+
+
+def test_models_are_runs_without_pods_in_the_namespace_of_the_key(
+    platform: Platform, tenant: Tenant, trained: dict[str, Any]
+) -> None:
+    model = ModelId.parse(trained["model"])
+    assert model.namespace == tenant.namespace
+    run = platform.kubectl.get("rlrun", model.run, tenant.namespace) or {}
+    assert (run["spec"]["driver"], run["spec"]["model"]) == ("Client", MODEL)
+    assert not platform.kubectl.list("pods", tenant.namespace, f"{RUN_LABEL}={model.run}")
+
+
+def test_stock_peft_loads_the_adapter(platform: Platform, tenant: Tenant, trained: dict[str, Any]) -> None:
+    found = ready_artifact(platform, "rladapters", trained["weights"])
+    store, folder = platform.s3.store(), tenant.client.folder / "peft"
+    store.download(MODEL_URI, folder / "base")
+    store.download(S3Uri.parse(found["spec"]["uri"]), folder / "adapter")
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    computed = tenant.loop("peft", f"{HOME}/peft")["logprobs"]
+    for row, expected in zip(computed, trained["saved"], strict=True):
+        assert row == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_another_tenants_key_does_not_find_the_model_or_its_states(
+    platform: Platform, url: str, tenant: Tenant, trained: dict[str, Any], module_namespace: Callable[[str], str]
+) -> None:
+    key = api_key(platform.kubectl, module_namespace("stranger"))
+    model, state = trained["model"], trained["state"]
+    adam = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0, "grad_clip_norm": 0}
+    step = {"model_id": model, "seq_id": 99, "adam_params": adam, "type": "optim_step"}
+    save = {"model_id": model, "seq_id": 99, "path": "stolen", "type": "save_weights"}
+    requests = {
+        "get_info": ("POST", "get_info", {"model_id": model, "type": "get_info"}),
+        "optim_step": ("POST", "optim_step", step),
+        "save": ("POST", "save_weights", save),
+        "weights_info": ("POST", "weights_info", {"tinker_path": state}),
+        "training run": ("GET", f"training_runs/{model}", None),
+        "delete": ("DELETE", f"training_runs/{model}/checkpoints/weights/two", None),
+    }
+    answers = {name: send(url, key, *request) for name, request in requests.items()}
+    assert set(answers.values()) <= {403, 404}, answers
+    assert send(url, tenant.client.key, *requests["get_info"]) == 200
+    assert ready_artifact(platform, "rlcheckpoints", state)
+
+
+def send(url: str, key: str, method: str, path: str, body: object) -> int:
+    """The status of a response to the SDK's wire."""
+    headers = {"X-API-Key": f"tml-{key}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{url}/api/v1/{path}", data, headers, method=method)
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_a_state_that_the_program_deletes_is_gone(platform: Platform, tenant: Tenant, trained: dict[str, Any]) -> None:
+    name = ready_artifact(platform, "rlcheckpoints", trained["state"])["metadata"]["name"]
+    tenant.loop("deleted", trained["state"])
+    gone = lambda: platform.kubectl.get("rlcheckpoint", name, tenant.namespace) is None  # noqa: E731
+    wait_for("the end of the RLCheckpoint", gone, SECONDS)
+
+
+@pytest.mark.usefixtures("released")
+def test_after_a_kill_of_the_trainer_the_program_learns_from_which_state_to_go_on(
+    platform: Platform, tenant: Tenant
+) -> None:
+    process = tenant.client.start("python", LOOP, "killed", MODEL)
+    assert process.stdout is not None
+    printed = []
+    for line in process.stdout:
+        printed.append(line)
+        if len([one for one in printed if one.startswith("tinker://")]) >= 2:
+            break
+    kill_trainer(platform, tenant.namespace)
+    found = json.loads(tenant.client.end(process).splitlines()[-1])
+    assert found["category"] == "server", found
+    assert any(state in found["message"] for state in found["states"]), found["message"]
+
+
+def kill_trainer(platform: Platform, namespace: str) -> None:
+    """End the trainer's processes by SIGKILL: from inside the container, the first process cannot be killed."""
+    for pod in platform.kubectl.list("pods", namespace, f"{SERVING_LABEL},rlrun.dev/role=trainer"):
+        name = pod["metadata"]["name"]
+        platform.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")

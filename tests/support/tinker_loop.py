@@ -1,0 +1,113 @@
+"""Training loops with the Tinker SDK, in the container of `tinker_client`: `python tinker_loop.py NAME ARGUMENT`.
+
+The last line of each is JSON with what the test compares. It imports nothing of this project.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import tinker
+from tinker import types
+
+RANK, SEED = 8, 7
+ADAM = types.AdamParams(learning_rate=1e-2)
+SAVED_EVERY = 3
+MAX_CALLS = 10_000
+
+
+def datums(count: int = 4, length: int = 12) -> list[types.Datum]:
+    """Sequences of tokens that the example model knows."""
+    found = []
+    for row in range(count):
+        tokens = [3 + (row * 5 + column * 7) % 26 for column in range(length + 1)]
+        inputs = {"target_tokens": tokens[1:], "weights": [1.0] * length}
+        found.append(types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs))
+    return found
+
+
+def train(client: tinker.TrainingClient, steps: int) -> None:
+    """Make updates with the calls sent ahead, as the SDK's documentation advises."""
+    sent = []
+    for _ in range(steps):
+        sent += [client.forward_backward(datums(), "cross_entropy"), client.optim_step(ADAM)]
+    for future in sent:
+        future.result()
+
+
+def logprobs(client: tinker.TrainingClient) -> list[list[float]]:
+    """Log-probabilities of all tokens, which the wire has as float32."""
+    done = client.forward(datums(), "cross_entropy").result()
+    return [output["logprobs"].tolist() for output in done.loss_fn_outputs]
+
+
+def continued(model: str) -> dict[str, Any]:
+    """Two updates, and two more: by the same client, and by clients that load the state after the first two."""
+    service = tinker.ServiceClient()
+    client = service.create_lora_training_client(base_model=model, rank=RANK, seed=SEED)
+    before = logprobs(client)
+    train(client, 2)
+    state = client.save_state("two").result().path
+    weights = client.save_weights_for_sampler("two").result().path
+    saved = logprobs(client)
+    train(client, 2)
+    found = {"model": client.model_id, "state": state, "weights": weights, "before": before, "saved": saved}
+    found["uninterrupted"] = logprobs(client)
+    for name in ("create_training_client_from_state_with_optimizer", "create_training_client_from_state"):
+        loaded = getattr(service, name)(state)
+        key = "with_optimizer" if name.endswith("optimizer") else "without_optimizer"
+        found[f"loaded_{key}"] = logprobs(loaded)
+        train(loaded, 2)
+        found[key] = logprobs(loaded)
+    return found
+
+
+def killed(model: str) -> dict[str, Any]:
+    """Train until a call fails, and go on from the newest state. Each saved state is printed."""
+    service = tinker.ServiceClient()
+    client = service.create_lora_training_client(base_model=model, rank=RANK, seed=SEED)
+    states: list[str] = []
+    for call in range(MAX_CALLS):
+        try:
+            train(client, 1)
+            if call % SAVED_EVERY == 0:
+                states.append(client.save_state(f"state-{call}").result().path)
+                print(states[-1], flush=True)
+        except tinker.RequestFailedError as error:
+            again = service.create_training_client_from_state_with_optimizer(states[-1])
+            train(again, 1)
+            return {"states": states, "category": str(error.category), "message": error.message}
+    raise SystemExit("no call failed")
+
+
+def deleted(state: str) -> dict[str, Any]:
+    """Delete a saved state."""
+    tinker.ServiceClient().create_rest_client().delete_checkpoint_from_tinker_path(state).result()
+    return {}
+
+
+def peft(folder: str) -> dict[str, Any]:
+    """Load the adapter in FOLDER/adapter on the model in FOLDER/base with stock peft, and compute log-probabilities."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(Path(folder) / "base", dtype=torch.float32)
+    loaded = PeftModel.from_pretrained(base, str(Path(folder) / "adapter"))
+    found = []
+    for datum in datums():
+        tokens = torch.tensor([datum.model_input.to_ints()])
+        targets = torch.tensor(datum.loss_fn_inputs["target_tokens"].tolist())
+        with torch.no_grad():
+            predicted = torch.log_softmax(loaded(input_ids=tokens).logits[0].float(), -1)
+        found.append(predicted.gather(-1, targets[:, None])[:, 0].tolist())
+    return {"logprobs": found}
+
+
+if __name__ == "__main__":
+    print(
+        json.dumps(
+            {"continued": continued, "killed": killed, "deleted": deleted, "peft": peft}[sys.argv[1]](sys.argv[2])
+        )
+    )

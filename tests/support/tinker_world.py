@@ -1,0 +1,76 @@
+"""What the recipes of `tinker-cookbook` load from the Hugging Face hub, in a cache for programs that are offline."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from rlrun.storage.store import Store
+
+from demo.install import MODEL_URI
+
+MODEL = "Qwen/Qwen3.5-9B-Base"
+"""Id of the model that the recipe `chat_sl` trains by default."""
+COMMIT = "0" * 40
+TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
+TRAIN_ROWS = 6 * 256
+"""Rows for six steps of the batch size that the recipe has by default."""
+TEST_ROWS = 256
+WORDS = ("red", "blue", "small", "large", "cold", "warm", "new", "old")
+
+
+def make_hub_cache(folder: Path, store: Store) -> None:
+    """Fill HF_HOME with the tokenizer of the example model under the name MODEL, and with a data set of short chats
+    under the name that the recipe `chat_sl` loads.
+    """
+    add_tokenizer(folder / "hub", MODEL, store)
+    rows = {"train": chats(TRAIN_ROWS), "test": chats(TEST_ROWS)}
+    add_dataset(folder / "datasets", "HuggingFaceH4/no_robots", rows)
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o777 if path.is_dir() else 0o666)  # the libraries write locks and indices beside the files
+
+
+def add_tokenizer(cache: Path, name: str, store: Store) -> None:
+    """Add the example model's tokenizer to a cache of `huggingface_hub`."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    snapshot = repository / "snapshots" / COMMIT
+    store.download(MODEL_URI, snapshot)
+    for file in snapshot.iterdir():
+        if file.name not in TOKENIZER_FILES:
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+
+
+def add_dataset(cache: Path, name: str, splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Add Arrow files of a data set, and their description, to the cache of `datasets`."""
+    owner, _, short = name.partition("/")
+    folder = cache / f"{owner}___{short}" / "default" / "0.0.0" / COMMIT
+    folder.mkdir(parents=True)
+    described = {}
+    for split, rows in splits.items():
+        table = pa.Table.from_pylist([dict(row) for row in rows])
+        with (
+            pa.OSFile(str(folder / f"{short}-{split}.arrow"), "wb") as file,
+            pa.ipc.new_stream(file, table.schema) as to,
+        ):
+            to.write_table(table)
+        described[split] = {"name": split, "num_examples": len(rows), "dataset_name": short}
+    version = {"version_str": "0.0.0", "major": 0, "minor": 0, "patch": 0}
+    text = {"dtype": "string", "_type": "Value"}
+    features = {"messages": [{"content": text, "role": text}]}
+    names = {"builder_name": "parquet", "dataset_name": short, "config_name": "default"}
+    info = {**names, "version": version, "features": features, "splits": described}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+
+
+def chats(count: int) -> list[dict[str, Any]]:
+    """Return conversations of fewer than 128 characters, no two alike."""
+    found = []
+    for number in range(count):
+        words = [WORDS[(number // len(WORDS) ** place) % len(WORDS)] for place in range(4)]
+        turns = [("user", f"say {' '.join(words)}"), ("assistant", " ".join(words))]
+        found.append({"messages": [{"content": content, "role": role} for role, content in turns]})
+    return found
