@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
+from rlrun.api.run_sections.training import Driver
 from rlrun.api.run_status import RLRunStatus, RunPool
 from rlrun.constants import Reason, Role
 from rlrun.kube.pods import Pod, role_of
@@ -71,7 +72,12 @@ def leave_replaced_pool(
 def wait_for_pool(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Wait until nodes have an engine and the trainer of the attempt's pool, before the attempt creates anything."""
+    """Wait until nodes have an engine and the trainer of the attempt's pool, before the attempt creates anything.
+
+    A run with `driver: Client` creates no pods, so it keeps no resources from its pool.
+    """
+    if spec.driver is Driver.client:
+        return None
     resolved = resolve_run(observation, status, spec, settings)
     if status.pool is None or isinstance(resolved, Problem) or observation.has_workloads(status.attempt):
         return None
