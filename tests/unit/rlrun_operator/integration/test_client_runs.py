@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from rlrun.constants import Reason
+from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
 from rlrun.protocol.client_run import SILENT_SECONDS, client_token
 from rlrun.protocol.problem import Problem
@@ -234,7 +235,36 @@ async def test_a_trainer_that_does_not_respond_says_nothing_about_the_client(run
     assert shown(runs) == ("Running", None)
 
 
-async def test_a_user_who_resumes_at_the_same_time_takes_precedence(runs: SharedRuns) -> None:
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_an_interrupted_suspension_is_repeated_unless_the_client_has_called(
+    runs: SharedRuns, is_silent: bool
+) -> None:
+    await start(runs, "a")
+    await runs.settle(after=SILENT_SECONDS)
+    runs.sidecars.clients = [session(silent_seconds=SILENT_SECONDS)]
+    await runs.reconcile_pools()
+    runs.cluster.answers["change RLRun team/a"] = [ApiError(500, "InternalError", "no", action="")]
+    with pytest.raises(ApiError):
+        await runs.look("a")
+    runs.cluster.answers.clear()
+    assert runs.condition("a", "Running")["reason"] == "ClientSilent"
+    await report(runs, silent_seconds=SILENT_SECONDS if is_silent else 1.0)
+    assert runs.phases("a") == ["Suspended" if is_silent else "Running"]
+    assert runs.run("a")["spec"].get("suspend", False) is is_silent
+
+
+async def test_a_new_operator_changes_nothing_of_a_run(runs: SharedRuns) -> None:
+    await start(runs, "a")
+    await report(runs, updates=4)
+    before = runs.run("a")
+    runs.restart()
+    runs.world.pool_trainers.clear()
+    await runs.look("a")
+    await runs.settle()
+    assert runs.run("a") == before
+
+
+async def test_a_user_who_resumes_a_run_at_once_takes_precedence(runs: SharedRuns) -> None:
     await start(runs, "a")
     await runs.settle(after=SILENT_SECONDS)
     runs.sidecars.clients = [session(silent_seconds=SILENT_SECONDS)]
