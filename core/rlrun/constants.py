@@ -132,6 +132,14 @@ CA_CLIENT_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE", "
 """
 
 
+class Driver(StrEnum):
+    """Program with the training loop of a run."""
+
+    orchestrator = "Orchestrator"
+    client = "Client"
+    """Program of a user, which calls the Tinker-compatible API."""
+
+
 class Role(StrEnum):
     """Roles of a run's processes, as in the label `rlrun.dev/role`."""
 

@@ -43,6 +43,8 @@ def test_numbers_are_plain(page: WatchedPage) -> None:
         ("duration", [7.3], "7.3 s"),
         ("duration", [3599], "1 h"),
         ("duration", [90_000], "1 d 1 h"),
+        ("steps", [{"step": 3, "maxSteps": 10}], "3/10"),
+        ("steps", [{"step": 3, "maxSteps": 0}], "3"),
         ("words", ["RewardFlatAtZero"], "Reward flat at zero"),
         ("userName", ["system:serviceaccount:team:rlrun-user"], "team/rlrun-user"),
         ("userName", ["ann@example.org"], "ann@example.org"),

@@ -55,7 +55,7 @@ class RewardHistory:
 
 def describe(summary: RunState, history: RewardHistory) -> str:
     """Describe a run in one line: phase, step, reward, and time left or the reason for waiting."""
-    parts = [f"{summary.phase:<9}", f"step {summary.step}/{summary.max_steps}"]
+    parts = [f"{summary.phase:<9}", f"step {summary.steps}"]
     if summary.reward is not None:
         parts.append(f"reward {summary.reward:.3f} {history.line}")
     if summary.time_left:
@@ -110,11 +110,11 @@ class ProgressDisplay(Display):
             TextColumn("{task.fields[phase]}", markup=True),
             TextColumn(name, markup=False, style="bold"),
             BarColumn(bar_width=24),
-            TextColumn("{task.completed}/{task.total}", markup=False),
+            TextColumn("{task.fields[steps]}", markup=False),
             TextColumn("{task.fields[facts]}", markup=False),
             console=console,
         )
-        self._task = self._progress.add_task("", total=None, phase="", facts="")
+        self._task = self._progress.add_task("", total=None, phase="", steps="", facts="")
         self._why = ""
         self._progress.start()
 
@@ -130,6 +130,7 @@ class ProgressDisplay(Display):
             self._task,
             completed=summary.step,
             total=summary.max_steps or None,
+            steps=summary.steps,
             phase=f"[{style}]{summary.phase}[/]" if summary.phase in output.PHASE_STYLES else "",
             facts="  ".join(facts),
         )
@@ -214,7 +215,7 @@ def follow_to_end(ctx: typer.Context, api: RemoteCluster, name: str, *, was_foun
         return
     why = f"{summary.reason}: {summary.message}" if summary.message else summary.reason
     raise CliError(
-        f"{name} is {summary.phase} at step {summary.step}/{summary.max_steps}" + (f": {why}" if why else ""),
+        f"{name} is {summary.phase} at step {summary.steps}" + (f": {why}" if why else ""),
         f"see its conditions: rlrun get {target}; its artifacts: rlrun checkpoints {target}",
     )
 

@@ -213,7 +213,7 @@ def delete_run(
 
 
 def _delete_question(item: Obj, summary: RunState, namespace: str) -> str:
-    run = f"{namespace}/{item['metadata']['name']} ({summary.phase}, step {summary.step}/{summary.max_steps})"
+    run = f"{namespace}/{item['metadata']['name']} ({summary.phase}, step {summary.steps})"
     if item["spec"].get("artifactPolicy") == "Delete":
         return f"Delete {run} and all of its files in S3?"
     return f"Delete {run}? Its files in S3 are kept."

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from rlrun.constants import Role
 from rlrun.kube.kinds import RLRUN
+from rlrun.kube.objects import is_client_run
 from rlrun.kube.pod_logs import ContainerStart
 
 from rlrun_cli.commands.runs import Name
@@ -60,9 +61,13 @@ def read(api: RemoteCluster, run: str, chosen: LogSelection) -> Iterator[str] | 
     if starts:
         return _read_pods(api, starts, chosen)
     try:
-        state = summarize(api.get(RLRUN, run))
+        item = api.get(RLRUN, run)
     except NotFoundError:
         return None
+    if is_client_run(item):
+        problem = f"{run} has no pods and no logs, because a client's program trains it (driver: Client)"
+        raise CliError(problem, f"see its state: rlrun get {run}")
+    state = summarize(item)
     if state.finished or state.phase == "Suspended":
         return None
     hint = f"see what the run waits for: rlrun get {run}; or add -f to wait for the pod"
@@ -222,6 +227,7 @@ def logs(
 def _may_get_pods(api: RemoteCluster, run: str) -> bool:
     """Return True if the run exists and may start pods."""
     try:
-        return not summarize(api.get(RLRUN, run)).finished
+        item = api.get(RLRUN, run)
+        return not (summarize(item).finished or is_client_run(item))
     except NotFoundError:
         return False

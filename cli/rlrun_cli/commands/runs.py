@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 from rlrun.kube.kinds import RLRUN
-from rlrun.kube.objects import Obj
+from rlrun.kube.objects import Obj, is_client_run
 
 from rlrun_cli.commands.listing import Choice, show_list, show_one, with_get_options, with_list_options
 from rlrun_cli.remote.cluster import RemoteCluster
@@ -67,8 +67,9 @@ def describe_run(item: Obj) -> list[Text]:
         ("Phase", output.phase(summary.phase)),
         ("Reason", f"{summary.reason}: {summary.message}" if summary.reason else ""),
         ("Model", str(spec.get("model"))),
+        ("Driver", "Client" if is_client_run(item) else ""),
         ("Trains on", _environments(item).replace(",", ", ")),
-        ("Step", f"{summary.step}/{summary.max_steps}" + (f", {summary.time_left}" if summary.time_left else "")),
+        ("Step", summary.steps + (f", {summary.time_left}" if summary.time_left else "")),
         ("Reward", output.number(summary.reward)),
         ("Restarts", str(summary.restarts)),
         ("Age", output.age(item)),

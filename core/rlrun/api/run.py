@@ -23,14 +23,13 @@ from rlrun.api.run_sections.training import (
     Advantage,
     Algorithm,
     AlgorithmName,
-    Driver,
     KlPenalty,
     Loss,
     RunLora,
     Schedule,
 )
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import MAX_RUN_NAME
+from rlrun.constants import MAX_RUN_NAME, Driver
 
 _LOOP_DEFAULTS = {
     "maxSteps": 100,
@@ -48,7 +47,7 @@ _LOOP_DEFAULTS = {
     "maxOffPolicySteps": 8,
 }
 """Defaults of the fields that a run with `driver: Client` leaves to the client's program."""
-_LOOP_SECTIONS = {"sampling": Sampling, "algorithm": Algorithm, "loss": Loss, "buffer": Buffer}
+_LOOP_SECTIONS: dict[str, type[Spec]] = {"sampling": Sampling, "algorithm": Algorithm, "loss": Loss, "buffer": Buffer}
 """Sections that a run with `driver: Client` leaves to the client's program."""
 _ORCHESTRATOR_FIELDS = ("tokenBatchSize", "klPenalty", "eval", "val", "difficultyFilter", "wandb", "queueName")
 """Fields without a default that a run with `driver: Client` does not have."""

@@ -124,6 +124,7 @@ KINDS = (
                 "Last-Step", ".status.progress.lastStepTime", "Time since the newest step.", "date", wide=True
             ),
             PrinterColumn("Environment", ".spec.env[0].id", "Id of the first environment of the run.", wide=True),
+            PrinterColumn("Driver", ".spec.driver", "Program with the training loop of the run.", wide=True),
             PrinterColumn("Attempt", ".status.attempt", "Number of the current attempt.", "integer", wide=True),
             PrinterColumn(
                 "Policy",

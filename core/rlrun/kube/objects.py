@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.api.base.phases import ArtifactPhase
-from rlrun.constants import API_VERSION, ATTEMPT_LABEL, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL
+from rlrun.constants import API_VERSION, ATTEMPT_LABEL, RUN_LABEL, RUN_UID_LABEL, STEP_LABEL, Driver
 
 Obj = dict[str, Any]
 """Kubernetes object as sent by the API server."""
@@ -61,6 +61,17 @@ def attempt_of(obj: Mapping[str, Any]) -> int:
 def phase_of(obj: Mapping[str, Any]) -> str:
     """Return the phase in the object's status, or an empty string if it has none yet."""
     return str((obj.get("status") or {}).get("phase") or "")
+
+
+def is_client_run(run: Mapping[str, Any]) -> bool:
+    """Return whether a client's program has the RLRun's training loop. Such a run has no pods of its own."""
+    return (run.get("spec") or {}).get("driver") == Driver.client
+
+
+def max_steps_of(run: Mapping[str, Any]) -> int:
+    """Return the RLRun's number of steps, or 0 if it is unknown because a client's program decides."""
+    progress = (run.get("status") or {}).get("progress") or {}
+    return 0 if is_client_run(run) else int(progress.get("maxSteps") or (run.get("spec") or {}).get("maxSteps") or 0)
 
 
 def true_condition(obj: Mapping[str, Any] | None, *kinds: str) -> Obj | None:

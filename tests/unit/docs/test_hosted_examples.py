@@ -24,7 +24,6 @@ LIMITS = {
     "must be a valid integer": "integer",
     "has the wrong format": "`^",
     "is required": "required",
-    "list should have at least 1 item": "entries >= 1",
 }
 """What the table of keys says about messages that have no text of their own there."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rlrun.api.base.phases import Phase
 from rlrun.constants import Reason
-from rlrun.kube.objects import Obj
+from rlrun.kube.objects import Obj, max_steps_of
 from rlrun.kube.run_phase import explain_phase
 
 from rlrun_cli.terminal.output import duration
@@ -21,6 +21,7 @@ class RunState:
     message: str
     step: int
     max_steps: int
+    """0 if it is unknown because a client's program decides."""
     reward: float | None
     eta: float | None
     """Estimated time to completion in seconds."""
@@ -33,6 +34,11 @@ class RunState:
         return self.phase in FINISHED
 
     @property
+    def steps(self) -> str:
+        """Text such as `12/100`, or `12` without a known end."""
+        return f"{self.step}/{self.max_steps}" if self.max_steps else str(self.step)
+
+    @property
     def time_left(self) -> str:
         """Text such as `about 5m left`; empty if unknown or finished."""
         return "" if self.eta is None or self.finished else f"about {duration(self.eta)} left"
@@ -42,7 +48,6 @@ def summarize(run: Obj) -> RunState:
     """Summarize an RLRun object. A run without a status is Pending."""
     status = run.get("status") or {}
     progress = status.get("progress") or {}
-    spec = run.get("spec") or {}
     reason, message = explain_phase(status)
     if not status.get("phase") and not reason:
         reason, message = Reason.NOT_SEEN_YET, "the operator has not processed the run yet"
@@ -51,7 +56,7 @@ def summarize(run: Obj) -> RunState:
         reason=reason,
         message=message,
         step=int(progress.get("step") or 0),
-        max_steps=int(progress.get("maxSteps") or spec.get("maxSteps") or 0),
+        max_steps=max_steps_of(run),
         reward=progress.get("reward"),
         eta=progress.get("etaSeconds"),
         restarts=int(status.get("restarts") or 0),

@@ -8,13 +8,6 @@ from pydantic import Field
 from rlrun.api.base.rules import LIST_TYPE, Rule, Spec, cel_of_defaults
 
 
-class Driver(StrEnum):
-    """Program with the run's training loop."""
-
-    orchestrator = "Orchestrator"
-    client = "Client"
-
-
 class AlgorithmName(StrEnum):
     """Training algorithm, which determines rewards and advantages."""
 

@@ -21,7 +21,7 @@ from rlrun.constants import (
     USER_ANNOTATION,
     Reason,
 )
-from rlrun.kube.objects import Obj, annotation
+from rlrun.kube.objects import Obj, annotation, is_client_run
 from rlrun.kube.references import split_checkpoint_id
 
 from rlrun_server.hosted_api.base.errors import FieldProblems
@@ -62,10 +62,15 @@ def _of(found: T | list[RequestProblem]) -> T:
 
 
 def require_paused(run: Obj) -> None:
-    """Check that the run is paused, so that its newest checkpoint is final. Raises RestError."""
+    """Check that the run is paused, so that its newest checkpoint is final, and that an orchestrator can continue it.
+    Raises RestError.
+    """
     if not is_paused(run):
         state = status_of(run)
         detail = f"Run {run['metadata']['name']} is {state}. Only a run that is PAUSED can be resumed."
+        raise RestError(409, Reason.INVALID_REQUEST, detail)
+    if is_client_run(run):
+        detail = f"Run {run['metadata']['name']} is trained by a client's program, whose next call resumes it."
         raise RestError(409, Reason.INVALID_REQUEST, detail)
 
 
@@ -160,8 +165,10 @@ def _checkpoint_problem(checkpoint: ArtifactSummary | None, model: str) -> str:
 
 
 def run_name(spec: RLRunSpec, suffix: str | None = None) -> str:
-    """Return a unique name: the run's display name or the name of its first environment, with a random suffix."""
-    base = base_name(spec.name or spec.env[0].effective_name)[:MAX_BASE].rstrip("-")
+    """Return a unique name: the run's display name, the name of its first environment or of its model, with a random
+    suffix.
+    """
+    base = base_name(spec.name or next((entry.effective_name for entry in spec.env), spec.model))[:MAX_BASE].rstrip("-")
     return f"{base}-{suffix or ''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX))}"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from rlrun.api.base.phases import Phase
-from rlrun.constants import Reason
+from rlrun.constants import Driver, Reason
 from rlrun.kube.objects import Obj
 from rlrun.service.tenant_quota import QuotaResult, TenantQuota
 
@@ -125,6 +125,9 @@ class LogReader:
         """Return the lines of the pods, or None if the copies in S3 must be read instead."""
         pods = await list_pods(cluster, run.namespace, summary.name, run.uid, wanted)
         if not pods:
+            if summary.driver is Driver.client:
+                detail = "The run has no pods and no logs, because a client's program trains it (driver: Client)."
+                raise RestError(404, Reason.LOGS_NOT_AVAILABLE, detail)
             if query.attempt is None and summary.phase not in FINISHED and not summary.restarts:
                 raise _not_available(summary, f"it has no {_names(wanted)} pod")
             return None

@@ -6,8 +6,8 @@ from typing import Any
 from rlrun.api.base.phases import Phase
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_status import EndedAttempt
-from rlrun.constants import USER_ANNOTATION, Reason
-from rlrun.kube.objects import Obj, annotation
+from rlrun.constants import USER_ANNOTATION, Driver, Reason
+from rlrun.kube.objects import Obj, annotation, is_client_run, max_steps_of
 from rlrun.kube.run_phase import explain_phase
 
 
@@ -23,10 +23,12 @@ class RunSummary(Schema):
     """Reason for the phase, or reason why the run waits."""
     message: str = ""
     model: str
+    driver: Driver = Driver.orchestrator
     environments: list[str]
     """Name of each environment, or its id if it has no name."""
     step: int = 0
     max_steps: int = 0
+    """0 if a client's program decides."""
     reward: float | None = None
     eta_seconds: float | None = None
     restarts: int = 0
@@ -99,9 +101,10 @@ def summarize_run(run: Obj) -> RunSummary:
         reason=reason,
         message=message,
         model=str(spec.get("model") or ""),
+        driver=Driver.client if is_client_run(run) else Driver.orchestrator,
         environments=[str(e.get("name") or e.get("id") or "") for e in spec.get("env") or []],
         step=int(progress.get("step") or 0),
-        max_steps=int(progress.get("maxSteps") or spec.get("maxSteps") or 0),
+        max_steps=max_steps_of(run),
         reward=progress.get("reward"),
         eta_seconds=progress.get("etaSeconds"),
         restarts=int(status.get("restarts") or 0),

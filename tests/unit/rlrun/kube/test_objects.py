@@ -7,7 +7,9 @@ from rlrun.kube.objects import (
     artifact_name,
     attempt_of,
     is_artifact_ready,
+    is_client_run,
     label,
+    max_steps_of,
     model_object_name,
     phase_of,
 )
@@ -22,6 +24,13 @@ def test_missing_labels_and_annotations_are_empty() -> None:
     obj = {"metadata": {"labels": {"a": "b", "rlrun.dev/attempt": "3"}, "annotations": {"c": "d"}}}
     assert (label(obj, "a"), annotation(obj, "c"), attempt_of(obj)) == ("b", "d", 3)
     assert attempt_of({"metadata": {"labels": {"rlrun.dev/attempt": "x"}}}) == 0
+
+
+def test_the_steps_of_a_clients_program_have_no_known_end() -> None:
+    spec, status = {"driver": "Orchestrator", "maxSteps": 100}, {"progress": {"maxSteps": 120}}
+    client = {"spec": {"driver": "Client", "maxSteps": 100}, "status": status}
+    assert (is_client_run({"spec": spec}), is_client_run({}), is_client_run(client)) == (False, False, True)
+    assert [max_steps_of(run) for run in ({"spec": spec}, {"spec": spec, "status": status}, client)] == [100, 120, 0]
 
 
 def test_an_artifact_without_a_status_is_not_ready() -> None:

@@ -103,6 +103,17 @@ def test_no_pod_is_explained(rlrun: Rlrun, api: FakeCluster) -> None:
     assert "rlrun get first" in answer.err
 
 
+@pytest.mark.parametrize("words", [(), ("-f",), ("--role", "trainer")], ids=" ".join)
+@pytest.mark.parametrize("phase", ["Running", "Stopped"])
+def test_a_run_of_a_clients_program_has_no_logs(
+    rlrun: Rlrun, api: FakeCluster, words: tuple[str, ...], phase: str
+) -> None:
+    api.put(custom_object(RLRUN, "first", spec={"driver": "Client"}, status={"phase": phase}))
+    answer = rlrun("logs", "first", *words)
+    assert answer.code == 1
+    assert "a client's program trains it" in answer.err
+
+
 KEPT = {
     "attempt-1/first-trainer-7d9-abc/trainer.log": "a1",
     "attempt-2/first-trainer-7d9-abc/trainer.log": "one\ntwo\nthree\n",

@@ -54,6 +54,15 @@ def test_list_and_get_show_the_display_name(rlrun: Rlrun, api: FakeCluster) -> N
     assert "Try no. 3" in rlrun("get", "first").out
 
 
+def test_a_run_of_a_clients_program_has_a_step_and_no_environments(rlrun: Rlrun, api: FakeCluster) -> None:
+    spec = {"model": "a/b", "driver": "Client", "maxSteps": 100, "env": []}
+    api.put(custom_object(RLRUN, "first", spec=spec, status={"phase": "Running", "progress": {"step": 7}}))
+    facts = [line.split() for line in rlrun("get", "first").out.splitlines()]
+    assert ["Driver:", "Client"] in facts
+    assert ["Step:", "7"] in facts
+    assert "Trains" not in {fact[0] for fact in facts if fact}
+
+
 def test_texts_of_a_run_do_not_control_the_terminal(rlrun: Rlrun, api: FakeCluster) -> None:
     title = "Try\x1b]0;title\x07\x9b2J\nfake   row"
     status = {"phase": "Fail\x1b[2Jed", "conditions": [{"type": "A", "status": "True", "message": "\x1b[31mred"}]}
@@ -127,7 +136,8 @@ def test_cluster_options_are_accepted_before_and_after_the_command(
 
 def test_wide_shows_more_columns(rlrun: Rlrun, runs: FakeCluster) -> None:
     header, _, oldest = rlrun("list", "-o", "wide").out.splitlines()
-    assert header.split()[-7:] == ["LAST-STEP", "ENVIRONMENT", "ATTEMPT", "POLICY", "CHECKPOINT", "AHEAD", "POOL"]
+    wide = ["LAST-STEP", "ENVIRONMENT", "DRIVER", "ATTEMPT", "POLICY", "CHECKPOINT", "AHEAD", "POOL"]
+    assert header.split()[-8:] == wide
     assert "me/reverse" in oldest
     assert rlrun("list", "-o", "table").out == rlrun("list").out
     assert rlrun("get", "first", "-o", "wide").out.splitlines()[0].split() == header.split()

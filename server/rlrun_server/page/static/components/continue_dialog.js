@@ -15,7 +15,8 @@ export function ContinueDialog({ item, onClose }) {
   const old = useResource(`${namespace}/${run}/spec`, (signal) => request(runPath(namespace, run), { signal }));
   // Another run may have taken the name since.
   const isGone = Boolean(old.problem || (old.data && old.data.uid !== item.runUid));
-  const spec = isGone ? undefined : old.data?.spec;
+  const isClient = old.data?.spec.driver === "Client";
+  const spec = isGone || isClient ? undefined : old.data?.spec;
   const [name, setName] = useState(`${run}-more`.slice(0, 40));
   const [steps, setSteps] = useState("");
   const [rate, setRate] = useState("");
@@ -41,7 +42,12 @@ export function ContinueDialog({ item, onClose }) {
           <p>Its configuration went with it. Write one, set checkpoint_id, and start it:</p>
           <pre class="code">${`checkpoint_id = "${checkpoint}"`}</pre>
         </div>`
-      : html`
+      : isClient
+        ? html`<div class="notice">
+            <strong>A client's program has the training loop of this run</strong>
+            <p>Load the checkpoint in the program by its path, which begins with tinker://</p>
+          </div>`
+        : html`
           <p class="muted">A new run with the configuration of ${run}. Weights, optimizer and schedule go on; steps count from 0.</p>
           <label class="field">Name <input value=${name} required maxlength="40" onInput=${(event) => setName(event.currentTarget.value)} /></label>
           <div class="row">

@@ -26,8 +26,8 @@ export function RunHeader({ run, isLive, problem, at, isShort, onChange }) {
     </div>
     ${problem && html`<${ProblemView} problem=${problem} /><p class="age">This is ${age(at)} old.</p>`}
     <div class="run-progress">
-      <progress max=${summary.maxSteps || 1} value=${summary.step} aria-label="Steps" />
-      <span>step <b>${summary.step}</b>/${summary.maxSteps || "?"}
+      ${summary.maxSteps > 0 && html`<progress max=${summary.maxSteps} value=${summary.step} aria-label="Steps" />`}
+      <span>step <b>${summary.step}</b>${summary.maxSteps > 0 && `/${summary.maxSteps}`}
         ${!isFinished(summary.phase) && summary.etaSeconds > 0 && html`<span class="muted"> · ${duration(summary.etaSeconds)} left</span>`}</span>
     </div>
     ${!isShort && html`<dl class="facts">
@@ -35,7 +35,9 @@ export function RunHeader({ run, isLive, problem, at, isShort, onChange }) {
       ${newest.val !== null && html`<div><dt>Validation</dt><dd class="main">${fixed(newest.val)}</dd></div>`}
       ${newest.evals.map(({ label, value }) => html`<div key=${label}><dt>${label}</dt><dd class="main">${fixed(value)}</dd></div>`)}
       <div><dt>Model</dt><dd>${summary.model}</dd></div>
-      <div><dt>${summary.environments.length === 1 ? "Environment" : "Environments"}</dt><dd>${summary.environments.join(", ")}</dd></div>
+      ${summary.driver === "Client"
+        ? html`<div><dt>Driver</dt><dd>client's program</dd></div>`
+        : html`<div><dt>${summary.environments.length === 1 ? "Environment" : "Environments"}</dt><dd>${summary.environments.join(", ")}</dd></div>`}
       <div><dt>Namespace</dt><dd><a href=${href(["runs"], { ns: summary.namespace })}>${summary.namespace}</a>${summary.displayName ? ` / ${summary.name}` : ""}</dd></div>
       <div><dt>Created</dt><dd title=${dateTime(summary.createdAt)}>${age(summary.createdAt)} ago</dd></div>
       ${running !== null && html`<div><dt>Duration</dt><dd>${duration(running / 1000)}</dd></div>`}

@@ -1,6 +1,6 @@
 /** Row of a run in a list. */
 import { request, runPath } from "../lib/api.js";
-import { age, dateTime, duration, fixed, words } from "../lib/format.js";
+import { age, dateTime, duration, fixed, steps, words } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { taskQueue } from "../lib/queue.js";
 import { useResource } from "../lib/resource.js";
@@ -28,11 +28,11 @@ export function RunRow({ run, hasNamespace, isSelected, onSelect }) {
     <td class="check"><label><input type="checkbox" checked=${isSelected} onChange=${onSelect} aria-label=${`Select ${name}`} /></label></td>
     <td class="name">
       <a href=${address}>${name}</a>
-      <div class="muted sub">${hasNamespace && `${run.namespace} · `}${run.displayName ? `${run.name} · ` : ""}${run.environments.join(", ")}</div>
+      <div class="muted sub">${hasNamespace && `${run.namespace} · `}${run.displayName ? `${run.name} · ` : ""}${run.driver === "Client" ? "client's program" : run.environments.join(", ")}</div>
     </td>
     <td><${Phase} phase=${run.phase} />${WITH_REASON.includes(run.phase) && run.reason && run.reason !== run.phase && html`<div class="muted sub">${words(run.reason)}</div>`}</td>
     <td class="step">
-      <div class="row between steps"><span>${run.step}/${run.maxSteps || "?"}</span>
+      <div class="row between steps"><span>${steps(run)}</span>
         ${run.etaSeconds > 0 && html`<span class="muted sub">${duration(run.etaSeconds)} left</span>`}</div>
       ${run.maxSteps > 0 && html`<progress max=${run.maxSteps} value=${run.step} aria-label=${`Steps of ${name}`} />`}
     </td>

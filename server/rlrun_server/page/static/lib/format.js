@@ -96,6 +96,11 @@ export function plural(count, noun, nouns = `${noun}s`) {
   return `${count.toLocaleString("en-US")} ${count === 1 ? noun : nouns}`;
 }
 
+/** Return the step of a run, with its number of steps if that is known. @param {{step: number, maxSteps: number}} run */
+export function steps({ step, maxSteps }) {
+  return maxSteps > 0 ? `${step}/${maxSteps}` : String(step);
+}
+
 /** Return CamelCase as words: "Reward flat at zero". @param {string} reason */
 export function words(reason) {
   const text = reason.replace(/([a-z0-9])([A-Z])/g, "$1 $2").toLowerCase();

@@ -8,7 +8,7 @@ import { Empty, Loaded, ProblemView } from "../components/problem.js";
 import { ScrollRegion } from "../components/scroll_region.js";
 import { request } from "../lib/api.js";
 import { comparedLines, summaryOf } from "../lib/compare_data.js";
-import { age, duration, fixed, number, plural } from "../lib/format.js";
+import { age, duration, fixed, number, plural, steps } from "../lib/format.js";
 import { html, useMemo, useState } from "../lib/html.js";
 import { readMetrics } from "../lib/metrics.js";
 import { useResource } from "../lib/resource.js";
@@ -143,7 +143,7 @@ function Results({ found, tables }) {
             return html`<tr key=${run.uid}>
               <th scope="row"><${LineKey} at=${at} /> <a href=${href(["runs", run.namespace, run.name])}>${run.displayName || run.name}</a></th>
               <td><${Phase} phase=${run.phase} /></td>
-              <td class="num">${run.step}/${run.maxSteps}</td>
+              <td class="num">${steps(run)}</td>
               <td class="num">${fixed(result.last ?? run.reward)}</td>
               <td class="num">${fixed(result.best)}</td>
               <td class="num">${result.bestStep ?? "–"}</td>

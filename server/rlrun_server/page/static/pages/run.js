@@ -24,6 +24,8 @@ const TABS = [
 ];
 /** Tabs of a run that is deleted: what S3 has. */
 const KEPT_TABS = ["charts", "samples", "logs", "artifacts"];
+/** Tabs of a run whose training loop is a client's program: it has no rollouts and no pods. */
+const CLIENT_TABS = ["charts", "events", "config", "artifacts"];
 /** Tabs above which all of the state is shown. */
 const WHOLE = ["charts", "events"];
 const UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
@@ -59,7 +61,8 @@ export function RunPage() {
   useTitle(summary ? `${summary.displayName || summary.name} · ${summary.phase}` : name);
   usePhaseMessages(summary);
   const isDeleted = run.problem?.status === 404 && UID.test(name);
-  const tabs = isDeleted ? TABS.filter(({ id }) => KEPT_TABS.includes(id)) : TABS;
+  const shown = isDeleted ? KEPT_TABS : summary?.driver === "Client" ? CLIENT_TABS : null;
+  const tabs = shown ? TABS.filter(({ id }) => shown.includes(id)) : TABS;
   const tab = tabs.find(({ id }) => id === tabId) ?? tabs[0];
   useKeys({
     ...Object.fromEntries(tabs.map(({ id }, at) => [String(at + 1), () => navigate(href(["runs", namespace, name, id]))])),

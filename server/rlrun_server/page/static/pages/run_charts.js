@@ -24,7 +24,7 @@ export function ChartsTab({ namespace, name, run, isLive, follow }) {
   const names = useResource(`${namespace}/${name}/names`, (signal) => request(`${runPath(namespace, name)}/metrics/names`, { signal }), follow);
   const marks = useMemo(() => marksOf(run), [run?.resourceVersion]);
   const shared = { namespace, name, follow, view, marks };
-  if (names.data && !names.data.steps) return html`<${NoMetrics} isLive=${isLive} />`;
+  if (names.data && !names.data.steps) return html`<${NoMetrics} isLive=${isLive} isClient=${run?.summary.driver === "Client"} />`;
   return html`
     ${names.problem && html`<${ProblemView} problem=${names.problem} onRetry=${names.reload} />`}
     <${Tiles} ...${shared} run=${run} />
@@ -102,7 +102,8 @@ function marksOf(run) {
   return [...checkpoints, ...marksOfKind(status.adapters, "adapter").filter(({ step }) => !steps.has(step))];
 }
 
-function NoMetrics({ isLive }) {
+function NoMetrics({ isLive, isClient }) {
+  if (isClient) return html`<div class="card"><${Empty} title="No metrics" level=${2}><p>The client's program has the metrics of this run.</p><//></div>`;
   return html`<div class="card"><${Empty} title=${isLive ? "No metrics yet" : "No metrics"} level=${2}>
     <p>${isLive ? "The first ones come with the first step. This page shows them by itself." : "The run ended before its first step, or its files are deleted."}</p>
   <//></div>`;

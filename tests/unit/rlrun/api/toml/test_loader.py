@@ -197,6 +197,11 @@ num_examples = 0
     assert found["env[1].id"] == "is required"
 
 
+@pytest.mark.parametrize("text", ['model = "a/b"', 'model = "a/b"\nenv = []'], ids=["missing", "empty"])
+def test_a_file_without_environments_is_told_to_add_one(text: str) -> None:
+    assert problems_in(text) == {"env": "env is empty: add an entry for each environment to train on"}
+
+
 @pytest.mark.parametrize(
     ("line", "path", "meant"),
     [

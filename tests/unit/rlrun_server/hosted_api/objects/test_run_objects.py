@@ -29,6 +29,11 @@ def test_the_older_client_gets_every_field_that_it_demands() -> None:
     )
 
 
+def test_a_run_of_a_clients_program_has_no_environments() -> None:
+    found = shown(driver="Client", env=[], model="a/b")
+    assert (found["environments"], found["baseModel"], found["status"]) == ([], "a/b", "RUNNING")
+
+
 @pytest.mark.parametrize(
     ("phase", "word"),
     [("Queued", "QUEUED"), ("Pending", "PENDING"), ("Running", "RUNNING"), ("Completed", "COMPLETED"),

@@ -161,6 +161,19 @@ async def test_steps_of_all_runs_that_continue_each_other_count(api: HostedApi) 
     assert await start(f"/training/runs/{second}/resume", {}) == (f"{second}-step-5", 15)
 
 
+async def test_a_run_of_a_clients_program_is_resumed_by_that_program(api: HostedApi) -> None:
+    api.rest.add(run_object("tinker", number=31, phase="Suspended", driver="Client", env=[], model=MODEL, suspend=True))
+    answer = await api.client.post("/training/runs/tinker/resume", json={})
+    assert (answer.status_code, writes(api)) == (409, [])
+    assert "whose next call resumes it" in answer.json()["detail"]
+
+
+async def test_a_run_without_environments_has_the_name_of_its_model(api: HostedApi) -> None:
+    answer = await api.client.post("/training/runs", json={"config": {"model": MODEL, "driver": "Client"}})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["runId"].startswith(MODEL.lower().replace("/", "-")[:10])
+
+
 async def test_only_a_paused_run_is_resumed(api: HostedApi) -> None:
     answer = await api.client.post("/training/runs/running/resume", json={})
     assert (answer.status_code, "Run running is RUNNING" in answer.json()["detail"]) == (409, True)

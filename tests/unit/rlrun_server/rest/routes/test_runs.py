@@ -143,3 +143,11 @@ def test_a_time_without_a_zone_is_one_in_utc() -> None:
     run = summarize_run(run_object("alpha", number=1))
     assert matches(run, RunFilter(since=datetime(2026, 1, 1, 0, 0, 1)))
     assert not matches(run, RunFilter(since=datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC)))
+
+
+def test_the_steps_of_a_clients_program_have_no_known_end() -> None:
+    run = run_object("alpha", number=1, driver="Client", env=[], maxSteps=100)
+    run["status"]["progress"] = {"step": 7}
+    summary = summarize_run(run)
+    assert (summary.driver, summary.environments, summary.step, summary.max_steps) == ("Client", [], 7, 0)
+    assert summarize_run(run_object("beta", number=2)).driver == "Orchestrator"

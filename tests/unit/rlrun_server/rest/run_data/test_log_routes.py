@@ -67,6 +67,13 @@ def keep(
     store.put_bytes(layout.log(attempt, pod_name, container, previous), text)
 
 
+async def test_a_run_of_a_clients_program_has_no_logs(api: RestApi) -> None:
+    api.add(run_object("second", number=2, driver="Client", env=[]))
+    answer = await logs(api, "second")
+    assert answer.status_code == 404
+    assert "a client's program trains it" in answer.json()["detail"]
+
+
 async def test_lines_of_a_pod_come_with_the_callers_token(api: RestApi) -> None:
     api.cluster.put(pod("first-orchestrator-x"))
     api.cluster.logs["first-orchestrator-x/main"] = LINE % (1, b"one") + LINE % (2, b"two")
