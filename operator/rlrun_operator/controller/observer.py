@@ -30,7 +30,7 @@ from rlrun.kube.kinds import (
     RLRUN,
     SECRET,
 )
-from rlrun.kube.objects import Obj, is_artifact_ready, label
+from rlrun.kube.objects import Obj, is_artifact_ready, is_client_run, label
 from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
@@ -54,7 +54,7 @@ from rlrun_operator.planning.artifact_catalog import ArtifactCatalog, digest_of,
 from rlrun_operator.planning.artifacts import UploadSchedule
 from rlrun_operator.planning.ending import trainer_may_write
 from rlrun_operator.planning.observation import ObservedPool, RunKey, RunObservation, TrainerReport
-from rlrun_operator.planning.resolution import attempt_config, is_client, shares_engines
+from rlrun_operator.planning.resolution import attempt_config, shares_engines
 from rlrun_operator.planning.spec import parse_spec, readable_part
 from rlrun_operator.planning.status import long_ago, read_status
 from rlrun_operator.resources.access.observed_secret import ObservedSecret, decode_secret
@@ -188,7 +188,7 @@ class Observer:
                 if self._settings.queue.is_limited or self._needs_slot(spec, status, parts.get("models", ())):
                     parts["priority"] = await self._priorities.value_of(spec)
             parts |= await self._poll(run, pods, status, is_fresh=is_fresh)
-            if is_client(run):
+            if is_client_run(run):
                 parts |= {"client": session, "is_watched": True}
             parts["pod_events"] = await self._pod_events.read(
                 RunKey(namespace, name),

@@ -19,9 +19,8 @@ from rlrun.api.adapter import DeploymentState
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.retention import ArtifactPolicy
-from rlrun.api.run_sections.training import Driver
 from rlrun.api.run_status import ArtifactEntry, RLRunStatus
-from rlrun.constants import API_VERSION, ConditionType, Reason
+from rlrun.constants import API_VERSION, ConditionType, Driver, Reason
 from rlrun.kube import objects
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import Obj, ObjectRef, phase_of, precondition_of

@@ -11,9 +11,8 @@ from datetime import datetime
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_sections.training import Driver
 from rlrun.api.run_status import Progress, RLRunStatus
-from rlrun.constants import ConditionType, Reason, Role
+from rlrun.constants import ConditionType, Driver, Reason, Role
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.protocol.client_run import SILENT_SECONDS
 from rlrun.protocol.problem import Problem

@@ -11,9 +11,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_sections.training import Driver
 from rlrun.api.run_status import RLRunStatus, RunPool
-from rlrun.constants import Reason, Role
+from rlrun.constants import Driver, Reason, Role
 from rlrun.kube.pods import Pod, role_of
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem

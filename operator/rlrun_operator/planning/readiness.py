@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rlrun.api.base.kubernetes_types import Condition
-from rlrun.api.run_sections.training import Driver
 from rlrun.api.run_status import Groups, Progress, RLRunStatus
-from rlrun.constants import START_CONDITIONS, ConditionType, Hint, Reason, TrainingIssue
+from rlrun.constants import START_CONDITIONS, ConditionType, Driver, Hint, Reason, TrainingIssue
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.pods import Pod
 from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus

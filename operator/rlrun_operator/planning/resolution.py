@@ -7,9 +7,8 @@ from functools import lru_cache
 from rlrun.api.base.received import InputInvalid
 from rlrun.api.model import RLModelSpec, SharingMode
 from rlrun.api.run import RLRunSpec
-from rlrun.api.run_sections.training import Driver
 from rlrun.api.run_status import EnvironmentPackage, ResolvedValues, RLRunStatus
-from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL, Reason
+from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL, Driver, Reason
 from rlrun.kube.objects import Obj, annotation, attempt_of, label
 from rlrun.kube.references import checkpoint_id, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
@@ -228,11 +227,6 @@ def signed_config(config_map: Obj | None, run: Obj, key: bytes) -> ResolvedRun |
         return None
     identity = RunIdentity(metadata["namespace"], metadata["name"], metadata["uid"], attempt, 0)
     return resolved if _is_signed(config_map, key, identity, resolved) else None
-
-
-def is_client(run: Obj) -> bool:
-    """Return whether a client's program trains the run."""
-    return (run.get("spec") or {}).get("driver") == Driver.client
 
 
 def client_session(config: ResolvedRun, run: Obj, settings: OperatorSettings) -> SessionSpec | None:

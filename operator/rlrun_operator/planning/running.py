@@ -13,9 +13,8 @@ from datetime import datetime, timedelta
 from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT
-from rlrun.api.run_sections.training import Driver
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import Reason
+from rlrun.constants import Driver, Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.events import EventRecord
 from rlrun.kube.pods import relevant_pods

@@ -1,6 +1,6 @@
 """All Kubernetes objects of one attempt of a run."""
 
-from rlrun.api.run_sections.training import Driver
+from rlrun.constants import Driver
 from rlrun.kube.objects import Obj
 from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE
 from rlrun.protocol.resolved import ResolvedRun

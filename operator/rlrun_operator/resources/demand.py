@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rlrun.api.run_sections.training import Driver
+from rlrun.constants import Driver
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import Obj
 from rlrun.protocol.resolved import ResolvedRun

@@ -23,7 +23,7 @@ from rlrun.kube.kinds import (
     SERVICE,
     SERVICE_ACCOUNT,
 )
-from rlrun.kube.objects import Obj, label
+from rlrun.kube.objects import Obj, is_client_run, label
 from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model
 from rlrun.protocol.access import USER_API_KEY
@@ -35,7 +35,7 @@ from rlrun.service.errors import RequestError
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.weights_cache import read_weights
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.resolution import client_session, is_client, signed_config
+from rlrun_operator.planning.resolution import client_session, signed_config
 from rlrun_operator.resources.access.observed_secret import ObservedSecret, decode_secret
 from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_token
 from rlrun_operator.resources.base.naming import config_name
@@ -119,14 +119,16 @@ class PoolObserver:
         warm_starts: dict[str, str] = {}
         clients: dict[str, SessionSpec] = {}
         for run in runs:
-            if not run["spec"].get("checkpointId") and not is_client(run):
+            if not run["spec"].get("checkpointId") and not is_client_run(run):
                 continue
             metadata = run["metadata"]
             name = config_name(metadata["name"])
             config_map = await self._objects.get(CONFIG_MAP, metadata["namespace"], name, is_fresh=is_fresh)
             try:
                 config = signed_config(config_map, run, self._credentials.storage_key)
-                session = client_session(config, run, self._settings) if config is not None and is_client(run) else None
+                session = (
+                    client_session(config, run, self._settings) if config is not None and is_client_run(run) else None
+                )
             except Exception:
                 # Users can change the ConfigMap, which must not stop the pool's other runs.
                 log.exception("cannot read the configuration of run %s/%s", metadata["namespace"], metadata["name"])

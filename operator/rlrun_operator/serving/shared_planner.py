@@ -16,7 +16,7 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import IDLE_ANNOTATION
 from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.kinds import SERVICE, SERVICE_ACCOUNT
-from rlrun.kube.objects import Obj, ObjectRef, annotation
+from rlrun.kube.objects import Obj, ObjectRef, annotation, is_client_run
 from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model
 from rlrun.protocol.client_run import client_token
@@ -25,7 +25,6 @@ from rlrun.protocol.shared_pool import MAX_BATCH_BYTES, MAX_RUNS, PooledRun, Poo
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.resolution import is_client
 from rlrun_operator.planning.spec import parse_spec, readable_part
 from rlrun_operator.resources.access.run_tokens import run_token
 from rlrun_operator.resources.access.storage_access import StorageAccess
@@ -116,7 +115,7 @@ def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime
     model = find_model(pool.key.model, pool.models)
     seq_len = None if isinstance(model, Problem) else model.seq_len
     # The trainer cannot open the session of a client's run that has no configuration yet.
-    configured = [run for run in runs if not is_client(run) or run["metadata"]["uid"] in pool.clients]
+    configured = [run for run in runs if not is_client_run(run) or run["metadata"]["uid"] in pool.clients]
     trained = [_trained_run(pool, run, settings, now, seq_len) for run in configured] if has_trainer else []
     trainer = TrainerOrder(runs=trained) if has_trainer else None
     pooled = [_pooled_run(pool, run, settings) for run in runs]
@@ -179,7 +178,7 @@ def _trained_run(
 
 def _token_digest(pool: PoolObservation, run: Obj) -> str:
     uid = str(run["metadata"]["uid"])
-    token = client_token(pool.storage_key, uid) if is_client(run) else run_token(pool.token_key, uid)
+    token = client_token(pool.storage_key, uid) if is_client_run(run) else run_token(pool.token_key, uid)
     return hashlib.sha256(token.encode()).hexdigest()
 
 

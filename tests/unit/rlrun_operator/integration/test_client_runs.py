@@ -138,6 +138,7 @@ async def test_a_run_beyond_the_slots_of_its_pool_is_queued(runs: SharedRuns) ->
     await start(runs, "a", "b")
     await runs.arrive("c", **CLIENT)
     assert shown(runs, "c") == ("Queued", "PoolFull")
+    assert "dedicated" not in runs.status("c")["message"]
     assert ordered(runs) == ["a", "b"]
     await report(runs, "a", silent_seconds=SILENT_SECONDS)
     assert runs.phases("a", "b", "c") == ["Running", "Running", "Queued"], "an attempt cannot be silent for longer"
