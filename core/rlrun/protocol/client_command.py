@@ -5,7 +5,8 @@
     POST /sessions/{uid}/heartbeat                           -> 204
 
 The token is that of the run (`client_run.client_token`). The trainer runs the commands of a run in the order of their
-numbers, which begin with 1; the command before 1 is the creation of the model. A command that arrives early waits. The
+numbers, which begin with 1; the command before 1 is the creation of the model. A command that arrives early waits. A
+body that is not a command is received as well: it fails, so that the commands after it do not wait for its number. The
 same command with the same number again changes nothing (202), another command with that number is refused (409,
 `CommandConflict`). Too many waiting commands are refused with 429 (`TooManyCommands`). GET responds with 404
 (`CommandUnknown`) to a number that this process never received: the trainer has restarted, and the command is lost; and
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
@@ -152,12 +153,17 @@ class CommandError(Schema):
 class CommandResult(Schema):
     """Result of a command."""
 
+    # A diverged run has metrics that are NaN, which would become null.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
     wire_limits = InputLimits(size=16 * 1024**2, values=2**20)
 
     error: CommandError | None = None
     metrics: dict[str, float] = Field(default_factory=dict, max_length=256)
     lengths: list[int] = Field(default_factory=list, max_length=MAX_DATUMS)
     """Number of log-probabilities of each datum."""
+    widths: list[Annotated[int, Field(ge=0, le=2**24)]] = Field(default_factory=list, max_length=MAX_DATUMS)
+    """Number of log-probabilities of each token, K for targets of the shape [T, K] and 0 for [T]. Empty if all are 0.
+    """
 
 
 class CommandState(StrEnum):
