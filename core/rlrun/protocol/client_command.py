@@ -33,6 +33,7 @@ from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 from rlrun.protocol.client_run import SAVE_NAME, SaveKind
+from rlrun.protocol.policy import PolicyRef
 
 CONTENT_TYPE = "application/vnd.rlrun.command"
 MAGIC = b"RLCMD1\n\0"
@@ -114,11 +115,15 @@ class OptimStep(Schema):
 
 
 class SaveState(Schema):
-    """Command that saves a checkpoint or an adapter. It is complete when all files are in S3."""
+    """Command that saves a checkpoint or an adapter. It is complete when all files are in S3.
+
+    An adapter without a name is a policy version, from which the program samples. Only the newest ones are kept.
+    """
 
     kind: Literal["save"] = "save"
     saved_as: SaveKind
-    name: str = Field(pattern=f"^{SAVE_NAME}$", max_length=128)
+    name: str | None = Field(default=None, pattern=f"^{SAVE_NAME}$", max_length=128)
+    """May be omitted only for `sampler_weights`."""
     ttl_seconds: int | None = Field(default=None, ge=1, le=10 * 366 * 86400)
     overwrite: bool = False
     """False to refuse a name that the run has used."""
@@ -164,6 +169,8 @@ class CommandResult(Schema):
     widths: list[Annotated[int, Field(ge=0, le=2**24)]] = Field(default_factory=list, max_length=MAX_DATUMS)
     """Number of log-probabilities of each token, K for targets of the shape [T, K] and 0 for [T]. Empty if all are 0.
     """
+    policy: PolicyRef | None = None
+    """Adapter from which engines can sample, of a complete `SaveState` of `sampler_weights`."""
 
 
 class CommandState(StrEnum):

@@ -6,6 +6,9 @@ any replica answers any request.
     session       ts-0123456789ab.NAMESPACE
     model         SESSION:train:NUMBER          the RLRun ts-0123456789ab-NUMBER in NAMESPACE
     saved state   tinker://MODEL/weights/NAME   a checkpoint of the RLRun; sampler_weights: an adapter
+    sampler       MODEL:p12-1a2b3c4d            policy version of call 12 of the model, with its digest
+                  MODEL:a12-1a2b3c4d            adapter that call 12 saved under a name
+                  MODEL:base                    base model
 
 rlrun-tinker calls rlrun-server with the credential of the user:
 
@@ -51,6 +54,11 @@ SAVE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
 _SESSION = re.compile(r"(?P<group>ts-[0-9a-f]{12})\.(?P<namespace>[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)")
 _MODEL = re.compile(rf"(?P<session>{_SESSION.pattern}):train:(?P<number>0|[1-9][0-9]{{0,5}})")
 _STATE = re.compile(rf"tinker://(?P<model>{_MODEL.pattern})/(?P<kind>weights|sampler_weights)/(?P<name>{SAVE_NAME})")
+
+
+_SAMPLER = re.compile(
+    rf"(?P<model>{_MODEL.pattern}):(base|(?P<letter>[pa])(?P<step>[1-9][0-9]{{0,9}})-(?P<digest>[0-9a-f]{{8}}))"
+)
 
 
 class SaveKind(StrEnum):
@@ -136,6 +144,35 @@ class SavedStateUri:
         return f"tinker://{self.model}/{self.kind}/{self.name}"
 
 
+@dataclass(frozen=True)
+class SamplerId:
+    """Sampler: a model's policy version, adapter or base model, which engines of the model's pool sample from."""
+
+    model: ModelId
+    step: int | None = None
+    """Number of the call that saved the weights, or None for the base model."""
+    digest: str = ""
+    """First 8 digits of the weights' digest."""
+    is_named: bool = False
+    """True for an adapter that was saved under a name."""
+
+    @classmethod
+    def parse(cls, text: str) -> "SamplerId":
+        """Raises ValueError."""
+        match = _SAMPLER.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text[:200]!r} is not the id of a sampler of this server")
+        model = ModelId.parse(match["model"])
+        if match["step"] is None:
+            return cls(model)
+        return cls(model, int(match["step"]), match["digest"], match["letter"] == "a")
+
+    def __str__(self) -> str:
+        if self.step is None:
+            return f"{self.model}:base"
+        return f"{self.model}:{'a' if self.is_named else 'p'}{self.step}-{self.digest}"
+
+
 def client_token(platform_key: bytes, uid: str) -> str:
     """Return the token of a run with `driver: Client` in hexadecimal. `platform_key` is the key that signs the grants
     sent to rlrun-server, which operator and server have, so that no token is stored.
@@ -199,6 +236,10 @@ class ClientModel(Schema):
     """Reason why the session is not open, such as runs ahead in the queue."""
     trainer_url: Text | None = None
     """Base URL of the trainer, or None while the run has no pool."""
+    inference_host: Text | None = None
+    """Host name of the pool's engines, which resolves to the addresses of the ready ones, or None without a pool."""
+    run_uri: Text | None = None
+    """Folder of the run in S3. Only in responses to `open`."""
     token: Text | None = None
     """Token for the trainer. Only in responses to `open`."""
     saved: "SavedStates | None" = None
@@ -213,6 +254,8 @@ class SavedState(Schema):
     time: datetime
     expires_at: datetime | None = None
     """Time from which the operator deletes the artifact, or None to keep it."""
+    digest: Text | None = None
+    """SHA-256 of an adapter's weights in hexadecimal (`PolicyRef.digest`). None for checkpoints."""
 
 
 class SavedStates(Schema):

@@ -77,6 +77,8 @@ class PooledRun(OrderedRun):
 
     policies: Text
     """Folder of the run's policies in S3, s3://bucket/path. The run may load policies from it only."""
+    adapters: Text | None = None
+    """Another folder from which the run may load: that of its adapters, if a client's program trains the run."""
     max_requests: int = Field(ge=1, le=65_536)
     """Maximum number of the run's requests that one engine processes at the same time."""
 
