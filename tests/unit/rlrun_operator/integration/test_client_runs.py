@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -300,6 +301,22 @@ async def test_a_stopped_run_has_the_last_checkpoint_of_the_trainer(runs: Shared
     assert runs.cluster.all("ConfigMap") == []
     await runs.settle(after=3601)
     assert runs.cluster.all("RLRun") == []
+
+
+@pytest.mark.parametrize("how", ["stop", "suspend"])
+async def test_artifacts_of_a_run_that_does_not_train_are_deleted_when_they_expire(runs: SharedRuns, how: str) -> None:
+    await start(runs, "a")
+    soon = (runs.clock() + timedelta(hours=2)).isoformat()
+    for step in (3, 4, 9):
+        found = manifest(step, **({} if step == 3 else {"expiresAt": soon}))
+        runs.world.artifacts.folders[f"s3://rlrun/team/uid-team-a/checkpoints/step-{step:06d}"] = found
+    await report(runs, saves=3)
+    runs.sidecars.clients = []
+    await runs.ask("a", **{how: True}, checkpoints={"keepCloud": -1})
+    assert present(await runs.look("a")) == pytest.approx(7200, abs=60)
+    await runs.settle(after=7201)
+    assert [obj["spec"]["step"] for obj in runs.cluster.all("RLCheckpoint")] == [3, 9], "the newest one is kept"
+    assert await runs.look("a") is None
 
 
 async def test_a_deleted_run_leaves_the_order(runs: SharedRuns) -> None:
