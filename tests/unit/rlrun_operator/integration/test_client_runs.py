@@ -1,5 +1,6 @@
 """Life of runs with `driver: Client`: they have no pods, and the trainer of their pool tells how they go."""
 
+import base64
 import hashlib
 import json
 from datetime import timedelta
@@ -99,6 +100,20 @@ async def test_a_changed_configuration_gives_no_session_of_another_run(runs: Sha
     write_config(runs, warmStartFrom="s3://rlrun/other/uid/checkpoints/step-000001")
     await runs.reconcile_pools()
     assert ordered(runs) == ["b"]
+    await runs.settle()
+    assert shown(runs) == ("Pending", "Restarting")
+    assert "a-config does not have the operator's signature" in runs.status("a")["message"]
+    await runs.settle(after=30)
+    assert (runs.status("a")["attempt"], ordered(runs)) == (2, ["a", "b"])
+    assert ordered_session(runs).warm_start_from is None
+
+
+async def test_the_order_in_the_secret_has_no_fields_that_are_none(runs: SharedRuns) -> None:
+    """A process of a former version refuses unknown fields when it starts."""
+    await runs.start("a")
+    data = runs.cluster.held("Secret", f"{runs.pool_of('a')}-rlrun-token")["data"]
+    (ordered_run,) = json.loads(base64.b64decode(data["trainer-order.json"]))["runs"]
+    assert "client" not in ordered_run
 
 
 def write_config(runs: SharedRuns, **changes: Any) -> None:
