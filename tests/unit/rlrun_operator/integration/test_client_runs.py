@@ -252,6 +252,19 @@ async def test_a_trainer_that_does_not_respond_says_nothing_about_the_client(run
     assert shown(runs) == ("Running", None)
 
 
+async def test_a_client_may_have_called_since_an_old_response(runs: SharedRuns) -> None:
+    await start(runs, "a")
+    await runs.settle(after=SILENT_SECONDS)
+    runs.sidecars.clients = [session(silent_seconds=SILENT_SECONDS)]
+    await runs.reconcile_pools()
+    runs.sidecars.is_silent = True
+    await runs.settle(after=60)
+    assert shown(runs) == ("Running", None)
+    runs.sidecars.is_silent = False
+    await report(runs, silent_seconds=SILENT_SECONDS + 60)
+    assert shown(runs) == ("Suspended", "ClientSilent")
+
+
 @pytest.mark.parametrize("is_silent", [False, True])
 async def test_an_interrupted_suspension_is_repeated_unless_the_client_has_called(
     runs: SharedRuns, is_silent: bool
