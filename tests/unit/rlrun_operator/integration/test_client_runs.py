@@ -336,8 +336,9 @@ async def test_artifacts_of_a_run_that_does_not_train_are_deleted_when_they_expi
     await start(runs, "a")
     soon = (runs.clock() + timedelta(hours=2)).isoformat()
     for step in (3, 4, 9):
-        found = manifest(step, **({} if step == 3 else {"expiresAt": soon}))
-        runs.world.artifacts.folders[f"s3://rlrun/team/uid-team-a/checkpoints/step-{step:06d}"] = found
+        details: dict[str, Any] = {} if step == 3 else {"expiresAt": soon}
+        uri = f"s3://rlrun/team/uid-team-a/checkpoints/step-{step:06d}"
+        runs.world.artifacts.folders[uri] = manifest(step, **details)
     await report(runs, saves=3)
     runs.sidecars.clients = []
     await runs.ask("a", **{how: True}, checkpoints={"keepCloud": -1})
