@@ -108,6 +108,22 @@ async def test_a_changed_configuration_gives_no_session_of_another_run(runs: Sha
     assert ordered_session(runs).warm_start_from is None
 
 
+@pytest.mark.parametrize(
+    "change", [{"seqLen": 8192}, {"lora": {"rank": 512}}, {"trainer": {"microBatchTokens": 10**6}}]
+)
+async def test_a_user_cannot_enlarge_what_the_trainer_computes(runs: SharedRuns, change: Obj) -> None:
+    await start(runs, "a")
+    before = ordered_session(runs)
+    model = runs.config("a")["model"]
+    merged = {k: {**model[k], **v} if isinstance(v, dict) else v for k, v in change.items()}
+    write_config(runs, model={**model, **merged})
+    await runs.reconcile_pools()
+    assert ordered(runs) == []
+    await runs.settle()
+    await runs.settle(after=30)
+    assert ordered_session(runs) == before
+
+
 async def test_the_order_in_the_secret_has_no_fields_that_are_none(runs: SharedRuns) -> None:
     """A process of a former version refuses unknown fields when it starts."""
     await runs.start("a")
