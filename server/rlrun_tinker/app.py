@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from rlrun.api.base.received import InputInvalid, parse
@@ -19,6 +20,7 @@ from rlrun.service.tenant_quota import QuotaResult, TenantQuota
 from rlrun_server.http.body import BODY_SECONDS, read_body, too_large
 from rlrun_server.http.client_memory import ByteBudget, ClientMemory, CountedAnswer, CountedBody, WithMemory
 from rlrun_server.http.disconnect import ClientLeft, until_left
+from rlrun_server.http.request import client_of
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -163,6 +165,7 @@ class TinkerApi:
         self._futures = futures(server, self._models, trainers)
         self._quota = TenantQuota(REQUESTS_PER_CALLER, max_requests)
         self._decoding = ThreadPoolExecutor(2, "decoding")
+        self._decoding_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def close(self) -> None:
         """Stop the threads."""
@@ -211,14 +214,19 @@ class TinkerApi:
 
         async def handle(request: Request) -> Response:
             caller = self._callers.identify(request)
-            if self._callers.is_accepted(caller):
+            is_known = self._callers.is_accepted(caller)
+            if is_known:
                 request.state.limited_as = caller.digest
-            if self._quota.take(caller.digest) is not QuotaResult.granted:
+            # Anyone can make up any number of credentials.
+            owner = caller.digest if is_known else f"address {client_of(request)}"
+            if self._quota.take(owner) is not QuotaResult.granted:
                 raise TinkerError(429, "Too many requests are in progress. Wait for results before you send more.")
             try:
                 return await handler(request, caller)
             finally:
-                self._quota.release(caller.digest)
+                self._quota.release(owner)
+                if not is_known and self._callers.is_accepted(caller):
+                    self._callers.give_back(request)
 
         return handle
 
@@ -274,6 +282,10 @@ class TinkerApi:
             raise TinkerError(400, f"Send forward_backward as {PROTOBUF}. {NEEDS_SDK}")
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise TinkerError(400, "Compressed bodies are not supported. Send the body without Content-Encoding.")
+        if not self._callers.is_accepted(caller):
+            # A body of a stranger would be received and decoded before anything else asks rlrun-server.
+            await self._server.check(caller)
+            request.state.limited_as = caller.digest
         held, decoded = CountedBody(request), ForwardBackwardRequest()
         try:
             body = await read_body(request, MAX_BODY, held=held)
@@ -281,8 +293,7 @@ class TinkerApi:
                 if len(body) <= FEW_BYTES:
                     command = _decode(body, decoded)
                 else:
-                    loop = asyncio.get_running_loop()
-                    command = await loop.run_in_executor(self._decoding, _decode, body, decoded)
+                    command = await self._decode_aside(caller, body, decoded)
             except InputInvalid:
                 await self._use_number(caller, decoded.model_id, decoded.seq)
                 raise
@@ -295,6 +306,12 @@ class TinkerApi:
         finally:
             held.release()
         return FutureId(FutureKind.forward_backward, model, seq).response()
+
+    async def _decode_aside(self, caller: Caller, body: bytes, decoded: ForwardBackwardRequest) -> bytes:
+        """Decode a body in a thread, one of each caller at a time, so that none of them keeps all threads busy."""
+        async with self._decoding_of.setdefault(caller.digest, asyncio.Lock()):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._decoding, _decode, body, decoded)
 
     async def _optim_step(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, OptimStepRequest)

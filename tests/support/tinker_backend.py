@@ -274,6 +274,9 @@ class FakeRunServer:
     async def _base_models(self, _request: Request, _: str) -> Response:
         return JSONResponse({"items": [{"id": MODEL, "name": "qwen", "seqLen": 4096, "newer": 1}]})
 
+    async def _identity(self, _request: Request, namespace: str) -> Response:
+        return JSONResponse({"name": f"account of {namespace}", "groups": []})
+
     def _for_caller(self, handler: Callable[[Request, str], Any]) -> Handler:
         async def handle(request: Request) -> Response:
             self.requests.append((request.method, request.url.path, await request.body()))
@@ -301,6 +304,7 @@ class FakeRunServer:
             ("POST", f"{CLIENT_MODEL_PATH}/open"): self._open,
             ("DELETE", CLIENT_SAVE_PATH): self._delete,
             ("GET", "/rlrun/v1/models"): self._base_models,
+            ("GET", "/rlrun/v1/whoami"): self._identity,
         }
         return Starlette(
             routes=[

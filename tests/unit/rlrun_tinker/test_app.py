@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rlrun.api.base.received import InputInvalid
 from rlrun.constants import Reason
 from rlrun.protocol.client_command import CommandError, ErrorCategory, OptimStep, SaveState
 from rlrun.protocol.client_run import ModelId, SavedState, SavedStates
@@ -83,11 +84,47 @@ async def test_a_wrong_key_says_what_to_set(backend: TinkerBackend, key: str, st
 
 async def test_guesses_of_keys_are_limited(backend: TinkerBackend) -> None:
     await backend.model()
-    answers = [(await backend.post("create_session", {}, f"tml-{number}")).status_code for number in range(210)]
-    assert answers[:190] == [401] * 190
-    assert answers[-1] == 429
+    answers = [(await backend.post("create_session", {}, f"tml-{number}")).status_code for number in range(60)]
+    assert answers == [401] * 50 + [429] * 10
     # A key that was accepted is not a guess.
     assert (await backend.post("create_session")).status_code == 200
+    backend.now[0] += 3600
+    assert (await backend.post("create_session", {}, "tml-x")).status_code == 401
+    assert (await backend.post("create_session")).status_code == 200
+
+
+async def test_new_keys_that_are_valid_are_no_guesses(
+    backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All clients of an Ingress have one address."""
+    monkeypatch.setattr("tests.support.tinker_backend.KEYS", {str(number): "team" for number in range(200)})
+    answers = [(await backend.post("create_session", {}, f"tml-{number}")).status_code for number in range(200)]
+    assert answers == [200] * 200
+
+
+async def test_a_key_that_has_ended_is_a_guess_again(
+    backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await backend.post("create_session")
+    monkeypatch.setattr("tests.support.tinker_backend.KEYS", {})
+    answers = [(await backend.post("create_session")).status_code for _ in range(60)]
+    assert answers == [401] * 51 + [429] * 9
+
+
+async def test_a_body_of_a_stranger_is_not_decoded(backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = list[bytes]()
+
+    def note(body: bytes, _: Any) -> bytes:
+        decoded.append(body)
+        raise InputInvalid("x", "y")
+
+    monkeypatch.setattr("rlrun_tinker.app._decode", note)
+    for large in (False, True):
+        answer = await backend.send("forward_backward", bytes(2**20 if large else 9), "tml-stranger")
+        assert answer.status_code == 401
+    assert decoded == []
+    assert (await backend.send("forward_backward", b"x")).status_code == 400
+    assert decoded == [b"x"]
 
 
 async def test_a_training_step(backend: TinkerBackend) -> None:
