@@ -136,7 +136,8 @@ class TinkerEndpoint:
 
 
 def _no_memory(_: Request) -> Response:
-    return TinkerError(503, "Too many large responses wait to be read.").response()
+    # The SDK repeats retrieve_future after 503 without a pause.
+    return TinkerError(429, "Too many large responses wait to be read.").response()
 
 
 class TinkerApi:
@@ -388,6 +389,9 @@ class TinkerApi:
         except CommandRejected as rejected:
             if rejected.status == 429 or rejected.status >= 500:
                 raise TinkerError(min(rejected.status, 503), rejected.problem.message) from None
+            if rejected.status == 408:
+                # The trainer did not receive the body in time. 400 would end the program.
+                raise TinkerError(503, rejected.problem.message) from None
             # The SDK would repeat a request that is rejected with 409.
             raise TinkerError(400, rejected.problem.message) from None
         else:

@@ -153,7 +153,13 @@ class Futures:
         except InputInvalid as error:
             raise _failure(str(error), ErrorCategory.server) from None
         except CommandRejected as rejected:
-            raise await self._explain(caller, future, model, rejected) from None
+            try:
+                explained = await self._explain(caller, future, model, rejected)
+            except TinkerError as error:
+                if error.status not in RETRYABLE:
+                    raise
+                return _paused(error.message)
+            raise explained from None
         if not isinstance(result, CommandPending) and result[0].error is not None:
             raise _Failed(result[0].error)
         return result

@@ -87,6 +87,8 @@ class FakeTrainer:
     proves: bool = True
     is_paused: bool = False
     """Completes nothing."""
+    result_size: int = 0
+    """Minimum size of results in bytes."""
     url: str = ""
 
     def restart(self) -> None:
@@ -126,7 +128,8 @@ class FakeTrainer:
                 self.completed[uid] += 1
                 self.results[uid, self.completed[uid]] = self._run(uid, self.completed[uid])
             if (uid, seq) in self.results:
-                return Response(self.results[uid, seq], media_type="application/vnd.rlrun.command")
+                data = self.results[uid, seq].ljust(self.result_size)
+                return Response(data, media_type="application/vnd.rlrun.command")
             if asyncio.get_running_loop().time() >= end:
                 return json_response(CommandPending(state=CommandState.active, reason="another run trains"), 202)
             await asyncio.sleep(0.01)

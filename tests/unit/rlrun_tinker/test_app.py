@@ -12,12 +12,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rlrun.api.base.received import InputInvalid
 from rlrun.constants import Reason
-from rlrun.protocol.client_command import CommandError, ErrorCategory, OptimStep, SaveState
+from rlrun.protocol.client_command import (
+    MAX_RESULT_BYTES,
+    MAX_TARGETS,
+    CommandError,
+    CommandResult,
+    ErrorCategory,
+    OptimStep,
+    SaveState,
+    frame,
+)
 from rlrun.protocol.client_run import ModelId, SavedState, SavedStates
 from rlrun.protocol.problem import Problem
-from rlrun_tinker.app import MAX_BODY, MAX_JSON
+from rlrun_tinker.app import ANSWER_BYTES, MAX_BODY, MAX_JSON
 from rlrun_tinker.futures import FutureId, FutureKind
 from rlrun_tinker.metrics import REGISTRY
+from rlrun_tinker.trainer_client import RESULTS
 
 from tests.support.tinker_backend import MODEL, TinkerBackend, serving_tinker
 from tests.support.tinker_messages import message
@@ -93,18 +103,14 @@ async def test_guesses_of_keys_are_limited(backend: TinkerBackend) -> None:
     assert (await backend.post("create_session")).status_code == 200
 
 
-async def test_new_keys_that_are_valid_are_no_guesses(
-    backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_new_keys_that_are_valid_are_no_guesses(backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """All clients of an Ingress have one address."""
     monkeypatch.setattr("tests.support.tinker_backend.KEYS", {str(number): "team" for number in range(200)})
     answers = [(await backend.post("create_session", {}, f"tml-{number}")).status_code for number in range(200)]
     assert answers == [200] * 200
 
 
-async def test_a_key_that_has_ended_is_a_guess_again(
-    backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_that_has_ended_is_a_guess_again(backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     await backend.post("create_session")
     monkeypatch.setattr("tests.support.tinker_backend.KEYS", {})
     answers = [(await backend.post("create_session")).status_code for _ in range(60)]
@@ -283,6 +289,36 @@ async def test_a_lost_command_names_the_state_to_continue_from(backend: TinkerBa
     assert f"tinker://{model}/weights/new" in (await backend.retrieve(lost)).json()["error"]
 
 
+async def test_a_lost_command_waits_for_rlrun_server(backend: TinkerBackend) -> None:
+    """The SDK would repeat a request that is rejected with 503 at once, again and again."""
+    model = await backend.model()
+    lost = await backend.send("forward_backward", body(model, 2))
+    backend.trainer.restart()
+    backend.server.failure = (503, Problem(reason="Unavailable", message="rlrun-server ends"))
+    began = asyncio.get_running_loop().time()
+    answer = await backend.retrieve(lost)
+    assert (answer.status_code, answer.json()["queue_state"]) == (408, "paused_capacity")
+    assert asyncio.get_running_loop().time() - began >= 0.2
+    backend.server.failure = None
+    assert (await backend.retrieve(lost)).json()["category"] == "server"
+
+
+async def test_a_result_that_is_too_large_is_a_failure(backend: TinkerBackend) -> None:
+    """The client would ask for it forever."""
+    model = await backend.model()
+    backend.trainer.result_size = MAX_RESULT_BYTES + 1
+    answer = await backend.retrieve(await backend.send("forward_backward", body(model, 1)))
+    assert answer.json()["category"] == "server"
+    assert "more than the maximum" in answer.json()["error"]
+
+
+def test_the_largest_result_can_be_received() -> None:
+    count = 4096
+    header = CommandResult(lengths=[MAX_TARGETS // count] * count, widths=[2**24] * count, metrics={"x:sum": 1.0})
+    assert len(frame(header)) + 4 * MAX_TARGETS <= MAX_RESULT_BYTES
+    assert all(share >= MAX_RESULT_BYTES for share in (*RESULTS, *ANSWER_BYTES))
+
+
 async def test_a_failed_command_and_an_ended_run_are_failures(backend: TinkerBackend) -> None:
     model = await backend.model()
     backend.trainer.error = CommandError(message="token 7 is out of range", category=ErrorCategory.user)
@@ -316,7 +352,9 @@ async def test_a_large_result_is_announced_first(backend: TinkerBackend) -> None
     assert len(answer.content) > 4 * size
 
 
-@pytest.mark.parametrize(("status", "expected"), [(429, 429), (422, 400), (413, 400), (500, 500), (507, 503)])
+@pytest.mark.parametrize(
+    ("status", "expected"), [(429, 429), (422, 400), (413, 400), (408, 503), (500, 500), (507, 503)]
+)
 async def test_refusals_of_the_trainer(backend: TinkerBackend, status: int, expected: int) -> None:
     model = await backend.model()
     backend.trainer.refusal = (status, Problem(reason="TooManyCommands", message="64 commands wait"))
