@@ -19,8 +19,8 @@ TOKEN_PREFIX = "eyJ"
 _CREDENTIAL = re.compile(r"[!-~]{1,16384}")
 """Visible ASCII, so that a credential cannot add a header."""
 UNKNOWN = Rate(per_second=5.0, burst=50.0)
-"""Limit of requests from one address with credentials that rlrun-server has not accepted. rlrun-server has a limit of 20
-new Kubernetes tokens per second for all clients of this program together, which one address must not use up.
+"""Limit of requests from one address with credentials that rlrun-server has not accepted. rlrun-server has a limit of
+20 new Kubernetes tokens per second for all clients of this program together, which one address must not use up.
 """
 REMEMBERED = 10_000
 

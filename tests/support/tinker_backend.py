@@ -204,6 +204,8 @@ class FakeRunServer:
     """Runs wait for a slot."""
     failure: tuple[int, Problem] | None = None
     """Response to all requests."""
+    delay: float = 0.0
+    """Seconds until each response."""
     url: str = ""
 
     def one(self) -> ClientModel:
@@ -283,6 +285,7 @@ class FakeRunServer:
     def _for_caller(self, handler: Callable[[Request, str], Any]) -> Handler:
         async def handle(request: Request) -> Response:
             self.requests.append((request.method, request.url.path, await request.body()))
+            await asyncio.sleep(self.delay)
             if self.failure is not None:
                 status, problem = self.failure
                 return json_response(problem, status)

@@ -243,12 +243,26 @@ async def test_a_trainer_that_does_not_have_the_run_yet_is_asked_again(backend: 
     model = await backend.model()
     sent = await backend.send("forward_backward", body(model, 1))
     backend.trainer.tokens.clear()
+    backend.now[0] += 2
     opened = backend.server.count("POST", "/open")
     # The first look fails, the second asks rlrun-server again.
     assert (await backend.retrieve(sent)).status_code == 200
     assert backend.server.count("POST", "/open") == opened + 1
     backend.trainer.tokens.clear()
+    backend.now[0] += 2
     assert (await backend.send("forward_backward", body(model, 2))).status_code == 200
+
+
+async def test_requests_that_wait_for_a_trainer_ask_rlrun_server_together(backend: TinkerBackend) -> None:
+    """rlrun-server limits the requests of a namespace, whose other users must not notice a trainer that restarts."""
+    model = await backend.model()
+    sent = [await backend.post("optim_step", optim(model, seq)) for seq in range(1, 9)]
+    backend.trainer.proves = False
+    backend.now[0] += 2
+    opened = backend.server.count("POST", "/open")
+    answers = await asyncio.gather(*(backend.retrieve(each) for each in sent))
+    assert {answer.status_code for answer in answers} == {408}
+    assert backend.server.count("POST", "/open") == opened + 1
 
 
 async def test_a_command_waits_for_the_trainer_to_have_less_to_do(backend: TinkerBackend) -> None:
@@ -434,6 +448,24 @@ async def test_heartbeats_do_not_fail_with_the_trainer(backend: TinkerBackend) -
     backend.server.failure = (500, Problem(reason="InternalError", message="no"))
     # Nothing is known about the models of this session.
     assert (await backend.post("session_heartbeat", {"session_id": "ts-0123456789ab.team"})).status_code == 503
+
+
+async def test_an_open_run_does_not_wait_for_rlrun_server(
+    backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may accept connections and not respond."""
+    monkeypatch.setattr("rlrun_tinker.open_models.KEPT_SECONDS", 0.1)
+    monkeypatch.setattr("rlrun_tinker.open_models.HEARTBEAT_SECONDS", 0.5)
+    model = await backend.model()
+    sent = await backend.send("forward_backward", body(model, 1))
+    backend.server.delay = 2.0
+    backend.now[0] += 60
+    began = asyncio.get_running_loop().time()
+    assert (await backend.retrieve(sent)).status_code == 200
+    before = backend.trainer.heartbeats.total()
+    assert (await backend.post("session_heartbeat", {"session_id": model.partition(":")[0]})).status_code == 200
+    assert backend.trainer.heartbeats.total() == before + 1
+    assert asyncio.get_running_loop().time() - began < 1.5
 
 
 async def test_an_open_run_goes_on_without_rlrun_server(backend: TinkerBackend) -> None:
