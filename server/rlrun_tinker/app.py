@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rlrun_tinker.callers import Caller, Callers
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import ForwardBackwardRequest, decode_request
-from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, waiting_reason
+from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, end_of, waiting_reason
 from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS
 from rlrun_tinker.open_models import Heartbeats, OpenModels
 from rlrun_tinker.requests import (
@@ -257,6 +257,9 @@ class TinkerApi:
 
     async def _load_weights(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, LoadWeights)
+        if body.session_id is None and body.model_id is not None and body.seq_id is not None:
+            # TrainingClient.load_state is refused, and the SDK has counted the call.
+            await self._use_number(caller, body.model_id, body.seq_id)
         return await self._create(caller, body, FutureKind.load)
 
     async def _create(self, caller: Caller, body: CreateModel | LoadWeights, kind: FutureKind) -> Response:
@@ -374,10 +377,7 @@ class TinkerApi:
         opened = await self._models.open(caller, model)
         self._heartbeats.remember(caller, model)
         if opened.has_ended:
-            message = (
-                f"The run {opened.namespace}/{opened.run} has ended ({opened.phase.value}). Create another client."
-            )
-            raise TinkerError(400, message)
+            raise TinkerError(400, end_of(opened))
         if opened.trainer_url is None:
             reason = waiting_reason(opened) or "it waits for its trainer"
             raise TinkerError(408, f"The run {opened.namespace}/{opened.run} is paused: {reason}")

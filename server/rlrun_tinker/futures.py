@@ -136,8 +136,7 @@ class Futures:
             # The SDK repeats retrieve_future after 503 without a pause.
             return _paused(error.message)
         if model.has_ended:
-            message = f"The run {model.namespace}/{model.run} has ended ({model.phase.value}). Create another client."
-            raise _failure(message, ErrorCategory.user)
+            raise _failure(end_of(model), ErrorCategory.user)
         if model.trainer_url is None:
             return _paused(waiting_reason(model))
         try:
@@ -190,6 +189,13 @@ class Futures:
 def waiting_reason(model: ClientModel) -> str | None:
     """Return the reason why the model's session is not open, or None."""
     return None if model.waiting is None else model.waiting.message
+
+
+def end_of(model: ClientModel) -> str:
+    """Return the message about a model that has ended."""
+    cause = waiting_reason(model) if model.phase.finished else None
+    why = f": {cause.rstrip('.')}" if cause else ""
+    return f"The run {model.namespace}/{model.run} has ended ({model.phase.value}){why}. Create another client."
 
 
 def _paused(reason: str | None) -> CommandPending:

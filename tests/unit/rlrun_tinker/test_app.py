@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rlrun.api.base.phases import Phase
 from rlrun.api.base.received import InputInvalid
 from rlrun.constants import Reason
 from rlrun.protocol.client_command import (
@@ -338,10 +339,10 @@ async def test_a_failed_command_and_an_ended_run_are_failures(backend: TinkerBac
     backend.trainer.error = CommandError(message="token 7 is out of range", category=ErrorCategory.user)
     sent = await backend.send("forward_backward", body(model, 1))
     assert (await backend.retrieve(sent)).json() == {"error": "token 7 is out of range", "category": "user"}
-    backend.server.change(has_ended=True)
+    backend.server.change(has_ended=True, phase=Phase.failed)
     backend.now[0] += 60
     ended = (await backend.retrieve(sent)).json()
-    assert (ended["category"], "has ended" in ended["error"]) == ("user", True)
+    assert (ended["category"], "has ended (Failed): 3 runs ahead. Create" in ended["error"]) == ("user", True)
     refused = await backend.send("forward_backward", body(model, 2))
     assert (refused.status_code, "has ended" in refused.json()["detail"]) == (400, True)
 
@@ -552,12 +553,13 @@ async def test_a_rejected_call_uses_its_number(backend: TinkerBackend) -> None:
         await backend.post("optim_step", {"model_id": model, "seq_id": 2, "optimizer_params": {"type": "dimuon"}}),
         await backend.post("save_weights", save(model, 3, "a/b")),
         await backend.post("save_weights_for_sampler", save(model, 4, None)),
+        await backend.post("load_weights", {"model_id": model, "seq_id": 5, "path": PATH, "optimizer": True}),
     ]
-    assert [answer.status_code for answer in answers] == [400] * 4
-    assert (await backend.retrieve(await backend.post("optim_step", optim(model, 5)))).status_code == 200
-    foreign = await backend.send("forward_backward", body(model, 6, loss="stable_reinforce"), "tml-bob")
+    assert [answer.status_code for answer in answers] == [400] * 5
+    assert (await backend.retrieve(await backend.post("optim_step", optim(model, 6)))).status_code == 200
+    foreign = await backend.send("forward_backward", body(model, 7, loss="stable_reinforce"), "tml-bob")
     assert foreign.status_code == 400
-    assert backend.trainer.arrived == [1, 2, 3, 4, 5]
+    assert backend.trainer.arrived == [1, 2, 3, 4, 5, 6]
 
 
 async def test_paths_may_have_the_prefix_of_a_shared_host(backend: TinkerBackend) -> None:
