@@ -165,8 +165,13 @@ class TinkerApi:
         self._heartbeats = Heartbeats(server, self._models, trainers, clock)
         self._futures = futures(server, self._models, trainers)
         self._quota = TenantQuota(REQUESTS_PER_CALLER, max_requests)
+        self._leaving = asyncio.Event()
         self._decoding = ThreadPoolExecutor(2, "decoding")
         self._decoding_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def leave(self) -> None:
+        """End the waiting of all requests, so that clients repeat them at another replica."""
+        self._leaving.set()
 
     def close(self) -> None:
         """Stop the threads."""
@@ -369,7 +374,7 @@ class TinkerApi:
                 return
             except TinkerError as error:
                 left = deadline - asyncio.get_running_loop().time()
-                if error.status not in RETRYABLE or left <= 0:
+                if error.status not in RETRYABLE or left <= 0 or self._leaving.is_set():
                     raise
             await asyncio.sleep(min(left, next(pauses, PAUSES[-1])))
 
@@ -401,7 +406,7 @@ class TinkerApi:
     async def _retrieve_future(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, RetrieveFuture)
         future = parse_id(FutureId.parse, body.request_id)
-        retrieving = self._futures.retrieve(caller, future, allow_metadata_only=body.allow_metadata_only)
+        retrieving = self._futures.retrieve(caller, future, self._leaving, allow_metadata_only=body.allow_metadata_only)
         deadline = asyncio.get_running_loop().time() + RETRIEVE_SECONDS
         try:
             return await until_left(request.receive, retrieving, deadline)

@@ -107,8 +107,27 @@ class Futures:
         self._poll_seconds = poll_seconds
         self._sleep = sleep
 
-    async def retrieve(self, caller: Caller, future: FutureId, *, allow_metadata_only: bool) -> Response:
-        """Return the response with a result, a failure or the state of the future. Raises TinkerError."""
+    async def retrieve(
+        self, caller: Caller, future: FutureId, leaving: asyncio.Event, *, allow_metadata_only: bool
+    ) -> Response:
+        """Return the response with a result, a failure or the state of the future. Does not wait once `leaving` is set:
+        the client then asks another replica. Raises TinkerError.
+        """
+        retrieving = asyncio.create_task(self._retrieve(caller, future, allow_metadata_only=allow_metadata_only))
+        left = asyncio.create_task(leaving.wait())
+        try:
+            await asyncio.wait({retrieving, left}, return_when=asyncio.FIRST_COMPLETED)
+            if retrieving.done():
+                return retrieving.result()
+            response = _try_again(future, CommandPending(state=CommandState.active))
+            response.headers["Connection"] = "close"
+            return response
+        finally:
+            for task in (retrieving, left):
+                task.cancel()
+            await asyncio.gather(retrieving, left, return_exceptions=True)
+
+    async def _retrieve(self, caller: Caller, future: FutureId, *, allow_metadata_only: bool) -> Response:
         deadline = asyncio.get_running_loop().time() + self._poll_seconds
         pauses = iter(PAUSES)
         try:

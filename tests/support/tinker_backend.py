@@ -328,6 +328,7 @@ class TinkerBackend:
     trainer: FakeTrainer
     client: httpx.AsyncClient
     url: str
+    api: TinkerApi
     now: list[float]
     """Time of the clock, which only tests move."""
 
@@ -380,7 +381,7 @@ async def serving_tinker(poll_seconds: float = 0.2, run_server: ASGIApp | None =
             serving_on(tinker_app(api), sockets[2]),
             httpx.AsyncClient(base_url=url, timeout=30) as client,
         ):
-            yield TinkerBackend(server, trainer, client, url, now)
+            yield TinkerBackend(server, trainer, client, url, api, now)
     finally:
         api.close()
         await trainers.close()

@@ -170,6 +170,22 @@ async def test_an_early_command_waits_for_those_before_it(backend: TinkerBackend
     assert both[0].content == both[1].content
 
 
+async def test_a_replica_that_ends_lets_no_client_wait() -> None:
+    async with serving_tinker(poll_seconds=20.0) as backend:
+        model = await backend.model()
+        later = await backend.post("optim_step", optim(model, 2))
+        waiting = asyncio.create_task(backend.retrieve(later))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        backend.api.leave()
+        async with asyncio.timeout(5):
+            answer = await waiting
+        assert (answer.status_code, answer.json()["type"], answer.headers["Connection"]) == (408, "try_again", "close")
+        backend.trainer.proves = False
+        async with asyncio.timeout(5):
+            assert (await backend.post("optim_step", optim(model, 3))).status_code == 503
+
+
 async def test_a_repeated_request_is_the_same_future_and_another_one_is_refused(backend: TinkerBackend) -> None:
     model = await backend.model()
     answers = [(await backend.send("forward_backward", body(model, 1))).json() for _ in range(2)]
@@ -318,10 +334,11 @@ async def test_a_lost_command_waits_for_rlrun_server(backend: TinkerBackend) -> 
     assert (await backend.retrieve(lost)).json()["category"] == "server"
 
 
-async def test_a_result_that_is_too_large_is_a_failure(backend: TinkerBackend) -> None:
+async def test_a_result_that_is_too_large_is_a_failure(backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client would ask for it forever."""
+    monkeypatch.setattr("rlrun_tinker.trainer_client.MAX_RESULT_BYTES", 100_000)
     model = await backend.model()
-    backend.trainer.result_size = MAX_RESULT_BYTES + 1
+    backend.trainer.result_size = 100_001
     answer = await backend.retrieve(await backend.send("forward_backward", body(model, 1)))
     assert answer.json()["category"] == "server"
     assert "more than the maximum" in answer.json()["error"]
