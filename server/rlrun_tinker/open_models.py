@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from rlrun.protocol.client_run import ClientModel, ModelId, SessionId
 from rlrun_server.runtime.caches import ReviewCache
@@ -17,6 +18,11 @@ OPEN_SECONDS = 30.0
 """Seconds for which a model with a trainer is cached. A revoked credential works for as long."""
 WAITING_SECONDS = 1.0
 """Seconds for which other models are cached."""
+LONG_WAITING_SECONDS = 10.0
+"""As WAITING_SECONDS, for models that are older than NEW. rlrun-server limits the requests of a namespace, in which a
+hundred models may wait in the queue for hours.
+"""
+NEW = timedelta(minutes=1)
 KEPT_SECONDS = 3.0
 """Seconds after which a model that was opened before is used without waiting for rlrun-server."""
 SESSIONS = 10_000
@@ -39,7 +45,7 @@ class OpenModels:
     def __init__(self, server: RunServer, clock: Callable[[], float]) -> None:
         self._server = server
         self._models: ReviewCache[ClientModel] = ReviewCache(
-            lambda model: model.trainer_url is not None and not model.has_ended, OPEN_SECONDS, clock, WAITING_SECONDS
+            lambda model: model.trainer_url is not None and not model.has_ended, OPEN_SECONDS, clock, _waiting_seconds
         )
 
     async def open(self, caller: Caller, model: ModelId) -> ClientModel:
@@ -67,6 +73,10 @@ class OpenModels:
         this trainer together ask once in WAITING_SECONDS: rlrun-server limits the requests of a namespace.
         """
         self._models.expire(_key(caller, model), WAITING_SECONDS)
+
+
+def _waiting_seconds(model: ClientModel) -> float:
+    return WAITING_SECONDS if datetime.now(UTC) - model.created_at < NEW else LONG_WAITING_SECONDS
 
 
 def _key(caller: Caller, model: ModelId) -> bytes:

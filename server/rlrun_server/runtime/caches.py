@@ -20,9 +20,9 @@ class ReviewCache(Generic[Result]):
         is_accepted: Callable[[Result], bool],
         accepted_seconds: float,
         clock: Callable[[], float],
-        refused_seconds: float = REFUSED_SECONDS,
+        refused_seconds: Callable[[Result], float] = lambda _: REFUSED_SECONDS,
     ) -> None:
-        """Results accepted by `is_accepted` are cached for `accepted_seconds`, others for `refused_seconds`."""
+        """Results accepted by `is_accepted` are cached for `accepted_seconds`, others for `refused_seconds` of them."""
         self._is_accepted = is_accepted
         self._accepted_seconds = accepted_seconds
         self._refused_seconds = refused_seconds
@@ -74,7 +74,7 @@ class ReviewCache(Generic[Result]):
         if task.cancelled() or task.exception() is not None:
             return
         answer = task.result()
-        seconds = self._accepted_seconds if self._is_accepted(answer) else self._refused_seconds
+        seconds = self._accepted_seconds if self._is_accepted(answer) else self._refused_seconds(answer)
         self._known[key] = (self._clock() + seconds, answer, self._clock())
         self._known.move_to_end(key)
         while len(self._known) > REMEMBERED:
