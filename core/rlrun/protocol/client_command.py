@@ -42,6 +42,12 @@ MAX_DATUMS = 4096
 MAX_TENSORS = 8
 """Maximum number of tensors of a datum."""
 MAX_COMMAND_BYTES = 64 * 1024**2
+MAX_TARGETS = 2**23
+"""Maximum number of targets of a command, with those that sparse tensors leave out. Each has a log-probability in the
+result.
+"""
+MAX_RESULT_BYTES = 4 * MAX_TARGETS + 1024**2
+"""Maximum size of a result with its header."""
 MAX_WAITING_COMMANDS = 64
 """Maximum number of a run's commands that the trainer has received and not completed."""
 MAX_WAITING_BYTES = 256 * 1024**2
