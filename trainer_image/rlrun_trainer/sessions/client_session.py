@@ -97,7 +97,7 @@ class ClientSession(Session):
             except ProblemError as error:
                 failure = error
         async with self._turn:
-            self._require_staying()
+            self.require_staying()
             try:
                 if failure is not None:
                     raise failure

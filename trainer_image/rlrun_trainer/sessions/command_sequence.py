@@ -109,7 +109,8 @@ class CommandSequence:
 
     def receive(self, number: int, received: ReceivedCommand) -> None:
         """Take a command. One that was received before changes nothing. Raises ProblemError (`CommandConflict`, 409) if
-        it differs, and `TokenInvalid` (401) if the run has left the pool.
+        it differs, `TokenInvalid` (401) if the run has left the pool, and `TrainerStopping` (503) if the session
+        executes no further command: the next session takes it.
         """
         if self._closed:
             raise not_in_pool()
@@ -121,6 +122,8 @@ class CommandSequence:
             return
         if self._is_gone(number):
             return
+        if self._session is not None:
+            self._session.require_staying()
         entry = self._entries[number] = _Entry(number, received.digest, received, received.size)
         if self._lost is not None:
             self._finish(entry, failed(self._lost, ErrorCategory.server))

@@ -31,10 +31,13 @@ class Session:
         self.uploads: dict[int, asyncio.Task[bytes]] = {}
         self.result = b"done"
 
-    async def execute(self, number: int, _: ReceivedCommand) -> Outcome:
-        await self.may_execute.wait()
+    def require_staying(self) -> None:
         if self.is_leaving:
             raise ProblemError.of(LATER, Reason.TRAINER_STOPPING, "it ends")
+
+    async def execute(self, number: int, _: ReceivedCommand) -> Outcome:
+        await self.may_execute.wait()
+        self.require_staying()
         self.executed.append(number)
         self.step = number
         return self.uploads.get(number, self.result)
@@ -233,9 +236,16 @@ async def test_users_learn_what_a_command_waits_for() -> None:
 async def test_after_the_session_nothing_is_executed_and_nothing_received() -> None:
     session = Session()
     sequence = started(session)
-    session.is_leaving = True
     send(sequence, 1)
-    assert await sequence.result(1, 0.05) is None
+    assert await results(sequence, 1) == [b"done"]
+    send(sequence, 2)
+    session.is_leaving = True
+    with pytest.raises(ProblemError, match="TrainerStopping"):
+        send(sequence, 3)
+    assert await refused(sequence, 3) == (404, "CommandUnknown")
+    send(sequence, 1, 2)
+    assert await sequence.result(2, 0.05) is None
+    assert session.executed == [1]
     sequence.close()
     with pytest.raises(ProblemError, match="TokenInvalid"):
         sequence.receive(2, command("c2"))
