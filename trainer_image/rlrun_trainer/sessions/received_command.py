@@ -4,7 +4,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 
-from rlrun.api.base.received import InputInvalid, parse
+from rlrun.api.base.received import InputInvalid, check_value, parse
 from rlrun.protocol.client_command import (
     MAGIC,
     PREFIX,
@@ -14,11 +14,17 @@ from rlrun.protocol.client_command import (
     DatumHeader,
     ErrorCategory,
     ForwardBackward,
+    SaveState,
     TensorHeader,
 )
+from rlrun.protocol.client_run import MAX_METADATA_BYTES
 
 OFFSET_BYTES = 8
 """Size of a row offset and of a column of a sparse tensor."""
+HEADER_MEMORY = 24
+"""Bytes of memory for each byte of a header: JSON that describes many small tensors becomes many objects."""
+MAX_SMALL_HEADER = 8 * MAX_METADATA_BYTES
+"""Maximum size in bytes of the header of a command without datums."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class ReceivedCommand:
     digest: bytes
     """SHA-256 of the body."""
     size: int
-    """Size of the body in bytes."""
+    """Memory of the command in bytes."""
     command: Command | CommandError
     buffers: memoryview
 
@@ -40,8 +46,8 @@ class ReceivedCommand:
             command, buffers = _read(memoryview(body))
         except ValueError as error:
             refusal = CommandError(message=str(error)[:16_384], category=ErrorCategory.user)
-            return cls(digest, len(body), refusal, memoryview(b""))
-        return cls(digest, len(body), command, buffers)
+            return cls(digest, len(refusal.message), refusal, memoryview(b""))
+        return cls(digest, len(body) + HEADER_MEMORY * (len(body) - len(buffers)), command, buffers)
 
 
 def _read(body: memoryview) -> tuple[Command, memoryview]:
@@ -59,6 +65,10 @@ def _read(body: memoryview) -> tuple[Command, memoryview]:
     except InputInvalid as error:
         # Without a reference to the input.
         raise ValueError(str(error)) from None
+    if not isinstance(command, ForwardBackward) and size > MAX_SMALL_HEADER:
+        raise ValueError(f"The command's header has {size} bytes, more than {MAX_SMALL_HEADER}. Send less metadata.")
+    if isinstance(command, SaveState):
+        check_value(command.user_metadata, "user_metadata")
     buffers, wanted = rest[size:], 0
     if isinstance(command, ForwardBackward):
         for index, datum in enumerate(command.datums):
