@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
@@ -87,7 +87,7 @@ class DatumHeader(Schema):
 
     length: int = Field(ge=1, le=2**24)
     """Number of tokens."""
-    tensors: list[TensorHeader] = Field(default_factory=list, max_length=MAX_TENSORS)
+    tensors: Annotated[list[TensorHeader], FailFast()] = Field(default_factory=list, max_length=MAX_TENSORS)
 
     @property
     def size(self) -> int:
@@ -103,7 +103,7 @@ class ForwardBackward(Schema):
     loss_config: dict[str, float] = Field(default_factory=dict, max_length=16)
     forward_only: bool = False
     """True to add no gradient."""
-    datums: list[DatumHeader] = Field(min_length=1, max_length=MAX_DATUMS)
+    datums: Annotated[list[DatumHeader], FailFast()] = Field(min_length=1, max_length=MAX_DATUMS)
 
 
 class OptimStep(Schema):
@@ -137,7 +137,7 @@ Command = ForwardBackward | OptimStep | SaveState
 class CommandHeader(Schema):
     """Header of a command."""
 
-    wire_limits = InputLimits(size=16 * 1024**2, values=2**20)
+    wire_limits = InputLimits(size=8 * 1024**2, values=2**19)
 
     command: Annotated[Command, Field(discriminator="kind")]
 

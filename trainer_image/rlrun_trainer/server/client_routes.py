@@ -38,7 +38,8 @@ class ClientRoutes:
         with client.sequence.reading(number, size):
             body = await _read_body(request, size)
             if size > PARSE_ASIDE:
-                received = await asyncio.to_thread(ReceivedCommand.read, body)
+                async with client.parsing:
+                    received = await asyncio.to_thread(ReceivedCommand.read, body)
             else:
                 received = ReceivedCommand.read(body)
             client.sequence.receive(number, received)

@@ -30,6 +30,8 @@ class ClientRun:
     def __init__(self, uid: str, clock: Callable[[], float]) -> None:
         self.uid = uid
         self.sequence = CommandSequence()
+        self.parsing = asyncio.Lock()
+        """Held while a large command of the run is parsed, so that one run uses one thread."""
         self.session: ClientSession | None = None
         self.opening_problem: Problem | None = LOADING
         """Reason why the session is not open yet."""

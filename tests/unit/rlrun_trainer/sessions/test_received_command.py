@@ -19,7 +19,7 @@ from rlrun.protocol.client_command import (
     TensorHeader,
     TensorType,
 )
-from rlrun_trainer.sessions.received_command import ReceivedCommand
+from rlrun_trainer.sessions.received_command import HEADER_MEMORY, ReceivedCommand
 
 from tests.support.client_commands import body_of, forward_backward, optim_step, save
 
@@ -58,6 +58,35 @@ def with_metadata(text: str) -> bytes:
 def test_metadata_that_cannot_be_stored_is_refused(text: str, message: str) -> None:
     assert message in error_of(with_metadata(text))
     assert isinstance(ReceivedCommand.read(with_metadata('["é", 1.5, {"y": null}]')).command, SaveState)
+
+
+UNKNOWN = ",".join(f'"{number:x}":1' for number in range(200_000))
+WRONG_TENSOR = '{"a":1,"b":1,"name":1,"dtype":1,"shape":["a","b"],"sizes":["a","b","c"]}'
+WRONG_DATUM = f'{{"length":0,"tensors":[{",".join([WRONG_TENSOR] * 8)}]}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"command":{{"kind":"optim_step"}},{UNKNOWN}}}',
+        f'{{"command":{{"kind":"optim_step",{UNKNOWN}}}}}',
+        f'{{"command":{{"kind":"forward_backward","loss":"x","datums":[{{"length":1,{UNKNOWN}}}]}}}}',
+        f'{{"command":{{"kind":"forward_backward","loss":"x","datums":[{",".join([WRONG_DATUM] * 4096)}]}}}}',
+    ],
+    ids=["header", "command", "datum", "datums"],
+)
+def test_a_header_with_many_faults_costs_as_much_as_a_valid_one(text: str) -> None:
+    body = PREFIX.pack(MAGIC, len(text), 0) + text.encode()
+    tracemalloc.start()
+    error_of(body)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < HEADER_MEMORY * len(body)
+
+
+def test_metadata_may_have_many_names() -> None:
+    names = ",".join(f'"{number:x}":1' for number in range(1000))
+    assert isinstance(ReceivedCommand.read(with_metadata(f"{{{names}}}")).command, SaveState)
 
 
 def test_the_size_of_a_command_covers_its_objects_in_memory() -> None:
