@@ -172,7 +172,8 @@ class ClientSession(Session):
         kind, name = command.saved_as, command.name
         found = self._saved.find(kind, name)
         # After a restart, the program may repeat the command that saved the state.
-        is_used = (found is not None and found.step != number) or (kind, name) in self._pending.values()
+        is_kept = found is not None and (found.expires_at is None or found.expires_at > datetime.now(UTC))
+        is_used = (found is not None and is_kept and found.step != number) or (kind, name) in self._pending.values()
         if is_used and not command.overwrite:
             by = f"by call {found.step}" if found is not None else "by a call before this one"
             raise _user_error(f"The name {name!r} of {kind} was used {by}. Choose another name.")

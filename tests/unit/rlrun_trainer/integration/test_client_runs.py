@@ -296,6 +296,16 @@ async def test_names_are_used_once_unless_they_may_be_overwritten(pool: Pool) ->
     assert (adapter.kind, adapter.details["name"]) == (ArtifactKind.adapter, "a")
 
 
+async def test_the_name_of_an_expired_state_is_free(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    await alice.do(save("a", ttl_seconds=3600))
+    assert "was used by call 1" in (await alice.error(save("a")))[1]
+    states = pool.sessions._open[ALICE.uid]._saved._states  # type: ignore[attr-defined]
+    states.weights["a"].expires_at = states.weights["a"].time
+    assert (await alice.do(save("a"))).error is None
+    assert names_in(pool.stores[0], alice).weights["a"].step == 3
+
+
 async def test_names_are_known_after_a_restart(pool: Pool) -> None:
     (alice,) = await joined(pool, ALICE)
     await alice.do(save("a"))
