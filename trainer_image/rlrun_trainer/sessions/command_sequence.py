@@ -185,6 +185,11 @@ class CommandSequence:
             except ProblemError as error:
                 log.info("Session %s: command %d was not executed: %s", session.name, entry.number, error)
                 return
+            except Exception as error:
+                # The commands after it would wait forever.
+                log.exception("Session %s: command %d", session.name, entry.number)
+                text = f"The trainer failed: {type(error).__name__}{self._resume_advice()}"
+                outcome = failed(text, ErrorCategory.server)
             entry.received, entry.size = None, 0
             self._next += 1
             self._settle(entry, outcome)

@@ -134,6 +134,27 @@ async def test_an_upload_delays_no_later_command() -> None:
     sequence.close()
 
 
+async def test_a_fault_that_nobody_expected_fails_one_command() -> None:
+    session = Session()
+    execute = session.execute
+
+    async def fail_first(number: int, received: ReceivedCommand) -> Outcome:
+        if number == 1:
+            raise RuntimeError("broken")
+        return await execute(number, received)
+
+    session.execute = fail_first  # type: ignore[method-assign]
+    sequence = started(session)
+    send(sequence, 1, 2)
+    failure, other = await results(sequence, 1, 2)
+    assert failure is not None
+    error = read_result(failure)[0].error
+    assert error is not None
+    assert (error.category, "RuntimeError" in error.message) == (ErrorCategory.server, True)
+    assert other == b"done"
+    sequence.close()
+
+
 async def test_a_gap_fails_what_waits_and_what_comes_later() -> None:
     session = Session()
     sequence = started(session, gap_seconds=0.05)
