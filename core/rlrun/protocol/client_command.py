@@ -51,6 +51,8 @@ MAX_RESULT_BYTES = 4 * MAX_TARGETS + 1024**2
 MAX_WAITING_COMMANDS = 64
 """Maximum number of a run's commands that the trainer has received and not completed."""
 MAX_WAITING_BYTES = 256 * 1024**2
+MAX_POOL_BYTES = 2 * 1024**3
+"""Maximum size in bytes of the waiting commands of all runs of a pool. Each run may exceed it with its next command."""
 GAP_SECONDS = 300.0
 """Seconds for which commands wait for one before them. Then they fail."""
 MAX_WAIT_SECONDS = 30.0

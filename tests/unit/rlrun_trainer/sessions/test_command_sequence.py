@@ -143,7 +143,7 @@ async def test_a_fault_that_nobody_expected_fails_one_command() -> None:
             raise RuntimeError("broken")
         return await execute(number, received)
 
-    session.execute = fail_first  # type: ignore[method-assign]
+    session.execute = fail_first  # type: ignore[assignment, method-assign]
     sequence = started(session)
     send(sequence, 1, 2)
     failure, other = await results(sequence, 1, 2)
@@ -199,6 +199,24 @@ async def test_bodies_count_before_they_are_read(monkeypatch: pytest.MonkeyPatch
         pass
     with sequence.reading(6, 600):
         pass
+
+
+async def test_the_calls_of_all_runs_have_a_limit_but_each_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_sequence, "MAX_POOL_BYTES", 1000)
+    session, of_others = Session(), 950
+    sequence = CommandSequence(pool_bytes=lambda: of_others + sequence.waiting_bytes)
+    sequence.start(cast(ClientSession, session))
+    with pytest.raises(ProblemError, match="and many of others"):
+        send(sequence, 2)
+    send(sequence, 1)
+    assert await results(sequence, 1) == [b"done"]
+    of_others = 0
+    send(sequence, 3)
+    assert sequence.waiting_bytes > 0
+    send(sequence, 2)
+    assert await results(sequence, 2, 3) == [b"done"] * 2
+    assert sequence.waiting_bytes == 0
+    sequence.close()
 
 
 async def test_unknown_and_dropped_results_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
