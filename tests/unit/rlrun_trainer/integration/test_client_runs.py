@@ -306,6 +306,18 @@ async def test_the_name_of_an_expired_state_is_free(pool: Pool) -> None:
     assert names_in(pool.stores[0], alice).weights["a"].step == 3
 
 
+async def test_the_name_of_a_deleted_state_is_free(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    await alice.do(save("a"))
+    store = pool.stores[0]
+    store.delete_prefix(alice.layout.checkpoint(1))
+    store.fail = Unreachable("no route to S3")
+    assert (await alice.error(save("a")))[0] is ErrorCategory.user, "S3 does not say that it is deleted"
+    store.fail = None
+    assert (await alice.do(save("a"))).error is None
+    assert names_in(store, alice).weights["a"].step == 3
+
+
 async def test_names_are_known_after_a_restart(pool: Pool) -> None:
     (alice,) = await joined(pool, ALICE)
     await alice.do(save("a"))
