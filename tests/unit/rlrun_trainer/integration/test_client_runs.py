@@ -1,6 +1,7 @@
 """Programs of clients at the trainer of a shared pool, over HTTP."""
 
 import asyncio
+import gzip
 import math
 import random
 import threading
@@ -448,6 +449,15 @@ async def test_requests_beyond_the_limits_are_refused(
     async with asyncio.timeout(30), pool.http.post(url, data=data, headers=bearer(ALICE.token) | headers) as response:
         problem = await response.json()
     assert (response.status, problem["reason"]) == (status, "CommandInvalid")
+
+
+async def test_a_compressed_command_is_refused_and_uses_no_number(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    url, headers = f"{pool.url}/sessions/{ALICE.uid}/commands/1", bearer(ALICE.token) | {"Content-Encoding": "gzip"}
+    async with pool.http.post(url, data=gzip.compress(forward_backward([1])), headers=headers) as response:
+        problem = await response.json()
+    assert (response.status, problem["reason"]) == (422, "CommandInvalid")
+    assert (await alice.do(forward_backward([1]))).error is None
 
 
 async def test_waiting_for_a_result_has_limits(pool: Pool) -> None:
