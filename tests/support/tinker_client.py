@@ -28,10 +28,13 @@ RECIPES_AT = f"{INSTALLED_AT}/recipes"
 TEST_TOOLS_AT = "/opt/test-tools"
 INSTALL_SECONDS = 900
 COMMAND_SECONDS = 600
-UV = """#!/bin/sh
-shift; exec "$@"
-"""
-"""Program `uv`, with which the tests of the recipes call `uv run python -m RECIPE`."""
+TOOLS = {
+    # The tests of the recipes call `uv run python -m RECIPE`.
+    "uv": '#!/bin/sh\nshift; exec "$@"\n',
+    # Recipes ask for the state of their checkout. There is none.
+    "git": "#!/bin/sh\nexit 128\n",
+}
+"""Programs that the image lacks."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def tinker_client(url: str, key: str, folder: Path) -> TinkerClient:
 def install() -> Path:
     """Return the folder with the packages and the source archive, which is made if it is not yet there."""
     pins = [PINS / "packages.txt", PINS / "recipes.txt"]
-    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in pins)).hexdigest()[:12]
+    parts = [*(file.read_bytes() for file in pins), *(text.encode() for text in TOOLS.values())]
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
     place = paths().cache / "tinker-clients" / digest
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.with_suffix(".lock").open("a") as lock:
@@ -109,8 +113,9 @@ def install() -> Path:
             _pip(place, "download", *checked, *archive, "--dest", INSTALLED_AT)
             _unpack(place)
             (place / "tools").mkdir()
-            (place / "tools" / "uv").write_text(UV)
-            (place / "tools" / "uv").chmod(0o755)
+            for name, text in TOOLS.items():
+                (place / "tools" / name).write_text(text)
+                (place / "tools" / name).chmod(0o755)
             (place / ".complete").touch()
     return place
 
