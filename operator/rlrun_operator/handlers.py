@@ -6,7 +6,7 @@
 | RLModel | all runs that have not begun, and all serving pools |
 | RLCheckpoint | the run that wrote the checkpoint, and runs that wait to start from it |
 | RLAdapter | the run that wrote the adapter, and the adapter's serving pool |
-| ConfigMap of a run | the run, and its shared pool if the run starts from a checkpoint |
+| ConfigMap of a run | the run, and its shared pool |
 | pod, Job or another object of the operator | its run, its pool, and the runs of a shared pool |
 
 kopf lists and watches the kinds of rlrun.dev. Only its event handlers are used, because its other handlers write
@@ -93,11 +93,11 @@ class Handlers:
 
     def _on_config(self, change: ObjectChange[CachedObject]) -> None:
         self._on_child(change)
-        # Also after own writes: the configuration names the checkpoint that the trainer of a shared pool may read.
+        # Also after own writes: the order of a shared pool's trainer has the run's checkpoint and a client's session.
         name, namespace = dict(change.cached.labels).get(RUN_LABEL, ""), change.cached.namespace
         runs = self._objects.find(RLRUN, namespace)
         run = None if runs is None else runs.find(namespace, name)
-        if isinstance(run, CachedRun) and run.checkpoint:
+        if isinstance(run, CachedRun):
             self._pools.queue_pool_of(run)
 
     def _on_child(self, change: ObjectChange[CachedObject]) -> None:

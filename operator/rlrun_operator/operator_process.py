@@ -221,7 +221,16 @@ class Operator:
         pool_usage = PoolUsageRecorder(usage, observer.s3_variables)
         self._pool_gpus = pool_usage.gpus
         serving = ServingController(
-            objects, observer, settings, token_key, self._clock, problem, pool_usage, pool_problems, pool_trainers
+            objects,
+            observer,
+            settings,
+            token_key,
+            self._clock,
+            problem,
+            pool_usage,
+            pool_problems,
+            pool_trainers,
+            wake=self._wake,
         )
         informers.listeners.append(tenants.on_change)
         informers.listeners.append(handlers.Handlers(informers, self._queue, serving).on_change)
@@ -288,6 +297,10 @@ class Operator:
         if self._leading:
             yield from (("run", run.model, run.gpus) for run in informers.runs() if run.gpus)
             yield from (("serving", pool.model, gpus) for pool, gpus in self._pool_gpus.items())
+
+    def _wake(self, key: RunKey, seconds: float) -> None:
+        """Queue a run whose session in a shared pool has changed."""
+        self._queue.add_after(key, seconds, Priority.ROUTINE if seconds else Priority.EVENT)
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

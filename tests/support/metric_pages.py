@@ -128,7 +128,7 @@ def _egress() -> CollectorRegistry:
 
 def _trainer() -> str:
     metrics = TrainerMetrics()
-    metrics.on_session_opened("team/first", 0)
+    metrics.set_step("team/first", 0)
     values = {key: 0.1 for key, _ in GAUGES.values()}
     metrics.on_step("team/first", StepResult(step=1, policy=policy(1, RUN_URI), metrics=values, batch_id="one"))
     return metrics.text().decode()

@@ -7,7 +7,7 @@ from typing import Any
 from rlrun.constants import ROLE_LABEL, SERVING_LABEL
 from rlrun.kube.objects import Obj, label
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import PoolOrder, TrainerOrder, TrainerSessions
+from rlrun.protocol.shared_pool import ClientActivity, PoolOrder, TrainerOrder, TrainerSessions
 from rlrun.service.errors import ServiceUnavailable
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.controller.observer import Observer
@@ -46,6 +46,8 @@ class OrderedSidecars(PoolSidecarClient):
         """Newest order by pod of a trainer."""
         self.sessions: list[str] = []
         """Uids of the runs whose sessions each trainer lists."""
+        self.clients: list[ClientActivity] = []
+        """Sessions of clients' programs. Each trainer lists those of the runs in its order."""
         self.is_silent = False
 
     @override
@@ -57,7 +59,10 @@ class OrderedSidecars(PoolSidecarClient):
     async def push_trainer_order(self, pod: Obj, order: TrainerOrder) -> TrainerSessions:
         self._answer()
         self.trainers[pod["metadata"]["name"]] = TrainerOrder.model_validate_json(order.model_dump_json(by_alias=True))
-        return TrainerSessions(sessions=self.sessions)
+        ordered = {run.uid for run in order.runs if run.client is not None}
+        return TrainerSessions(
+            sessions=self.sessions, clients=[session for session in self.clients if session.uid in ordered]
+        )
 
     def _answer(self) -> None:
         if self.is_silent:
@@ -71,6 +76,8 @@ class SharedRuns(QueuedRuns):
         super().__init__(model=model or shared_model(), token_key=TOKEN_KEY, **queue)
         self.sidecars = OrderedSidecars()
         self.artifacts = FakeArtifacts()
+        self.awaited: dict[str, float] = {}
+        """Seconds until the reconcile of each run whose session has changed, since the last look at a pool."""
 
     def pool_keys(self) -> set[PoolIdentity]:
         """The pools that runs name, or that have objects."""
@@ -85,6 +92,7 @@ class SharedRuns(QueuedRuns):
     async def reconcile_pools(self) -> float | None:
         """One reconcile of each pool, by an operator that remembers nothing."""
         again = None
+        self.awaited.clear()
         for key in sorted(self.pool_keys()):
             feed = self.world.feed
             objects = RunObjects(self.cluster, None if feed is None else feed.informers)
@@ -102,6 +110,7 @@ class SharedRuns(QueuedRuns):
                 usage,
                 problems=self.world.pool_problems,
                 trainers=self.world.pool_trainers,
+                wake=lambda run, seconds: self.awaited.update({run.name: seconds}),
             ).reconcile(key)
         return again
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from rlrun.api.base.received import parse as parse_received
+from rlrun.api.base.rules import ADMITTED
 from rlrun.constants import UNPROCESSABLE, ExitCode, Reason
 from rlrun.protocol.access import TOKEN_VARIABLE
-from rlrun.protocol.shared_pool import TrainerOrder
+from rlrun.protocol.shared_pool import MAX_RUNS, TrainerOrder
 from rlrun.service.errors import ProblemError
 from rlrun.service.exit import termination_log, write_termination_message
 from rlrun.service.server import LimitedRunner, listen_on
@@ -25,7 +26,9 @@ from rlrun_trainer.runtime.compute_thread import PLATFORM, Compute
 from rlrun_trainer.runtime.run_deaths import RunDeaths
 from rlrun_trainer.runtime.settings import TrainerSettings, parse
 from rlrun_trainer.server.http_server import Server
+from rlrun_trainer.server.pool_server import PoolServer
 from rlrun_trainer.sessions.backend import Backend
+from rlrun_trainer.sessions.command_sequence import MAX_POLLS
 from rlrun_trainer.sessions.session_registry import Sessions
 from rlrun_trainer.sessions.shutdown_budget import checkpoint_lost
 from rlrun_trainer.sessions.trained_runs import TrainedRuns
@@ -35,9 +38,9 @@ log = logging.getLogger("rlrun_trainer")
 S3_THREADS = 64
 S3_THREADS_PER_SLOT = 4
 """Maximum number of threads for S3 that a session needs: for a policy, an artifact, a deletion and a listing."""
-CONNECTIONS = 1024
-"""Maximum number of connections: the orchestrators', and several of each of up to 256 engines, which load policies from
-the trainer while S3 is unreachable.
+CONNECTIONS = 1024 + MAX_RUNS * MAX_POLLS
+"""Maximum number of connections: the orchestrators', several of each of up to 256 engines, which load policies from the
+trainer while S3 is unreachable, and one of each client's request that waits for a result.
 """
 BEAT_SECONDS = 5.0
 """Seconds between two heartbeats.
@@ -125,8 +128,8 @@ def _make_server(order_path: Path | None, deaths: RunDeaths) -> Server:
         return Server(token)
     runs = TrainedRuns(deaths)
     try:
-        runs.apply(parse_received(TrainerOrder, order_path.read_bytes(), f"The order {order_path}"))
-        return Server(token, runs)
+        runs.apply(parse_received(TrainerOrder, order_path.read_bytes(), f"The order {order_path}", context=ADMITTED))
+        return PoolServer(token, runs)
     except (OSError, ValueError) as error:
         raise ProblemError.of(UNPROCESSABLE, Reason.INVALID_CONFIGURATION, str(error)) from error
 

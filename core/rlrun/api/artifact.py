@@ -43,6 +43,8 @@ class ArtifactStatus(Status):
     """Mean reward of the artifact's step."""
     created_at: datetime | None = None
     """Time at which the upload completed."""
+    expires_at: datetime | None = None
+    """Time from which retention deletes the artifact, as the client's program that saved it has asked. The newest artifact, a deployed adapter and a checkpoint that a run starts from are kept."""  # noqa: E501
     message: str | None = Field(default=None, max_length=4096)
     """Cause if the artifact is not Ready, and what to do about it."""
     observed_generation: int | None = Field(default=None, ge=0)

@@ -9,7 +9,7 @@ of the RLCheckpoint or RLAdapter.
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +25,8 @@ from rlrun.storage.layout import NUMBERED, WEIGHTS
 MAX_MANIFEST_BYTES = 4 * 1024**2
 """Maximum size in bytes of a manifest that is read, enough for about 20,000 files."""
 MAX_FILES = 25_000
+EXPIRES_AT = "expiresAt"
+"""Key of `Manifest.details` with the time from which the artifact is deleted, in ISO 8601 with its zone."""
 
 
 class ArtifactKind(StrEnum):
@@ -131,7 +133,18 @@ def ready_facts(manifest: Manifest, digest: str) -> dict[str, Any]:
         facts["policyVersion"] = manifest.policy_version
     if isinstance(reward, int | float):
         facts["reward"] = float(reward)
+    if (expires_at := _expiry(manifest)) is not None:
+        facts["expiresAt"] = expires_at.replace(microsecond=0).isoformat().replace("+00:00", "Z")
     return facts
+
+
+def _expiry(manifest: Manifest) -> datetime | None:
+    """Return the time from which the artifact is deleted, or None if it has no valid one."""
+    try:
+        expires_at = datetime.fromisoformat(str(manifest.details.get(EXPIRES_AT)))
+    except ValueError:
+        return None
+    return None if expires_at.tzinfo is None else expires_at.astimezone(UTC)
 
 
 def changed_message(place: object, digest: str, found: str) -> str:

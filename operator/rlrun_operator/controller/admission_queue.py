@@ -21,7 +21,7 @@ from rlrun.api.run_status import RLRunStatus, RunQueue
 from rlrun.constants import CONFLICT, ConditionType, Reason
 from rlrun.kube.conditions import find_condition, parse_time, seconds
 from rlrun.kube.errors import ApiError
-from rlrun.kube.objects import Obj
+from rlrun.kube.objects import Obj, is_client_run
 from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
@@ -241,7 +241,7 @@ class AdmissionQueue:
         assert turn is not None, "unreachable: a waiting run has no position"
         if turn.waits_for is not None:
             if turn.waits_for is Reason.POOL_FULL and pool is not None:
-                problem = pool_full_problem(pool)
+                problem = pool_full_problem(pool, is_client=is_client_run(observation.run))
             else:
                 started = pool if turn.starts_pool else None
                 problem = waiting_problem(turn.waits_for, observation.namespace, demand, self._limits, started)

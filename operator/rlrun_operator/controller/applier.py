@@ -77,6 +77,10 @@ class Applier:
         if plan.status_first:
             await self.report(observation.run, plan.status, plan.events)
             plan = replace(plan, events=())
+        if plan.suspend:
+            # As a user's patch does: the next patch of anybody takes precedence, and a change since the run was read
+            # refuses this one.
+            await self._change_run(observation, spec={"suspend": True})
         refusal = await self._delete(observation, plan.deletes, now)
         plan = await self._write_children(observation, plan, refusal, now)
         await self.report(observation.run, plan.status, plan.events, is_done=bool(plan.deletes) and refusal is None)
@@ -310,12 +314,14 @@ class Applier:
             raise
         observation.run["metadata"]["finalizers"] = finalizers
 
-    async def _change_run(self, observation: RunObservation, **changes: Any) -> None:
-        """Change fields of the run's metadata. Raises ApiError, with status 409 if the run has changed since it was
-        read.
+    async def _change_run(self, observation: RunObservation, spec: Obj | None = None, **changes: Any) -> None:
+        """Change fields of the run's metadata and spec. Raises ApiError, with status 409 if the run has changed since
+        it was read.
         """
         metadata = observation.run["metadata"]
-        change = {"metadata": {**changes, "resourceVersion": metadata["resourceVersion"]}}
+        change: Obj = {"metadata": {**changes, "resourceVersion": metadata["resourceVersion"]}}
+        if spec is not None:
+            change["spec"] = spec
         run = await self._cluster.patch(RLRUN, observation.namespace, observation.name, change)
         metadata["resourceVersion"] = run["metadata"].get("resourceVersion", metadata["resourceVersion"])
 

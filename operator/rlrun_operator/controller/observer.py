@@ -30,7 +30,7 @@ from rlrun.kube.kinds import (
     RLRUN,
     SECRET,
 )
-from rlrun.kube.objects import Obj, is_artifact_ready, label
+from rlrun.kube.objects import Obj, is_artifact_ready, is_client_run, label
 from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
@@ -167,13 +167,15 @@ class Observer:
         parts: dict[str, Any] = {"s3_problem": s3_problem, "kueue": kueue}
         listing = ArtifactListing()
         spec = parse_spec(run)
-        pool_pods, is_trainer_writing = tuple[Pod, ...](), False
+        pool_pods, is_trainer_writing, session = tuple[Pod, ...](), False, None
         model = str((run.get("spec") or {}).get("model") or "")
         pool = None if status.pool is None else pool_named(namespace, model, status.pool.name)
         if pool is not None:
             found = await objects.list(POD, namespace, {SERVING_LABEL: pool.name}, is_fresh=is_fresh)
             pool_pods = tuple(map(Pod, found))
             is_trainer_writing = self._is_trainer_writing(pool, pool_pods, uid, now)
+            trainer = self._pool_trainers.get(pool)
+            session = trainer.activity_of(uid, now) if trainer is not None and now is not None else None
         if not deleted:
             if not isinstance(spec, Problem):
                 if wants_egress(spec) and not (status.phase and status.phase.finished):
@@ -186,6 +188,8 @@ class Observer:
                 if self._settings.queue.is_limited or self._needs_slot(spec, status, parts.get("models", ())):
                     parts["priority"] = await self._priorities.value_of(spec)
             parts |= await self._poll(run, pods, status, is_fresh=is_fresh)
+            if is_client_run(run):
+                parts |= {"client": session, "is_watched": True}
             parts["pod_events"] = await self._pod_events.read(
                 RunKey(namespace, name),
                 [*(pod for pod in pods if pod.run_uid == uid), *(parts["pool"].pods if "pool" in parts else ())],
@@ -199,14 +203,22 @@ class Observer:
             schedule = UploadSchedule.of(readable, attempt_config(children, uid, status.attempt), self._settings)
             listing = await self._list_artifacts(
                 ListingRequest(
-                    run, status, schedule, variables, artifact_objects, pod_objects, report, is_trainer_writing
+                    run,
+                    status,
+                    schedule,
+                    variables,
+                    artifact_objects,
+                    pod_objects,
+                    report,
+                    is_trainer_writing,
+                    saves=None if session is None else session.saves,
                 ),
                 s3_problem,
                 is_fresh=is_fresh,
             )
             parts["artifacts_problem"] = listing.problem
         valid_spec = None if isinstance(spec, Problem) else spec
-        catalog = ArtifactCatalog.build(run, artifact_objects, listing.folders, valid_spec)
+        catalog = ArtifactCatalog.build(run, artifact_objects, listing.folders, valid_spec, now)
         finalizing = deleted and FINALIZER in (run["metadata"].get("finalizers") or [])
         if finalizing or (not isinstance(spec, Problem) and catalog.has_deletions):
             catalog = await self._with_references(catalog, namespace)

@@ -164,6 +164,8 @@ class Actions:
     events: tuple[EventRecord, ...] = ()
     """Events in addition to those for changes of the status."""
     delete_run: bool = False
+    suspend: bool = False
+    """True to set `spec.suspend`, after the status with the reason is written."""
     requeue_after: float | None = None
     """Seconds until the next reconcile, the minimum of all parts. If None, the run is reconciled after the next event.
     """
@@ -199,6 +201,7 @@ class PlanPart(Actions):
             writes_children=first.writes_children or later.writes_children,
             discard_writes=first.discard_writes or later.discard_writes,
             delete_run=first.delete_run or later.delete_run,
+            suspend=first.suspend or later.suspend,
             final=first.final or later.final,
         )
 

@@ -18,6 +18,7 @@ from typing import Literal
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
+from rlrun.kube.conditions import parse_time
 from rlrun.kube.objects import Obj, artifact_name, is_artifact_ready, phase_of
 from rlrun.kube.references import split_checkpoint_id
 from rlrun.storage.manifest import Manifest, changed_message
@@ -108,6 +109,15 @@ def digest_of(obj: Obj | None) -> str:
     return str(((obj or {}).get("status") or {}).get("digest") or "")
 
 
+def _is_overdue(obj: Obj, now: datetime | None) -> bool:
+    """Return whether the artifact has expired. A time that cannot be read never passes."""
+    try:
+        expires_at = parse_time((obj.get("status") or {}).get("expiresAt"))
+        return now is not None and expires_at is not None and expires_at <= now
+    except (TypeError, ValueError):
+        return False
+
+
 @dataclass(frozen=True)
 class KindCatalog:
     """Artifacts of one kind, by step."""
@@ -120,6 +130,8 @@ class KindCatalog:
     """Number of newest artifacts that retention keeps. -1 keeps all."""
     referenced: frozenset[int] = frozenset()
     """Steps whose checkpoints other runs start from."""
+    overdue: frozenset[int] = frozenset()
+    """Steps whose `status.expiresAt` has passed."""
 
     @cached_property
     def deployed(self) -> frozenset[int]:
@@ -144,6 +156,8 @@ class KindCatalog:
     def surplus_steps(self) -> frozenset[int]:
         """Steps to delete: expired steps, old incomplete steps, and remains of unfinished deletions."""
         expired = frozenset(expired_steps(self.complete, self.keep, self.deployed, self.referenced))
+        newest = max(self.complete, default=0)
+        expired |= {step for step in self.overdue & self.complete if step < newest} - self.deployed - self.referenced
         kept = self.complete - expired - self.deployed
         broken = {step for step, folder in self.folders.items() if step not in self.complete and folder.problem}
         older = {step for step in broken if 0 < self.keep <= len(kept) and step < min(kept)}
@@ -164,9 +178,16 @@ class ArtifactCatalog:
 
     @classmethod
     def build(
-        cls, run: Obj, objects: Sequence[Obj], folders: Iterable[ObservedArtifact] | None, spec: RLRunSpec | None
+        cls,
+        run: Obj,
+        objects: Sequence[Obj],
+        folders: Iterable[ObservedArtifact] | None,
+        spec: RLRunSpec | None,
+        now: datetime | None = None,
     ) -> "ArtifactCatalog":
-        """Index the objects and the folders of `run`. If `spec` is None, retention keeps everything."""
+        """Index the objects and the folders of `run`. If `spec` is None, retention keeps everything; if `now` is None,
+        no artifact is overdue.
+        """
         listed = tuple(folders or ())
 
         def of_kind(kind: ArtifactObjectKind, keep: int) -> KindCatalog:
@@ -175,7 +196,8 @@ class ArtifactCatalog:
             metadata = run["metadata"]
             names = {step: artifact_name(metadata["name"], metadata["uid"], step) for step in by_step}
             names |= {step: str(obj["metadata"]["name"]) for step, obj in own.items()}
-            return KindCatalog(names, own, by_step, keep)
+            overdue = frozenset(step for step, obj in own.items() if spec is not None and _is_overdue(obj, now))
+            return KindCatalog(names, own, by_step, keep, overdue=overdue)
 
         return cls(
             checkpoints=of_kind("RLCheckpoint", KEEP_ALL if spec is None else spec.checkpoints.keep_cloud),

@@ -20,13 +20,14 @@ from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.api.run_status import ArtifactEntry, RLRunStatus
-from rlrun.constants import API_VERSION, ConditionType, Reason
+from rlrun.constants import API_VERSION, ConditionType, Driver, Reason
 from rlrun.kube import objects
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.objects import Obj, ObjectRef, phase_of, precondition_of
 from rlrun.kube.references import checkpoint_id
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
+from rlrun.protocol.session_specs import CLIENT_MAX_STEPS
 from rlrun.storage.manifest import ready_facts
 
 from rlrun_operator.config.settings import OperatorSettings
@@ -46,8 +47,10 @@ class UploadSchedule:
     @classmethod
     def of(cls, spec: RLRunSpec, config: ResolvedRun | None, settings: OperatorSettings) -> "UploadSchedule":
         """Return the schedule of an attempt. `config` has the default interval that applied when the attempt
-        started.
+        started. No upload is due by itself if a client's program decides when artifacts are saved.
         """
+        if spec.driver is Driver.client:
+            return cls(0, 0, CLIENT_MAX_STEPS)
         frozen = None if config is None else config.spec.checkpoints.interval
         interval = spec.checkpoints.interval or frozen or settings.defaults.checkpoint_interval
         return cls(interval, spec.adapters.interval, spec.max_steps)

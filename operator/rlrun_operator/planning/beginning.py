@@ -42,6 +42,7 @@ from rlrun_operator.planning.children import (
     stale_children,
     workloads_to_delete_after_pause,
 )
+from rlrun_operator.planning.client_sessions import session_problems
 from rlrun_operator.planning.ending import (
     attempt_end,
     clean_up,
@@ -464,6 +465,7 @@ def report_readiness(
         needs_engine = waiting_for is not None and blamed_role(waiting_for) == Role.inference
         if is_running and not needs_engine and any(p.is_ready and p.role == Role.inference for p in pool.pods):
             found = [as_starting(problem) if problem.role == Role.inference else problem for problem in found]
+        found += session_problems(observation, status, spec, found)
         pods, problems = [*pods, *pool.pods], [*problems, *found]
     return PlanPart(status=StatusChange(readiness_conditions(wanted, pods, problems, waiting_for, unreachable)))
 

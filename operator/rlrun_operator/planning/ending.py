@@ -21,6 +21,7 @@ from rlrun.constants import ConditionType, Reason, Role
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.pods import Pod, role_of
+from rlrun.protocol.client_run import SILENT_SECONDS
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import RunLayout
 from rlrun.storage.stored_logs import MAIN_CONTAINERS
@@ -204,10 +205,7 @@ def plan_suspended(
     """
     if not spec.suspend:
         return None
-    problem = Problem(
-        reason=Reason.SUSPENDED,
-        message="`spec.suspend` is true. Set it to false to continue from the newest checkpoint.",
-    )
+    problem = _suspension(status)
     again = requeue_after_finish(observation, now, settings.poll_seconds)
     change = pause_change(status, Phase.suspended, problem, Reason.SUSPENDED, attempt_end(status, now))
     if again is not None:
@@ -219,6 +217,29 @@ def plan_suspended(
     suspended = PlanPart(status=change, requeue_after=again, final=True)
     workloads = workloads_to_delete_after_pause(observation)
     return delete_children(observation, settings, workloads).then(suspended)
+
+
+def _suspension(status: RLRunStatus) -> Problem:
+    """Return the reason why a run is suspended. The condition `Running` has had it since the operator suspended the run
+    of a silent client, and loses it when the run is resumed.
+    """
+    running = find_condition(status, ConditionType.RUNNING)
+    if running is not None and running.reason == Reason.CLIENT_SILENT:
+        return silent_client()
+    return Problem(
+        reason=Reason.SUSPENDED,
+        message="`spec.suspend` is true. Set it to false to continue from the newest checkpoint.",
+    )
+
+
+def silent_client() -> Problem:
+    """Return the reason of the suspension of a run whose client's program makes no calls."""
+    return Problem(
+        reason=Reason.CLIENT_SILENT,
+        message=f"The client's program made no call for {SILENT_SECONDS:.0f} s, so the operator set `spec.suspend` to "
+        "free the slot of the shared pool. The program's next call resumes the run, as setting the field to false "
+        "does.",
+    )
 
 
 def pause_change(

@@ -17,6 +17,7 @@ from rlrun.kube.objects import Obj, attempt_of, label
 from rlrun.kube.pods import Pod
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import ClientActivity
 
 from rlrun_operator.kueue.workload import KueueObservation
 from rlrun_operator.planning.artifact_catalog import ArtifactCatalog
@@ -107,10 +108,16 @@ class TrainerReport:
     """Time of the response, or since which the trainer has no response."""
     left_since: datetime | None = None
     """Time since which the response lists runs that are not in the order."""
+    clients: Mapping[str, ClientActivity] = field(default_factory=dict)
+    """State of the sessions of runs with `driver: Client`, by uid."""
 
     def may_write(self, uid: str, now: datetime) -> bool:
         """Return whether the trainer may write in the folder of the run with this uid."""
         return seconds(self.time, now) < SESSION_SECONDS and (self.uids is None or uid in self.uids)
+
+    def activity_of(self, uid: str, now: datetime) -> ClientActivity | None:
+        """Return the state of the session of a run with `driver: Client`, or None if it is unknown."""
+        return self.clients.get(uid) if seconds(self.time, now) < SESSION_SECONDS else None
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,8 @@ class RunObservation:
     """Shared pool of the attempt, or None if the status names none or the run has ended."""
     is_trainer_writing: bool = False
     """True if the trainer of the pool in the status may still write in the run's folder."""
+    client: ClientActivity | None = None
+    """State of the session of a run with `driver: Client`. None if it is unknown, or the run has no session."""
     models: tuple[Obj, ...] = ()
     """All RLModels. Read only until the attempt has its configuration, and while its shared pool lacks a Deployment."""
     warm_start: Obj | None = None
@@ -188,7 +197,9 @@ class RunObservation:
     silent_seconds: float = 0.0
     """Seconds for which no request to the orchestrator has succeeded."""
     is_watched: bool = False
-    """True if changes of the orchestrator's status, including the first status, cause a reconcile by themselves."""
+    """True if changes of the orchestrator's status, including the first status, or of the session of a run with
+    `driver: Client` cause a reconcile by themselves.
+    """
     is_cached: bool = False
     """True if a part was not read in this reconcile and may be stale."""
 

@@ -32,6 +32,7 @@ from rlrun_operator.planning.beginning import (
     wait_for_weights,
     wait_with_refused_slot,
 )
+from rlrun_operator.planning.client_sessions import follow_session
 from rlrun_operator.planning.deletion import plan_deletion
 from rlrun_operator.planning.ending import plan_finished, plan_outcome, plan_stopped, plan_suspended
 from rlrun_operator.planning.kueue_admission import update_workload
@@ -129,6 +130,7 @@ POLICIES: tuple[Policy, ...] = (
     report_readiness,
     apply_failure_policy,
     report_progress,
+    follow_session,
     end_refused_attempt,
     enforce_deadlines,
     report_phase,

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus, RunPool
-from rlrun.constants import Reason, Role
+from rlrun.constants import Driver, Reason, Role
 from rlrun.kube.pods import Pod, role_of
 from rlrun.kube.references import find_model
 from rlrun.protocol.problem import Problem
@@ -71,7 +71,12 @@ def leave_replaced_pool(
 def wait_for_pool(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Wait until nodes have an engine and the trainer of the attempt's pool, before the attempt creates anything."""
+    """Wait until nodes have an engine and the trainer of the attempt's pool, before the attempt creates anything.
+
+    A run with `driver: Client` creates no pods, so it keeps no resources from its pool.
+    """
+    if spec.driver is Driver.client:
+        return None
     resolved = resolve_run(observation, status, spec, settings)
     if status.pool is None or isinstance(resolved, Problem) or observation.has_workloads(status.attempt):
         return None

@@ -427,13 +427,16 @@ def _in_order(
         push(namespace)
 
 
-def pool_full_problem(pool: PoolSlots) -> Problem:
-    """Return the problem to report for a run that waits for a slot of its shared pool."""
+def pool_full_problem(pool: PoolSlots, *, is_client: bool = False) -> Problem:
+    """Return the problem to report for a run that waits for a slot of its shared pool. `is_client` is True for a run
+    with `driver: Client`, which has no other choice.
+    """
+    choice = " With `spec.infrastructure.dedicated` a new run has a trainer and engines of its own."
     return Problem(
         reason=Reason.POOL_FULL,
         message=f"All {pool.slots} slots of the shared pool {pool.name} are in use (`sharing.maxRuns` of the RLModel). "
-        "The run starts when its turn comes, after other runs of the pool end or are suspended. With "
-        "`spec.infrastructure.dedicated` a new run has a trainer and engines of its own.",
+        f"The run starts when its turn comes, after other runs of the pool end or are suspended."
+        f"{'' if is_client else choice}",
     )
 
 

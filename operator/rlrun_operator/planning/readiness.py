@@ -5,7 +5,7 @@ from datetime import datetime
 
 from rlrun.api.base.kubernetes_types import Condition
 from rlrun.api.run_status import Groups, Progress, RLRunStatus
-from rlrun.constants import START_CONDITIONS, ConditionType, Hint, Reason, TrainingIssue
+from rlrun.constants import START_CONDITIONS, ConditionType, Driver, Hint, Reason, TrainingIssue
 from rlrun.kube.conditions import find_condition
 from rlrun.kube.pods import Pod
 from rlrun.protocol.orchestrator import GroupCounts, RunPhase, RunStatus
@@ -27,6 +27,7 @@ CONDITION_OF = {
 
 STARTING_REASONS = frozenset({Reason.STARTING, Reason.POOL_STARTING})
 """Reasons of roles whose pods only need time to become ready."""
+NO_PODS = "A client's program trains the run, so the run has no pods of this role."
 SILENT_SECONDS = 30.0
 """Seconds without a status after which an orchestrator with a ready pod is reported as unreachable."""
 
@@ -80,7 +81,7 @@ def expected_pods(resolved: ResolvedRun) -> dict[str, dict[str, int]]:
         "trainer": {"trainer": model.trainer.nodes},
         "inference": {"inference": engines},
         "environment": {item.component: item.entry.replicas for item in environment_entries(resolved.spec)},
-        "orchestrator": {"orchestrator": 1},
+        "orchestrator": {} if resolved.spec.driver is Driver.client else {"orchestrator": 1},
     }
 
 
@@ -122,7 +123,7 @@ def readiness_conditions(
             return ConditionChange(kind, False, Reason.STARTING, f"Waiting for pods to become ready: {names}")
         if unreachable and role == "orchestrator":
             return ConditionChange(kind, False, unreachable.reason, unreachable.message)
-        return ConditionChange(kind, True, Reason.READY)
+        return ConditionChange(kind, True, Reason.READY, "" if components else NO_PODS)
 
     return tuple(condition(role, components) for role, components in wanted.items())
 

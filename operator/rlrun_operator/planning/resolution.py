@@ -8,20 +8,22 @@ from rlrun.api.base.received import InputInvalid
 from rlrun.api.model import RLModelSpec, SharingMode
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import EnvironmentPackage, ResolvedValues, RLRunStatus
-from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL, Reason
+from rlrun.constants import REFERENCES_ANNOTATION, RUN_UID_LABEL, Driver, Reason
 from rlrun.kube.objects import Obj, annotation, attempt_of, label
 from rlrun.kube.references import checkpoint_id, split_checkpoint_id
 from rlrun.protocol.orchestrator import RunStatus
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import CONFIG_KEY, ResolvedRun
+from rlrun.protocol.session_specs import CLIENT_MAX_STEPS, session_spec
+from rlrun.protocol.trainer import SessionSpec
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.observation import RunObservation
-from rlrun_operator.planning.spec import check_priority, resolve_references
+from rlrun_operator.planning.spec import check_priority, parse_spec, resolve_references
 from rlrun_operator.resources.access.storage_access import sign_references
 from rlrun_operator.resources.base.naming import RunIdentity
 from rlrun_operator.resources.environment import environment_entries
-from rlrun_operator.resources.platform import resolve
+from rlrun_operator.resources.platform import resolve, run_layout
 from rlrun_operator.resources.shared_pool import pool_named, shared_pool
 
 PackageKey = tuple[str, str | None]
@@ -67,6 +69,8 @@ MAX_CONFIG = 768 * 1024
 """Maximum length of a configuration that is parsed. It contains the spec, the model and all defaults."""
 MAX_ERROR = 512
 """Maximum length of an error about a configuration."""
+MAX_SESSION = 16_384
+"""Maximum length of a session's specification as JSON in the order of a trainer."""
 
 
 def why_dedicated(spec: RLRunSpec, *, has_tokens: bool, is_evicted: bool = False) -> str | None:
@@ -113,19 +117,43 @@ def resolve_run(
     frozen = frozen_config(observation, status.attempt)
     if frozen is not None:
         spec = _with_allowed_priority(_frozen_defaults(spec, frozen), settings)
-        pool = _frozen_pool(observation, status, frozen)
+        pool = _frozen_pool(observation, status, frozen, spec)
         return resolve(identity, settings, spec, frozen.model, frozen.warm_start, packages, pool)
     references = resolve_references(spec, observation, status, settings)
     if isinstance(references, Problem):
         return references
+    missing = missing_pool(spec, references[0], observation)
+    if missing is not None:
+        return missing
     pool = wanted_pool(spec, references[0], observation, settings)
     return resolve(identity, settings, spec, *references, packages, pool)
 
 
-def _frozen_pool(observation: RunObservation, status: RLRunStatus, frozen: ResolvedRun) -> str | None:
+def missing_pool(spec: RLRunSpec, model: RLModelSpec, observation: RunObservation) -> Problem | None:
+    """Return the problem of a run with `driver: Client` that no shared pool can train, or None."""
+    if spec.driver is not Driver.client:
+        return None
+    has_tokens, is_evicted = observation.token_key is not None, observation.status.pool_evicted
+    if model.sharing.mode is not SharingMode.namespace:
+        why = f"RLModel {model.id} has `sharing.mode` {model.sharing.mode}. Choose an RLModel with `sharing.mode` "
+        why += f"{SharingMode.namespace}, or ask the platform team to set it"
+    elif not model.trainer.is_shareable:
+        why = f"the trainer of RLModel {model.id} has several GPUs or nodes, and is therefore not shared. Choose an "
+        why += "RLModel whose trainer has one GPU"
+    elif (reason := why_dedicated(spec, has_tokens=has_tokens, is_evicted=is_evicted)) is not None:
+        why = f"the run cannot use one: {reason}. Start a new run without the cause"
+    else:
+        return None
+    message = f"A run with `spec.driver` {spec.driver} is trained by a shared pool, but {why}."
+    return Problem(reason=Reason.CLIENT_NEEDS_POOL, message=message)
+
+
+def _frozen_pool(observation: RunObservation, status: RLRunStatus, frozen: ResolvedRun, spec: RLRunSpec) -> str | None:
     """Return the pool in the attempt's configuration. A name that users have changed there is ignored."""
     name = frozen.endpoints.pool
-    if name is None or name == pool_named(observation.namespace, frozen.model.id, name).name:
+    if name is None and spec.driver is not Driver.client:
+        return None
+    if name is not None and name == pool_named(observation.namespace, frozen.model.id, name).name:
         return name
     return None if status.pool is None else status.pool.name
 
@@ -188,17 +216,34 @@ def _is_signed(config_map: Obj, key: bytes, identity: RunIdentity, resolved: Res
     return hmac.compare_digest(given, signature.encode())
 
 
-def signed_warm_start(config_map: Obj | None, run: Obj, key: bytes) -> str | None:
-    """Return the URI of the checkpoint from which the run's attempt starts, or None.
+def signed_config(config_map: Obj | None, run: Obj, key: bytes) -> ResolvedRun | None:
+    """Return the configuration of the run's attempt, whose references the operator has signed, or None.
 
-    None also if `config_map` is not that of the attempt, or does not have the operator's signature.
+    None also if `config_map` is not that of the attempt. Users may have changed everything but the references.
     """
     metadata, attempt = run["metadata"], RLRunStatus.parse(run.get("status")).attempt
     resolved = None if config_map is None else attempt_config((config_map,), metadata["uid"], attempt)
     if config_map is None or resolved is None:
         return None
     identity = RunIdentity(metadata["namespace"], metadata["name"], metadata["uid"], attempt, 0)
-    return resolved.warm_start_from if _is_signed(config_map, key, identity, resolved) else None
+    return resolved if _is_signed(config_map, key, identity, resolved) else None
+
+
+def client_session(config: ResolvedRun, run: Obj, settings: OperatorSettings) -> SessionSpec | None:
+    """Return the specification of the session of a run with `driver: Client`, or None if the spec is invalid.
+
+    Folder and identity are those of the run, and the spec is the one that the API server has checked, because users can
+    change the configuration. Raises ValueError if the specification is too large for an order.
+    """
+    spec, metadata = parse_spec(run), run["metadata"]
+    if isinstance(spec, Problem):
+        return None
+    session = session_spec(config.model_copy(update={"spec": spec}), CLIENT_MAX_STEPS, None)
+    if len(session.model_dump_json()) > MAX_SESSION:
+        raise ValueError(f"the specification of the session has more than {MAX_SESSION} characters")
+    namespace, uid = metadata["namespace"], metadata["uid"]
+    own = {"run_uri": str(run_layout(settings, namespace, uid).root), "run_uid": uid, "run_name": metadata["name"]}
+    return session.model_copy(update={**own, "namespace": namespace})
 
 
 def readable_config(config_map: Obj) -> ResolvedRun | None:

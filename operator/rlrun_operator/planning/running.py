@@ -14,7 +14,7 @@ from rlrun.api.base.phases import Phase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.environments import DEFAULT_ROLLOUT_TIMEOUT
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import Reason
+from rlrun.constants import Driver, Reason
 from rlrun.kube.conditions import find_condition, seconds
 from rlrun.kube.events import EventRecord
 from rlrun.kube.pods import relevant_pods
@@ -25,6 +25,7 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.actions import ConditionChange, PlanPart, StatusChange
 from rlrun_operator.planning.artifacts import UploadSchedule
 from rlrun_operator.planning.children import active_workloads
+from rlrun_operator.planning.client_sessions import session_change
 from rlrun_operator.planning.ending import NOT_FINISHED, delete_workloads, mark_finished, with_active_time
 from rlrun_operator.planning.observation import RunObservation
 from rlrun_operator.planning.pod_failures import expired_startup_failure
@@ -264,6 +265,9 @@ def _active_seconds_left(status: RLRunStatus, spec: RLRunSpec, now: datetime) ->
 
 
 def _step_seconds_left(status: RLRunStatus, spec: RLRunSpec, now: datetime) -> float:
+    if spec.driver is Driver.client:
+        # The client's program decides when it makes a step. If it makes no calls at all, the run is suspended.
+        return math.inf
     limit = spec.stall_deadline_seconds + _last_evaluation(status, spec)
     return limit - seconds(last_progress_time(status), now)
 
@@ -370,7 +374,9 @@ def awaits_upload(
 def report_progress(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart:
-    """Report the orchestrator's progress and warnings, and the start of the first step."""
+    """Report the progress and warnings of the orchestrator or the client's session, and the start of the first step."""
+    if spec.driver is Driver.client:
+        return PlanPart(status=session_change(status, observation.client, now))
     report, change = observation.poll, StatusChange()
     if report is not None:
         change = StatusChange(warning_conditions(status, report), progress_change(status, report, now))

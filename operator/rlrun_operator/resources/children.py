@@ -1,5 +1,6 @@
 """All Kubernetes objects of one attempt of a run."""
 
+from rlrun.constants import Driver
 from rlrun.kube.objects import Obj
 from rlrun.protocol.access import ENVIRONMENT_TOKEN_VARIABLE
 from rlrun.protocol.resolved import ResolvedRun
@@ -41,10 +42,14 @@ def children(
     """
     tokens = token_variables(token_key, identity.uid) if token_key else {}
     signature = sign_references(storage_key, identity, resolved) if trusts_references else ""
+    config = config_map(identity, resolved, signature)
+    if resolved.spec.driver is Driver.client:
+        # The run has no pods. The operator reads the configuration for the order of the pool's trainer.
+        return [config]
     objects = [
         service_account(identity),
         secret(identity, identity.token_secret, tokens),
-        config_map(identity, resolved, signature),
+        config,
         *(network_policies(identity, settings, resolved) if settings.network_policies else []),
     ]
     for item in environment_entries(resolved.spec):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rlrun.constants import Driver
 from rlrun.kube.kinds import POD_CONTROLLERS
 from rlrun.kube.objects import Obj
 from rlrun.protocol.resolved import ResolvedRun
@@ -24,6 +25,8 @@ NO_KEY = bytes(32)
 
 def workloads(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
     """Return the ReplicaSets and Jobs of one attempt, without valid grants for rlrun-server and the egress proxy."""
+    if resolved.spec.driver is Driver.client:
+        return []
     storage = StorageAccess.of_run(identity, settings, resolved, NO_KEY)
     made = [] if resolved.trains_in_pool else trainer(identity, settings, resolved, storage)
     if resolved.endpoints.pool is None:

@@ -114,7 +114,7 @@ def model_egress(settings: OperatorSettings) -> list[Obj]:
 
 
 def system_peer(settings: OperatorSettings) -> Obj:
-    """Return the NetworkPolicy peers for operator and rlrun-server."""
+    """Return the NetworkPolicy peers for operator, rlrun-server and rlrun-tinker."""
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.lease_namespace}}}
 
 

@@ -77,7 +77,7 @@ _digests: OrderedDict[tuple[str, int], tuple[OperatorSettings, str]] = OrderedDi
 
 @dataclass(frozen=True)
 class PoolOrders:
-    """Orders of a pool's processes, which list the same runs."""
+    """Orders of a pool's processes. That of the trainer lacks runs of clients without a configuration."""
 
     engines: PoolOrder
     trainer: TrainerOrder | None
@@ -192,7 +192,8 @@ def order_volume(identity: PoolIdentity, key: str) -> Obj:
 
 def shared_network_policy(identity: PoolIdentity, settings: OperatorSettings) -> Obj:
     """Return the policy that allows the orchestrators of the namespace's runs to reach engine, sidecar and trainer, the
-    operator to reach sidecar and trainer, and the pool's engines to reach its trainer.
+    pods of the platform's namespace, such as operator and rlrun-tinker, to reach sidecar and trainer, and the pool's
+    engines to reach its trainer.
 
     User code of the namespace has no access. Egress is restricted if the settings define destinations.
     """

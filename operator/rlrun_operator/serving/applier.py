@@ -1,7 +1,8 @@
 """Execution of a pool's plan, in an order that is safe if the operator crashes between any two calls."""
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rlrun.constants import SERVING_FIELD_MANAGER, Role
 from rlrun.kube.async_client import AsyncKubeClient
@@ -9,7 +10,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import ALL
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import role_of
-from rlrun.protocol.shared_pool import TrainerSessions
+from rlrun.protocol.shared_pool import ClientActivity, TrainerSessions
 from rlrun.service.errors import RequestError
 
 from rlrun_operator.cluster.events import write_events
@@ -29,6 +30,8 @@ class PoolResponses:
     """True if all recipients have responded."""
     sessions: frozenset[str] | None
     """Uids of the runs whose sessions the trainers list, or None if no trainer has responded."""
+    clients: Mapping[str, ClientActivity] = field(default_factory=dict)
+    """State of the sessions of runs with `driver: Client`, by uid."""
 
 
 PUSHES = 32
@@ -65,7 +68,8 @@ async def apply_plan(
     await bounded_gather(push, plan.recipients, PUSHES)
     await write_statuses(cluster, plan)
     sessions = frozenset(uid for trainer in trainers for uid in trainer.sessions) if trainers else None
-    return PoolResponses(not failures, sessions)
+    clients = {client.uid: client for trainer in trainers for client in trainer.clients}
+    return PoolResponses(not failures, sessions, clients)
 
 
 async def write_statuses(cluster: AsyncKubeClient, plan: PoolPlan) -> None:

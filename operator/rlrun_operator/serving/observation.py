@@ -8,6 +8,7 @@ from rlrun.kube.objects import Obj, ObjectRef
 from rlrun.kube.pods import Pod
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import DesiredAdapters, ServingReport
+from rlrun.protocol.trainer import SessionSpec
 
 from rlrun_operator.resources.access.observed_secret import ObservedSecret
 from rlrun_operator.resources.serving_pool import PoolIdentity
@@ -29,6 +30,8 @@ class PoolObservation:
     """Key from which the tokens of runs are derived."""
     warm_starts: Mapping[str, str] = field(default_factory=dict)
     """URI of the checkpoint from which a run's attempt starts, by uid, from configurations that the operator signed."""
+    clients: Mapping[str, SessionSpec] = field(default_factory=dict)
+    """Specification of the session of each run with `driver: Client`, by uid, from the same configurations."""
     models: tuple[Obj, ...] = ()
     """All RLModels."""
     children: tuple[Obj, ...] = ()

@@ -23,18 +23,19 @@ from rlrun.kube.kinds import (
     SERVICE,
     SERVICE_ACCOUNT,
 )
-from rlrun.kube.objects import Obj, label
+from rlrun.kube.objects import Obj, is_client_run, label
 from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model
 from rlrun.protocol.access import USER_API_KEY
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.serving import ServingReport
+from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import RequestError
 
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.weights_cache import read_weights
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.resolution import signed_warm_start
+from rlrun_operator.planning.resolution import client_session, signed_config
 from rlrun_operator.resources.access.observed_secret import ObservedSecret, decode_secret
 from rlrun_operator.resources.access.run_tokens import pool_token, shared_pool_token
 from rlrun_operator.resources.base.naming import config_name
@@ -105,27 +106,38 @@ class PoolObserver:
         )
         token = shared_pool_token(self._token_key, key.namespace, key.name)
         pool = PoolObservation(key, children=children, pods=pods, runs=tuple(runs), token=token)
-        pool = replace(pool, token_key=self._token_key, warm_starts=await self._warm_starts(runs, is_fresh=is_fresh))
+        warm_starts, clients = await self._configurations(runs, is_fresh=is_fresh)
+        pool = replace(pool, token_key=self._token_key, warm_starts=warm_starts, clients=clients)
         return await self._with_references(pool)
 
-    async def _warm_starts(self, runs: Iterable[Obj], *, is_fresh: bool) -> dict[str, str]:
-        """Return the URI of the checkpoint from which each run starts, by uid, for runs with a checkpoint."""
-        found: dict[str, str] = {}
+    async def _configurations(
+        self, runs: Iterable[Obj], *, is_fresh: bool
+    ) -> tuple[dict[str, str], dict[str, SessionSpec]]:
+        """Return the URI of the checkpoint from which each run with a checkpoint starts, and the specification of the
+        session of each run with `driver: Client`, by uid.
+        """
+        warm_starts: dict[str, str] = {}
+        clients: dict[str, SessionSpec] = {}
         for run in runs:
-            if not run["spec"].get("checkpointId"):
+            if not run["spec"].get("checkpointId") and not is_client_run(run):
                 continue
             metadata = run["metadata"]
             name = config_name(metadata["name"])
             config_map = await self._objects.get(CONFIG_MAP, metadata["namespace"], name, is_fresh=is_fresh)
             try:
-                uri = signed_warm_start(config_map, run, self._credentials.storage_key)
+                config = signed_config(config_map, run, self._credentials.storage_key)
+                session = (
+                    client_session(config, run, self._settings) if config is not None and is_client_run(run) else None
+                )
             except Exception:
                 # Users can change the ConfigMap, which must not stop the pool's other runs.
-                log.exception("cannot read the checkpoint of run %s/%s", metadata["namespace"], metadata["name"])
+                log.exception("cannot read the configuration of run %s/%s", metadata["namespace"], metadata["name"])
                 continue
-            if uri is not None:
-                found[metadata["uid"]] = uri
-        return found
+            if config is not None and config.warm_start_from is not None:
+                warm_starts[metadata["uid"]] = config.warm_start_from
+            if session is not None:
+                clients[metadata["uid"]] = session
+        return warm_starts, clients
 
     async def _owned(self, key: PoolIdentity, names: Sequence[str]) -> tuple[tuple[Pod, ...], tuple[Obj, ...]]:
         """Return the pool's pods, and its other objects, including the Secrets with these names."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -13,16 +13,18 @@ from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.conditions import seconds
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import DEPLOYMENT, RLADAPTER, SERVICE_ACCOUNT
-from rlrun.kube.objects import annotation, label
+from rlrun.kube.objects import Obj, annotation, label
 from rlrun.kube.references import SHARED_POOL_PREFIX
 from rlrun.kube.refusals import ObjectRefused
+from rlrun.protocol.client_run import SILENT_SECONDS
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import ClientActivity
 
 from rlrun_operator.cluster.informers import CachedRun
 from rlrun_operator.cluster.runs import RunObjects
 from rlrun_operator.cluster.tenants import TenancyProblem, no_problem
 from rlrun_operator.config.settings import OperatorSettings
-from rlrun_operator.planning.observation import SESSION_SECONDS, TrainerReport
+from rlrun_operator.planning.observation import SESSION_SECONDS, RunKey, TrainerReport
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.shared_pool import pool_named
 from rlrun_operator.runtime.work_queue import WorkQueue, namespace_limit, work
@@ -41,6 +43,11 @@ WORKERS = 2
 RETRY_SECONDS = 5.0
 CLOSING_SECONDS = 2.0
 """Seconds between two orders to a trainer that saves and closes sessions, in the first SESSION_SECONDS."""
+PROGRESS_SECONDS = 30.0
+"""Seconds within which the progress of a run with `driver: Client` is written."""
+
+Wake = Callable[[RunKey, float], None]
+"""Queues the reconcile of a run after some seconds."""
 
 
 class PoolReconciler:
@@ -58,10 +65,13 @@ class PoolReconciler:
         usage: PoolUsageRecorder | None = None,
         problems: dict[PoolIdentity, Problem] | None = None,
         trainers: dict[PoolIdentity, TrainerReport] | None = None,
+        wake: Wake = lambda _key, _seconds: None,
     ) -> None:
         """If `usage` is None, usage is not recorded. `problems` receives the reasons why shared pools cannot be
         created, for the conditions of their runs. `trainers` receives the newest report of each shared pool's trainer.
+        `wake` is called for runs with `driver: Client` whose session has changed.
         """
+        self._wake = wake
         self._trainers = {} if trainers is None else trainers
         self._problems = {} if problems is None else problems
         self._usage = usage
@@ -119,7 +129,9 @@ class PoolReconciler:
         if not any(pod.role == Role.trainer for pod in pool.pods):
             self._trainers.pop(key, None)
         again = plan.requeue_after if responses.is_complete else RETRY_SECONDS
+        known = self._trainers.get(key)
         soon = self._record_trainer(key, plan, responses)
+        self._wake_clients(pool.runs, {} if known is None else known.clients, responses.clients)
         return again if soon is None else soon
 
     def _record_trainer(self, key: PoolIdentity, plan: PoolPlan, responses: PoolResponses) -> float | None:
@@ -137,8 +149,26 @@ class PoolReconciler:
             return None
         left = responses.sessions - ordered
         since = ((old and old.left_since) or now) if left else None
-        self._trainers[key] = TrainerReport(responses.sessions | ordered, now, since)
+        self._trainers[key] = TrainerReport(responses.sessions | ordered, now, since, responses.clients)
         return CLOSING_SECONDS if left and seconds(since, now) < SESSION_SECONDS else None
+
+    def _wake_clients(
+        self, runs: Iterable[Obj], old: Mapping[str, ClientActivity], new: Mapping[str, ClientActivity]
+    ) -> None:
+        """Queue the runs whose session has changed, soon if only the number of updates has."""
+        for run in runs:
+            metadata = run["metadata"]
+            before, after = old.get(metadata["uid"]), new.get(metadata["uid"])
+            if after is None or (before is not None and _facts(before) == _facts(after)):
+                continue
+            is_progress = before is not None and _facts(before)[1:] == _facts(after)[1:]
+            self._wake(RunKey(metadata["namespace"], metadata["name"]), PROGRESS_SECONDS if is_progress else 0.0)
+
+
+def _facts(session: ClientActivity) -> tuple[int, bool, int, str | None, bool]:
+    """Return what a reconcile reads from a session, the number of updates first."""
+    reason = None if session.problem is None else session.problem.reason
+    return session.updates, session.is_open, session.saves, reason, session.silent_seconds >= SILENT_SECONDS
 
 
 class ServingController:
@@ -155,16 +185,17 @@ class ServingController:
         usage: PoolUsageRecorder | None = None,
         problems: dict[PoolIdentity, Problem] | None = None,
         trainers: dict[PoolIdentity, TrainerReport] | None = None,
+        wake: Wake = lambda _key, _seconds: None,
     ) -> None:
         """`problems` receives the reasons why shared pools cannot be created, and `trainers` the newest reports of
-        their trainers.
+        their trainers. `wake` queues runs whose session has changed.
         """
         sidecars = PoolSidecarClient(settings.serving_url_template, token_key, clock)
         self._objects = objects
         self._settings = settings
         self._sidecars = sidecars
         self._reconciler = PoolReconciler(
-            objects, credentials, sidecars, settings, token_key, clock, tenancy_problem, usage, problems, trainers
+            objects, credentials, sidecars, settings, token_key, clock, tenancy_problem, usage, problems, trainers, wake
         )
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()

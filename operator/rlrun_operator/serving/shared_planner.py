@@ -16,9 +16,10 @@ from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import IDLE_ANNOTATION
 from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.kinds import SERVICE, SERVICE_ACCOUNT
-from rlrun.kube.objects import Obj, ObjectRef, annotation
+from rlrun.kube.objects import Obj, ObjectRef, annotation, is_client_run
 from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model
+from rlrun.protocol.client_run import client_token
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import MAX_BATCH_BYTES, MAX_RUNS, PooledRun, PoolOrder, TrainedRun, TrainerOrder
 from rlrun.protocol.storage_access import StorageRole
@@ -113,7 +114,9 @@ def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime
     runs = [run for _, run in slots[:MAX_RUNS]]
     model = find_model(pool.key.model, pool.models)
     seq_len = None if isinstance(model, Problem) else model.seq_len
-    trained = [_trained_run(pool, run, settings, now, seq_len) for run in runs] if has_trainer else []
+    # The trainer cannot open the session of a client's run that has no configuration yet.
+    configured = [run for run in runs if not is_client_run(run) or run["metadata"]["uid"] in pool.clients]
+    trained = [_trained_run(pool, run, settings, now, seq_len) for run in configured] if has_trainer else []
     trainer = TrainerOrder(runs=trained) if has_trainer else None
     pooled = [_pooled_run(pool, run, settings) for run in runs]
     folders = [run.policies for run in pooled]
@@ -148,7 +151,7 @@ def _pooled_run(pool: PoolObservation, run: Obj, settings: OperatorSettings) -> 
     uid = str(run["metadata"]["uid"])
     return PooledRun(
         uid=uid,
-        token_digest=_token_digest(pool, uid),
+        token_digest=_token_digest(pool, run),
         policies=str(run_layout(settings, pool.key.namespace, uid).policies),
         max_requests=max_requests(_spec_of(run)),
     )
@@ -164,16 +167,19 @@ def _trained_run(
     readable = storage.references(pool.warm_starts.get(uid))
     return TrainedRun(
         uid=uid,
-        token_digest=_token_digest(pool, uid),
+        token_digest=_token_digest(pool, run),
         folder=folder,
         keep_policies=keep_policies(_spec_of(run)),
         max_batch_bytes=max_batch_bytes(_spec_of(run), seq_len),
         grant=storage.held_grant(StorageRole.trainer, pool.key.name, now, readable),
+        client=pool.clients.get(uid),
     )
 
 
-def _token_digest(pool: PoolObservation, uid: str) -> str:
-    return hashlib.sha256(run_token(pool.token_key, uid).encode()).hexdigest()
+def _token_digest(pool: PoolObservation, run: Obj) -> str:
+    uid = str(run["metadata"]["uid"])
+    token = client_token(pool.storage_key, uid) if is_client_run(run) else run_token(pool.token_key, uid)
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _spec_of(run: Obj) -> RLRunSpec:

@@ -62,6 +62,8 @@ class ListingRequest:
     """Status of the orchestrator, if it responded."""
     is_trainer_writing: bool = False
     """True if the trainer of the run's shared pool may still write. The last listing must be later."""
+    saves: int | None = None
+    """Number of artifacts that the trainer has saved for a client's program, if it is known."""
 
     @property
     def key(self) -> RunKey:
@@ -77,7 +79,7 @@ class ListingRequest:
         # A pod that has not started has uploaded nothing.
         pods = sorted(pod for pod in phases if pod[1] != "Pending")
         uid, status = self.run["metadata"]["uid"], self.status
-        return uid, status.phase, status.attempt, tuple(pods), said, self.is_trainer_writing
+        return uid, status.phase, status.attempt, tuple(pods), said, self.is_trainer_writing, self.saves
 
     @property
     def ready(self) -> dict[tuple[str, int], ReadyArtifact]:

@@ -27,6 +27,8 @@ FOLDERS: Mapping[StorageRole, Mapping[str, frozenset[Operation]]] = {
 """Permitted operations by role and folder of the run. Only the operator writes logs and deletes artifacts."""
 WRITTEN_ONCE = frozenset({"checkpoints", "adapters"})
 """Folders in which no object may be replaced, because other runs start from these files and pools deploy them."""
+REPLACED = frozenset({"checkpoints/saved-states.json"})
+"""Files in these folders that may be replaced: the names of the saved states of a client's program."""
 FILES: Mapping[StorageRole, Mapping[str, frozenset[Operation]]] = {
     StorageRole.orchestrator: {"run.json": WRITE},
 }
@@ -46,7 +48,7 @@ def is_allowed(grant: StorageGrant, request: S3Request) -> bool:
         return False
     path = request.key.removeprefix(f"{folder.key}/")
     name = path.partition("/")[0]
-    if request.may_replace and name in WRITTEN_ONCE:
+    if request.may_replace and name in WRITTEN_ONCE and path not in REPLACED:
         return False
     if "/" in path and request.operation in FOLDERS[grant.role].get(name, frozenset()):
         return True
@@ -58,7 +60,8 @@ def is_written_once(grant: StorageGrant, request: S3Request) -> bool:
     folder = S3Uri.parse(grant.folder) if grant.folder else None
     if folder is None or not _is_below(folder, request):
         return False
-    return request.key.removeprefix(f"{folder.key}/").partition("/")[0] in WRITTEN_ONCE
+    path = request.key.removeprefix(f"{folder.key}/")
+    return path.partition("/")[0] in WRITTEN_ONCE and path not in REPLACED
 
 
 def _is_list_of(folder: S3Uri, request: S3Request) -> bool:

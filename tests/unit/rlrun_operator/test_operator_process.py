@@ -171,11 +171,11 @@ def test_changes_reach_the_pools_that_they_concern() -> None:
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_a_pool_hears_of_the_configuration_that_names_the_checkpoint_of_a_run(is_own: bool) -> None:
+def test_a_pool_hears_of_the_configurations_of_its_runs(is_own: bool) -> None:
     pools = Pools()
     for name in ("waits", "trains", "absent"):
         concerned(labelled(CONFIG_MAP.kind, f"{name}-config", run=name), pools, is_own=is_own)
-    assert pools.configured == ["waits"], "the other runs start from no checkpoint"
+    assert pools.configured == ["waits", "trains"]
 
 
 @pytest.mark.parametrize("kueue", [None, KueueSettings()])

@@ -1,6 +1,8 @@
 """Trainer of a shared pool with a model that learns nothing, as two runs and the operator see it over HTTP."""
 
 import hashlib
+import math
+import struct
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
-from rlrun.constants import LATER, OUT_OF_MEMORY, Reason
+from rlrun.constants import LATER, OUT_OF_MEMORY, UNPROCESSABLE, Reason
 from rlrun.protocol.access import bearer
+from rlrun.protocol.client_command import ForwardBackward, OptimStep
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import MAX_BATCH_BYTES, TrainedRun, TrainerOrder
 from rlrun.protocol.trainer import SessionSpec
@@ -28,7 +31,7 @@ from rlrun_trainer.artifacts.checkpoint_facts import (
 from rlrun_trainer.runtime.compute_thread import Compute, Units
 from rlrun_trainer.runtime.run_deaths import RunDeaths
 from rlrun_trainer.runtime.settings import TrainerSettings
-from rlrun_trainer.server.http_server import Server
+from rlrun_trainer.server.pool_server import PoolServer
 from rlrun_trainer.sessions.session_registry import Sessions
 from rlrun_trainer.sessions.trained_runs import TrainedRuns
 from typing_extensions import override
@@ -46,6 +49,8 @@ class Caller:
     """One run of the pool."""
 
     uid: str
+    is_client: bool = False
+    """True if a client's program trains the run."""
 
     @property
     def folder(self) -> str:
@@ -64,6 +69,7 @@ class Caller:
             keep_policies=2,
             max_batch_bytes=max_batch_bytes,
             grant=grant or f"grant of {self.uid}",
+            client=self.spec() if self.is_client else None,
         )
 
     def spec(self, **changes: Any) -> SessionSpec:
@@ -132,7 +138,7 @@ class TwoSlots(CountingBackend):
     def snapshot(self, _: str, progress: CheckpointProgress) -> dict[str, bytes]:
         return self.policy_files() | json_files(progress, {}, 0, None, "base")
 
-    def restore(self, _: str, folder: Path, resume: bool) -> CheckpointProgress:
+    def restore(self, _: str, folder: Path, resume: bool, optimizer: bool = True) -> CheckpointProgress:
         assert resume
         return progress_of(read_facts(folder), read_orchestrator_state(folder))
 
@@ -140,11 +146,71 @@ class TwoSlots(CountingBackend):
         pass
 
 
+class ClientSlots(TwoSlots):
+    """Model of clients' programs: a weight, to which each update adds all tokens since the update before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: dict[str, float] = {}
+        self.gradients: dict[str, int] = {}
+        self.restored: list[tuple[bool, bool]] = []
+
+    @override
+    def open_slot(self, name: str, *_: Any) -> Sequence[Problem]:
+        found = super().open_slot(name)
+        self.weights[name] = 0.0
+        return found
+
+    @override
+    def close_slot(self, name: str, *_: Any) -> None:
+        super().close_slot(name)
+        self.gradients.pop(name, None)
+
+    def forward_backward(
+        self, name: str, spec: SessionSpec, command: ForwardBackward, buffers: memoryview
+    ) -> Units[tuple[dict[str, float], list[bytes]]]:
+        tokens, offset = list[tuple[int, ...]](), 0
+        for datum in command.datums:
+            tokens.append(struct.unpack_from(f"<{datum.length}i", buffers, offset))
+            offset += datum.size
+            if max(tokens[-1]) >= trainer_requests.VOCABULARY or min(tokens[-1]) < 0:
+                raise ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, f"datums[{len(tokens) - 1}]: tokens")
+        for _ in tokens:
+            self.units += 1
+            assert self.may_compute.wait(30)
+            yield
+        if not command.forward_only:
+            self.gradients[name] = self.gradients.get(name, 0) + sum(map(sum, tokens))
+        logprobs = [struct.pack(f"<{len(each)}f", *(-float(token) for token in each)) for each in tokens]
+        return {"loss:sum": float(sum(map(sum, tokens))), "odd:mean": math.nan}, logprobs
+
+    def optim_step(self, name: str, command: OptimStep) -> dict[str, float]:
+        self.weights[name] += command.learning_rate * self.gradients.pop(name, 0)
+        return {"grad_norm": 1.0}
+
+    @override
+    def policy_files(self, name: str = "", *_: Any) -> dict[str, bytes]:
+        return {"adapter_config.json": b"{}", "adapter_model.safetensors": repr(self.weights[name]).encode()}
+
+    @override
+    def snapshot(self, name: str, progress: CheckpointProgress) -> dict[str, bytes]:
+        gradient = {"gradient": str(self.gradients.get(name, 0)).encode()}
+        return self.policy_files(name) | gradient | json_files(progress, {}, 0, None, "base")
+
+    @override
+    def restore(self, name: str, folder: Path, resume: bool, optimizer: bool = True) -> CheckpointProgress:
+        self.restored.append((resume, optimizer))
+        self.weights[name] = float((folder / "adapter_model.safetensors").read_text())
+        if resume:
+            self.gradients[name] = int((folder / "gradient").read_text())
+        return progress_of(read_facts(folder), read_orchestrator_state(folder))
+
+
 @dataclass
 class Pool:
     """The trainer's routes as calls, with what stands around it."""
 
-    trainer: Server
+    trainer: PoolServer
     runs: TrainedRuns
     backend: TwoSlots
     sessions: Sessions
@@ -185,16 +251,21 @@ def settings() -> TrainerSettings:
 
 
 @pytest.fixture
-async def pool(settings: TrainerSettings, tmp_path: Path) -> AsyncIterator[Pool]:
+def backend() -> TwoSlots:
+    return TwoSlots()
+
+
+@pytest.fixture
+async def pool(settings: TrainerSettings, backend: TwoSlots, tmp_path: Path) -> AsyncIterator[Pool]:
     stores: list[GrantedStore] = []
 
     def make_store() -> GrantedStore:
         stores.append(GrantedStore())
         return stores[-1]
 
-    compute, backend = Compute(), TwoSlots()
+    compute = Compute()
     runs = TrainedRuns(RunDeaths(tmp_path / "deaths.json"), make_store)
-    trainer = Server(POOL_TOKEN, runs)
+    trainer = PoolServer(POOL_TOKEN, runs)
     sessions = Sessions(backend, compute, InMemoryStore(), settings)  # type: ignore[arg-type]
     trainer.sessions = sessions
     server = TestServer(trainer.application())

@@ -2,7 +2,7 @@
 
 A job contains a complete snapshot, so training continues during the upload, even while S3 is unreachable. The queue is
 bounded, because each job keeps its files on disk (or in memory without a scratch folder). A newer checkpoint replaces
-an older one that still waits. A job is retried as long as its session is open.
+an older one that still waits, unless a client's program has named it. A job is retried as long as its session is open.
 
 Recovery copies are not for users and never take capacity from users' artifacts: there is at most one, it is uploaded
 after all others, a newer checkpoint replaces it, and it is dropped when its upload fails while another job waits.
@@ -12,8 +12,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rlrun.constants import LATER, Reason
 from rlrun.protocol.problem import Problem
@@ -37,6 +38,18 @@ OWN_TRIES = 3
 """Number of attempts after errors that do not come from S3, because more retries would not help."""
 
 
+@dataclass(frozen=True)
+class SavedName:
+    """Name that a client's program gave an artifact. No newer checkpoint replaces it in the queue."""
+
+    details: Mapping[str, Any]
+    """Details in the manifest that name the artifact."""
+    record: Callable[[], None]
+    """Function that records the name once the artifact is complete. Called in a thread, and raises StoreError."""
+    on_end: Callable[[bool], None]
+    """Function that learns whether the artifact is complete and its name recorded."""
+
+
 @dataclass(frozen=True, eq=False)
 class UploadJob:
     """Upload of one artifact. The queue owns the files."""
@@ -50,6 +63,8 @@ class UploadJob:
     """Seconds that the snapshot took."""
     size: int = 0
     """Size of the files in bytes."""
+    named: SavedName | None = None
+    """Name of the artifact, if it has one."""
 
 
 def wait_after(failures: int) -> float:
@@ -103,6 +118,8 @@ class UploadQueue:
     """Steps of complete artifacts, oldest first. Of recovery copies, those that this session made or started from."""
     problem: Problem | None = None
     clock: Callable[[], float] = time.monotonic
+    uploaded: int = 0
+    """Number of artifacts of users that this queue has uploaded."""
     checkpoint_seconds: float | None = None
     """Seconds that the newest complete checkpoint took: snapshot and upload, without failed attempts."""
     _jobs: list[UploadJob] = field(default_factory=list)
@@ -112,6 +129,8 @@ class UploadQueue:
     _closed: bool = False
     _leaving: bool = False
     _again: asyncio.Event = field(default_factory=asyncio.Event)
+    _attempted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set after each attempt for a job."""
     _worker: asyncio.Task[None] | None = None
 
     @property
@@ -140,6 +159,17 @@ class UploadQueue:
             f"{len(staying)} uploads of this run, {sum(job.size for job in staying)} bytes in total, are still "
             f"pending{because}. If S3 is healthy, increase the interval of checkpoints and adapters.",
         )
+
+    async def wait_for_capacity(self, kind: ArtifactKind, seconds: float) -> None:
+        """Wait for capacity for another job while uploads succeed. Raises ProblemError as `check_capacity` does, after
+        `seconds` at the latest.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.problem is None and not self._fits(kind, self._staying_jobs(kind)):
+                    self._attempted.clear()
+                    await self._attempted.wait()
+        self.check_capacity(kind)
 
     def has_capacity_for_copy(self) -> bool:
         """Return True if a recovery copy may be submitted. Called before its snapshot."""
@@ -185,7 +215,7 @@ class UploadQueue:
     def _displaced_jobs(self, kind: ArtifactKind) -> list[UploadJob]:
         """Return the jobs that a new job replaces, because only the newest waiting checkpoint is needed."""
         replaced = {ArtifactKind.checkpoint, ArtifactKind.recovery} if kind is ArtifactKind.checkpoint else set()
-        return [job for job in self._jobs[1:] if job.kind in replaced]
+        return [job for job in self._jobs[1:] if job.kind in replaced and job.named is None]
 
     def _staying_jobs(self, kind: ArtifactKind) -> list[UploadJob]:
         """Return the jobs that count toward the limits for a new artifact of users."""
@@ -203,13 +233,18 @@ class UploadQueue:
     async def _work(self) -> None:
         while self._jobs:
             job = self._jobs[0]
+            is_complete = False
             try:
-                await self._upload(job)
+                is_complete = await self._upload(job)
             finally:
                 self._jobs.remove(job)
                 discard(job.files)
+                self._attempted.set()
+                if job.named is not None:
+                    job.named.on_end(is_complete)
 
-    async def _upload(self, job: UploadJob) -> None:
+    async def _upload(self, job: UploadJob) -> bool:
+        """Upload with retries. Returns True if the artifact is complete."""
         failures = own = 0
         failed = f"Upload of the {job.kind} of step {job.step} failed"
         is_copy = job.kind is ArtifactKind.recovery
@@ -232,17 +267,20 @@ class UploadQueue:
                 if job.kind == ArtifactKind.checkpoint:
                     self.checkpoint_seconds = job.snapshot_seconds + self.clock() - started
                 log.info("%s of step %d is complete: %s", job.kind, job.step, job.uri)
+                self.uploaded += not is_copy
                 await self._prune_copies(job.kind)
-                return
+                return True
             self.problem = self.problem if is_copy else problem
+            self._attempted.set()
             log.warning("%s: %s", problem.reason, problem.message)
             if own >= OWN_TRIES or (self._closed and failures >= self.tries) or self._is_dropped(job):
-                return
+                return False
             self._again.clear()
             pause = min(self.wait(failures), SHUTDOWN_WAIT_SECONDS) if self._leaving else self.wait(failures)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._again.wait()
+        return False
 
     async def _prune_copies(self, completed: ArtifactKind) -> None:
         if self.copies is None or completed not in (ArtifactKind.checkpoint, ArtifactKind.recovery):
@@ -264,7 +302,7 @@ class UploadQueue:
                 **manifest_facts(self.spec),
                 step=job.step,
                 policy_version=job.step,
-                details=adapter_details(self.spec, job.step, job.reward),
+                details=adapter_details(self.spec, job.step, job.reward) | dict(job.named.details if job.named else {}),
                 once=not is_copy,
             )
             known |= {job.step}
@@ -276,6 +314,8 @@ class UploadQueue:
             log.warning(
                 "keeping the existing %s of step %d, which the run uploaded before: %s", job.kind, job.step, error
             )
+        if job.named is not None:
+            job.named.record()
         if is_copy:
             return sorted(known)
         folder = S3Uri(job.uri.bucket, job.uri.key.rsplit("/", 1)[0])

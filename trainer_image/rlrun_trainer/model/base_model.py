@@ -76,6 +76,8 @@ class AdapterSlot:
     """States of torch's random generators by device type."""
     updates: int = 0
     """Number of optimizer steps made, including those before a warm start."""
+    is_new: bool = True
+    """True if the weights before the first update are those of the base model."""
     kl_beta: float | None = None
     """Current weight of the KL penalty, or None until its controller has set one."""
     reference: Reference = Reference.pending
@@ -284,7 +286,7 @@ class BaseModel:
         """
         if slot.reference is not Reference.pending:
             return
-        if slot.updates == 0:
+        if slot.updates == 0 and slot.is_new:
             # A new adapter changes nothing, so no copy is needed.
             slot.reference = Reference.base
             return

@@ -74,6 +74,12 @@ class Compute:
         with self._lock:
             return self._seconds.get(owner, 0.0)
 
+    def held_seconds(self, owner: str) -> float:
+        """Return the seconds for which the owner's current work has waited for units of others, or 0 without work."""
+        with self._lock:
+            tasks = self._waiting.get(owner)
+            return tasks[0].held_seconds(self._clock()) if tasks else 0.0
+
     def forget(self, owner: str) -> float:
         """Set the owner's seconds back to 0, and return them."""
         with self._lock:
@@ -109,7 +115,10 @@ class Compute:
     async def _wait_for(self, task: "_Task") -> Any:
         with self._lock:
             self._used[task.owner] = max(self._used.get(task.owner, 0.0), self._now)
-            self._waiting.setdefault(task.owner, deque()).append(task)
+            tasks = self._waiting.setdefault(task.owner, deque())
+            tasks.append(task)
+            if tasks[0] is task:
+                task.waits_since = self._clock()
         self._executor.submit(self._do_unit)
         return await asyncio.shield(asyncio.wrap_future(task.result))
 
@@ -119,16 +128,20 @@ class Compute:
                 return
             task = self._running = min((tasks[0] for tasks in self._waiting.values()), key=self._place)
             self._now = self._used[task.owner]
+            task.stop_waiting(self._clock())
         self._on_owner(task.owner)
         started = self._clock()
         settle = task.do_unit()
         with self._lock:
             self._running = None
-            seconds = self._clock() - started
+            ended = self._clock()
+            seconds = ended - started
             self._used[task.owner] += seconds
             self._seconds[task.owner] = self._seconds.get(task.owner, 0.0) + seconds
             if settle is not None:
                 self._remove_finished(task.owner)
+            if task.owner in self._waiting:
+                self._waiting[task.owner][0].waits_since = ended
             is_idle = not self._waiting
         if is_idle:
             self._on_owner(PLATFORM)
@@ -180,7 +193,18 @@ class _Task:
         self.units_done = 0
         self.is_cancelled = False
         """True if no further unit may start."""
+        self.waits_since: float | None = None
+        """Time since which the task waits for its next unit, or None while one is running or another task is first."""
+        self._held = 0.0
         self._units = units
+
+    def held_seconds(self, now: float) -> float:
+        """Return the seconds for which the task has waited, first among its owner's tasks, for its units to start."""
+        return self._held if self.waits_since is None else self._held + now - self.waits_since
+
+    def stop_waiting(self, now: float) -> None:
+        """Note that a unit starts."""
+        self._held, self.waits_since = self.held_seconds(now), None
 
     def cancel(self) -> None:
         """Let the caller end with CancelledError."""

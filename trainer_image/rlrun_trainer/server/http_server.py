@@ -7,24 +7,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from pydantic import BaseModel
-from rlrun.api.base.received import limits_of
 from rlrun.api.base.rules import ADMITTED
 from rlrun.constants import LATER, Reason
-from rlrun.protocol.pool_usage import PoolUsage
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import TrainerOrder, TrainerSessions
 from rlrun.protocol.trainer import ORCHESTRATOR_HEADER, STATE_LIMITS, CheckpointRequest, SessionSpec, SessionState
 from rlrun.service.access import token_middleware
 from rlrun.service.errors import ProblemError
 from rlrun.service.server import read_batch, read_model
 
-from rlrun_trainer.server.pool_access import ORDER_PATH, pool_middleware
 from rlrun_trainer.server.prometheus import TrainerMetrics
 from rlrun_trainer.sessions.body_turns import BodyTurns
 from rlrun_trainer.sessions.session_owners import SessionOwners
 from rlrun_trainer.sessions.session_registry import Sessions
-from rlrun_trainer.sessions.trained_runs import TrainedRuns
+from rlrun_trainer.sessions.trained_runs import RunStorage
 from rlrun_trainer.sessions.training_session import TrainingSession
 
 log = logging.getLogger(__name__)
@@ -35,21 +32,17 @@ Save = Callable[[TrainingSession, int, dict[str, Any]], Awaitable[SessionState]]
 
 
 class Server:
-    """HTTP server. Probes work immediately, and sessions once the model is loaded."""
+    """HTTP server of one run's trainer. Probes work immediately, and sessions once the model is loaded."""
 
-    def __init__(self, token: str | None = None, runs: TrainedRuns | None = None) -> None:
-        """`token` is the run's token, required by all routes except probes and metrics. If it is None, all
-        requests are accepted.
-
-        With `runs`, the trainer is a shared pool's, and `token` is the pool's. It opens only the route of orders, and a
-        run's token only the run's session.
+    def __init__(self, token: str | None = None) -> None:
+        """`token` is the run's token, required by all routes except probes and metrics. If it is None, all requests are
+        accepted.
         """
-        self._access = token_middleware(token) if runs is None else pool_middleware(runs, token)
-        self._runs = runs
+        self._token = token
         self._sessions: Sessions | None = None
         self._owners = SessionOwners()
         self._batches, self._states = BodyTurns(), BodyTurns()
-        self.metrics = TrainerMetrics() if runs is None else TrainerMetrics(self._pool_usage)
+        self.metrics = TrainerMetrics()
 
     @property
     def sessions(self) -> Sessions | None:
@@ -59,29 +52,55 @@ class Server:
     @sessions.setter
     def sessions(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._remove_former()
+        self._on_loaded()
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
         # The size limit is for bodies other than batches, which are read in pieces.
-        app = web.Application(client_max_size=STATE_LIMITS.size, middlewares=[answer_problems, self._access])
-        if self._runs is not None:
-            app.add_routes([web.put(ORDER_PATH, self._put_order)])
-        app.add_routes(
-            [
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._metrics),
-                web.put("/sessions/{session}", self._open),
-                web.get("/sessions/{session}", self._state),
-                web.delete("/sessions/{session}", self._close),
-                web.post(r"/sessions/{session}/steps/{step:\d+}", self._step),
-                web.post(r"/sessions/{session}/checkpoints/{step:\d+}", self._checkpoint),
-                web.post(r"/sessions/{session}/adapters/{step:\d+}", self._adapter),
-                web.get(r"/sessions/{session}/policies/{policy}/{file:.+}", self._policy),
-            ]
-        )
+        app = web.Application(client_max_size=STATE_LIMITS.size, middlewares=self._middlewares())
+        app.add_routes(self._routes())
         return app
+
+    def _middlewares(self) -> list[Middleware]:
+        return [answer_problems, token_middleware(self._token)]
+
+    def _routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/healthz", self._healthz),
+            web.get("/readyz", self._readyz),
+            web.get("/metrics", self._metrics),
+            web.put("/sessions/{session}", self._open),
+            web.get("/sessions/{session}", self._state),
+            web.delete("/sessions/{session}", self._close),
+            web.post(r"/sessions/{session}/steps/{step:\d+}", self._step),
+            web.post(r"/sessions/{session}/checkpoints/{step:\d+}", self._checkpoint),
+            web.post(r"/sessions/{session}/adapters/{step:\d+}", self._adapter),
+            web.get(r"/sessions/{session}/policies/{policy}/{file:.+}", self._policy),
+        ]
+
+    # A shared pool differs in the following.
+
+    def _on_loaded(self) -> None:
+        """Note that the model is loaded."""
+
+    def _require(self, name: str) -> None:
+        """Raise ProblemError if the run may not change its session."""
+
+    async def _storage_for(self, name: str, spec: SessionSpec) -> RunStorage | None:
+        """Return the place of the session's artifacts, or None for the process's. Raises ProblemError if the run may
+        not open this session.
+        """
+        return None
+
+    def _check_batch(self, name: str, size: int | None) -> None:
+        """Raise ProblemError if the trainer may not read the run's batch of `size` bytes."""
+
+    def _on_step(self, name: str) -> None:
+        """Note that a step of the session was made."""
+
+    def _counting_memory(self, name: str) -> AbstractContextManager[None]:
+        """Return the context of a request for which the trainer computes."""
+        return nullcontext()
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -90,20 +109,6 @@ class Server:
         self._ready()
         return web.Response(text="ok\n")
 
-    async def _put_order(self, request: web.Request) -> web.Response:
-        assert self._runs is not None
-        order = await read_model(request.clone(client_max_size=limits_of(TrainerOrder).size), TrainerOrder)
-        self._runs.apply(order)
-        self._remove_former()
-        return _json(TrainerSessions(sessions=[] if self._sessions is None else self._sessions.names()))
-
-    def _remove_former(self) -> None:
-        """Remove what belongs to runs that are not in the order."""
-        if self._runs is not None:
-            self._owners.keep_only(self._runs.uids)
-            if self._sessions is not None:
-                self._sessions.keep_only(self._runs.uids)
-
     async def _metrics(self, _: web.Request) -> web.Response:
         self._drop_metrics()
         return web.Response(body=self.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
@@ -111,15 +116,12 @@ class Server:
     async def _open(self, request: web.Request) -> web.Response:
         name = request.match_info["session"]
         sessions, spec = self._ready(), await _body(request, SessionSpec)
-        storage = None
-        if self._runs is not None:
-            self._runs.check(name, spec)
-            storage = await self._runs.storage(name)
+        storage = await self._storage_for(name, spec)
         self._owners.take(name, _orchestrator(request))
         with self._counting_memory(name):
             session = await sessions.open(name, spec, storage)
         self._drop_metrics()
-        self.metrics.on_session_opened(name, session.state.step)
+        self.metrics.set_step(name, session.state.step)
         return _json(session.state)
 
     async def _state(self, request: web.Request) -> web.Response:
@@ -133,15 +135,13 @@ class Server:
 
     async def _step(self, request: web.Request) -> web.Response:
         name = self._session_to_change(request).name
-        if self._runs is not None:
-            self._runs.check_batch(name, request.content_length)
+        self._check_batch(name, request.content_length)
         async with self._batches.turn(name):
             batch = await read_batch(request)
             session = self._session_to_change(request)
             with self._counting_memory(name):
                 result = await session.train(int(request.match_info["step"]), batch.samples, batch.batch_id)
-        if self._runs is not None:
-            self._runs.on_step(name)
+        self._on_step(name)
         self.metrics.on_step(name, result)
         return _json(result)
 
@@ -168,16 +168,9 @@ class Server:
         has left the pool. Called again after the body has arrived, which may take long.
         """
         name = request.match_info["session"]
-        if self._runs is not None:
-            self._runs.require(name)
+        self._require(name)
         self._owners.check(name, _orchestrator(request))
         return self._ready().get(name)
-
-    def _counting_memory(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext() if self._runs is None else self._runs.counting_memory(name)
-
-    def _pool_usage(self) -> PoolUsage | None:
-        return None if self._sessions is None else self._sessions.usage.current()
 
     def _drop_metrics(self) -> None:
         self.metrics.keep_only([] if self._sessions is None else [session.name for session in self._sessions.all()])

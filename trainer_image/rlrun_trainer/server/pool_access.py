@@ -1,13 +1,29 @@
-"""Access to the trainer of a shared pool: the pool's token changes the order, and a run's token opens its session."""
+"""Access to the trainer of a shared pool: the pool's token changes the order, and a run's token opens its session, with
+the routes of its driver.
+"""
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+from rlrun.constants import CONFLICT, Reason
 from rlrun.protocol.access import OPEN_PATHS, TOKEN_VARIABLE, is_allowed
+from rlrun.protocol.engine_proof import NONCE_HEADER, PROOF_HEADER, proof_of
+from rlrun.protocol.shared_pool import TrainedRun
 from rlrun.service.access import unauthorized_response
+from rlrun.service.errors import ProblemError
+from rlrun.service.pool_orders import SCHEME
 
 from rlrun_trainer.sessions.trained_runs import NOT_IN_POOL, TrainedRuns
 
 ORDER_PATH = "/pool-order"
+COMMAND_PATH = "/sessions/{session}/commands/{number}"
+RESULT_PATH = "/sessions/{session}/results/{number}"
+HEARTBEAT_PATH = "/sessions/{session}/heartbeat"
+CLIENT_PATHS = frozenset({COMMAND_PATH, RESULT_PATH, HEARTBEAT_PATH})
+"""Routes of runs whose training loop is a client's program."""
+MAX_NONCE = 256
+"""Maximum length of a nonce. Longer ones are not proven."""
+TOKEN = web.RequestKey("token", str)
+"""Token of an accepted request."""
 
 
 def pool_middleware(runs: TrainedRuns, token: str | None) -> Middleware:
@@ -25,6 +41,33 @@ def pool_middleware(runs: TrainedRuns, token: str | None) -> Middleware:
             run = runs.find(request.headers.get("Authorization", ""))
             # The name that the handler will use. Paths without a route have none.
             allowed = run is not None and request.match_info.get("session") == run.uid
+            if run is not None and allowed:
+                request[TOKEN] = request.headers["Authorization"].removeprefix(SCHEME)
+                _check_driver(run, request)
         return await handler(request) if allowed else unauthorized_response(NOT_IN_POOL)
 
     return check_token
+
+
+@web.middleware
+async def prove_token(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Add the proof for the nonce of an accepted request of a run (see `rlrun.protocol.engine_proof`)."""
+    response = await handler(request)
+    nonce, token = request.headers.get(NONCE_HEADER, ""), request.get(TOKEN)
+    if token is not None and 0 < len(nonce) <= MAX_NONCE:
+        response.headers[PROOF_HEADER] = proof_of(token, nonce)
+    return response
+
+
+def _check_driver(run: TrainedRun, request: web.Request) -> None:
+    """Raise ProblemError (`SessionConflict`, 409) for a route that is not for the run's driver."""
+    resource = request.match_info.route.resource
+    is_for_clients = resource is not None and resource.canonical in CLIENT_PATHS
+    if is_for_clients == (run.client is not None):
+        return
+    message = (
+        "Commands are for runs with driver Client; this run has an orchestrator. Use /steps."
+        if is_for_clients
+        else "The trainer opens and saves the session of a run with driver Client by itself. Send commands."
+    )
+    raise ProblemError.of(CONFLICT, Reason.SESSION_CONFLICT, message)

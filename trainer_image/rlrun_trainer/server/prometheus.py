@@ -49,8 +49,8 @@ class TrainerMetrics:
             name: (key, Gauge(name, text, LABELS, registry=self._registry)) for name, (key, text) in GAUGES.items()
         }
 
-    def on_session_opened(self, session: str, step: int) -> None:
-        """Set the step of a newly opened session."""
+    def set_step(self, session: str, step: int) -> None:
+        """Set the number of steps of a session."""
         self._sessions.add(session)
         self._step.labels(session).set(step)
 

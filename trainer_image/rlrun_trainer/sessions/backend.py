@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from rlrun.protocol.client_command import ForwardBackward, OptimStep
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.train_batch import Sample
 from rlrun.protocol.trainer import SessionSpec
@@ -32,8 +33,9 @@ class Backend(Protocol):
     def close_slot(self, name: str) -> None:
         """Release the slot. An unknown name has no effect."""
 
-    def restore(self, name: str, folder: Path, resume: bool) -> CheckpointProgress:
-        """Load a checkpoint into a newly opened slot. `resume` is True if this run saved the checkpoint.
+    def restore(self, name: str, folder: Path, resume: bool, optimizer: bool = True) -> CheckpointProgress:
+        """Load a checkpoint into a newly opened slot. `resume` is True if this run saved the checkpoint. Without
+        `optimizer`, only the weights are loaded: optimizer, schedule and random numbers stay new.
 
         After ProblemError the caller must close the slot.
         """
@@ -43,6 +45,17 @@ class Backend(Protocol):
         between the units. Raises ProblemError (BatchInvalid) for a token outside of the vocabulary, and for a value
         that is not a log-probability.
         """
+
+    def forward_backward(
+        self, name: str, spec: SessionSpec, command: ForwardBackward, buffers: memoryview
+    ) -> Units[tuple[dict[str, float], list[bytes]]]:
+        """Add the gradient of a client's loss to the slot's gradient in units, unless the command is `forward_only`.
+        Returns metrics, and the log-probabilities of each datum as float32. `buffers` follow the command's header, and
+        have the sizes in it. Raises ProblemError for invalid tensors.
+        """
+
+    def optim_step(self, name: str, command: OptimStep) -> dict[str, float]:
+        """Make one update with the slot's gradient, and clear the gradient. Returns metrics."""
 
     def policy_files(self, name: str) -> Files:
         """Return the policy as the files that inference engines load."""

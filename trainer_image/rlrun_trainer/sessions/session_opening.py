@@ -1,4 +1,5 @@
-"""Opening of a session: claims a slot, restores a recovery copy or checkpoint, publishes the initial policy.
+"""Opening of a session: claims a slot, restores a recovery copy or checkpoint, and publishes the initial policy unless
+a client's program trains the run.
 
 A session starts from the newest usable checkpoint or recovery copy of the run that is newer than the checkpoint in the
 spec, and from the spec's checkpoint if there is none. The spec may name an older checkpoint, because the orchestrator
@@ -9,7 +10,8 @@ those of the shared trainer that an earlier attempt of the run used.
 import asyncio
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +27,14 @@ from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
 from rlrun_trainer.artifacts.policy_publisher import Publisher
 from rlrun_trainer.artifacts.recovery_copies import TRIED, RecoveryCopies
 from rlrun_trainer.artifacts.s3_errors import refused_opening
+from rlrun_trainer.artifacts.saved_states import SavedStatesObject
 from rlrun_trainer.artifacts.upload_queue import UploadQueue, completed_steps
 from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.backend import Backend
-from rlrun_trainer.sessions.training_session import Start, TrainingSession
+from rlrun_trainer.sessions.client_session import ClientSession
+from rlrun_trainer.sessions.session import OpenedSlot, Start
+from rlrun_trainer.sessions.training_session import TrainingSession
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,37 @@ async def open_session(
 
     Raises ProblemError (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
     """
+    async with _opened_slot(name, spec, backend, compute, store, settings) as slot:
+        published = await asyncio.to_thread(store.list_folders, RunLayout(S3Uri.parse(spec.run_uri)).root / "policy")
+        publisher = Publisher(store, spec, settings.keep_policies, published)
+        try:
+            policy = await publisher.publish(slot.start.step, await compute.run(name, backend.policy_files, name))
+        except BaseException:
+            await publisher.close()
+            raise
+    log.info("Session %s starts at step %d with %s", name, slot.start.step, policy.name)
+    return TrainingSession(slot, publisher, policy)
+
+
+async def open_client_session(
+    name: str, spec: SessionSpec, backend: Backend, compute: Compute, store: Store, settings: TrainerSettings
+) -> ClientSession:
+    """Claim a slot for a client's program, and restore the run's newest state or the spec's checkpoint if any.
+
+    Raises ProblemError as `open_session` does.
+    """
+    async with _opened_slot(name, spec, backend, compute, store, settings) as slot:
+        saved = SavedStatesObject(store, RunLayout(S3Uri.parse(spec.run_uri)))
+        await saved.read()
+    log.info("Session %s of a client's program starts after command %d", name, slot.start.step)
+    return ClientSession(slot, saved)
+
+
+@asynccontextmanager
+async def _opened_slot(
+    name: str, spec: SessionSpec, backend: Backend, compute: Compute, store: Store, settings: TrainerSettings
+) -> AsyncIterator[OpenedSlot]:
+    """Context with a slot in the state from which the session starts. An error in the context releases the slot."""
     try:
         layout = RunLayout(S3Uri.parse(spec.run_uri))
         source = spec.resume_from or spec.warm_start_from
@@ -51,14 +87,11 @@ async def open_session(
         raise ProblemError.of(UNPROCESSABLE, Reason.SESSION_INVALID, str(error)) from error
     slot = _Slot(name, spec, backend, compute, store)
     await slot.open()
-    publisher: Publisher | None = None
     try:
         saved = await asyncio.to_thread(_saved_states, store, layout, copies, first, settings.recovery_seconds > 0)
         start = await _restore_newest(slot, saved, copies)
         if start is None:
             start = await _restore_source(slot, found) if found is not None else Start(0, None, None)
-        published = await asyncio.to_thread(store.list_folders, layout.root / "policy")
-        publisher = Publisher(store, spec, settings.keep_policies, published)
         uploads = UploadQueue(
             store,
             spec,
@@ -72,16 +105,12 @@ async def open_session(
         for kind, folder in ((ArtifactKind.checkpoint, layout.checkpoints), (ArtifactKind.adapter, layout.adapters)):
             uploads.completed[kind] = await asyncio.to_thread(completed_steps, store, folder, start.step)
         uploads.completed[ArtifactKind.recovery] = [start.step] if start.saved_as is ArtifactKind.recovery else []
-        policy = await publisher.publish(start.step, await compute.run(name, backend.policy_files, name))
+        yield OpenedSlot(name, spec, backend, compute, settings, slot.warnings, start, uploads)
     except BaseException as error:
         await compute.run(name, backend.close_slot, name)
-        if publisher is not None:
-            await publisher.close()
         if isinstance(error, StoreError):
             raise refused_opening(error) from error
         raise
-    log.info("Session %s starts at step %d with %s", name, start.step, policy.name)
-    return TrainingSession(name, spec, backend, slot.warnings, start, compute, publisher, uploads, policy, settings)
 
 
 @dataclass
@@ -108,13 +137,15 @@ class _Slot:
 
         self.warnings = await self.compute.run(self.name, reopen)
 
-    async def restore(self, uri: S3Uri, kind: ArtifactKind, *, resume: bool, digest: str = "") -> CheckpointProgress:
+    async def restore(
+        self, uri: S3Uri, kind: ArtifactKind, *, resume: bool, optimizer: bool = True, digest: str = ""
+    ) -> CheckpointProgress:
         """Load an artifact of this kind. Raises ProblemError and StoreError, after which the slot is unusable."""
         with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
             there = Path(temporary) / "checkpoint"
             await asyncio.to_thread(_download, self.store, uri, kind, there, digest)
             try:
-                return await self.compute.run(self.name, self.backend.restore, self.name, there, resume)
+                return await self.compute.run(self.name, self.backend.restore, self.name, there, resume, optimizer)
             except ProblemError as error:
                 raise ProblemError.of(error.status, error.problem.reason, f"{uri}: {error.problem.message}") from error
 
@@ -123,7 +154,8 @@ async def _restore_source(slot: _Slot, uri: S3Uri) -> Start:
     """Start from the spec's checkpoint. Raises ProblemError and StoreError."""
     resume = slot.spec.resume_from is not None
     digest = None if resume else slot.spec.warm_start_digest
-    progress = await slot.restore(uri, ArtifactKind.checkpoint, resume=resume, digest=digest or "")
+    optimizer = resume or slot.spec.warm_start_optimizer
+    progress = await slot.restore(uri, ArtifactKind.checkpoint, resume=resume, optimizer=optimizer, digest=digest or "")
     if not resume:
         # Another run's steps do not count here, so its orchestrator's state belongs to none of this run's steps.
         return Start(0, progress.orchestrator_state, None)

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from rlrun.constants import LATER, SESSION_MISSING, UNPROCESSABLE, Reason
@@ -17,14 +17,18 @@ from rlrun.storage.store import Store
 from rlrun_trainer.runtime.compute_thread import PLATFORM, Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.backend import Backend
-from rlrun_trainer.sessions.session_opening import open_session
+from rlrun_trainer.sessions.client_session import ClientSession
+from rlrun_trainer.sessions.session import Session
+from rlrun_trainer.sessions.session_opening import open_client_session, open_session
 from rlrun_trainer.sessions.trained_runs import RunStorage, not_in_pool
 from rlrun_trainer.sessions.training_session import TrainingSession
 from rlrun_trainer.sessions.usage_by_run import UsageByRun
 
 log = logging.getLogger(__name__)
 
-ONLY_FOR_OPENING = {"resume_from", "warm_start_from", "warm_start_digest"}
+S = TypeVar("S", bound=Session)
+
+ONLY_FOR_OPENING = {"resume_from", "warm_start_from", "warm_start_digest", "warm_start_optimizer"}
 """Fields that matter only when a session is opened. They may differ for an open session."""
 MAX_STEPS = "max_steps"
 """Field that may increase while a session is open, because past steps do not depend on it."""
@@ -38,8 +42,8 @@ class Sessions:
         self._compute = compute
         self._store = store
         self._settings = settings
-        self._open: dict[str, TrainingSession] = {}
-        self._leaving: list[TrainingSession] = []
+        self._open: dict[str, Session] = {}
+        self._leaving: list[Session] = []
         """Sessions that are being closed, and closed sessions whose uploads may continue."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Locks of sessions that are being opened or closed, by name."""
@@ -50,7 +54,7 @@ class Sessions:
         self._removals: dict[str, asyncio.Task[None]] = {}
         """Removals in progress by session."""
 
-    def all(self) -> list[TrainingSession]:
+    def all(self) -> list[Session]:
         """Return the open sessions."""
         return list(self._open.values())
 
@@ -60,9 +64,9 @@ class Sessions:
         return sorted(self._open.keys() | self._removals.keys() | changing)
 
     def get(self, name: str) -> TrainingSession:
-        """Return the session. Raises ProblemError if it is not open."""
+        """Return the session of a run with an orchestrator. Raises ProblemError if it is not open."""
         session = self._open.get(name)
-        if session is None:
+        if not isinstance(session, TrainingSession):
             raise ProblemError.of(
                 SESSION_MISSING,
                 Reason.SESSION_MISSING,
@@ -77,6 +81,20 @@ class Sessions:
         Raises ProblemError if the session is open with a different spec, or uploads of a former session of this name
         are pending, which ends because their attempts are limited.
         """
+        return await self._open_as(TrainingSession, open_session, name, spec, storage)
+
+    async def open_client(self, name: str, spec: SessionSpec, storage: RunStorage) -> ClientSession:
+        """Open the session of a run whose training loop is a client's program, as `open` does."""
+        return await self._open_as(ClientSession, open_client_session, name, spec, storage)
+
+    async def _open_as(
+        self,
+        kind: type[S],
+        make: Callable[[str, SessionSpec, Backend, Compute, Store, TrainerSettings], Awaitable[S]],
+        name: str,
+        spec: SessionSpec,
+        storage: RunStorage | None,
+    ) -> S:
         wanted = self._settings.model
         if wanted is not None and spec.model != wanted:
             raise ProblemError.of(
@@ -89,14 +107,14 @@ class Sessions:
                 )
             if self._kept is not None and name not in self._kept:  # since this request arrived
                 raise not_in_pool()
-            session = self._open.get(name)
-            if session is not None and session.is_leaving:  # its removal failed
+            found = self._open.get(name)
+            if found is not None and found.is_leaving:  # its removal failed
                 await self._close(name)
-                session = None
-            if session is not None:
-                _check_same(session.spec, spec)
-                session.extend(spec.max_steps)
-                return session
+                found = None
+            if isinstance(found, kind):
+                _check_same(found.spec, spec)
+                found.extend(spec.max_steps)
+                return found
             if any(former.name == name and former.uploads.pending for former in self._leaving):
                 # The session could start from an older state than the one that is being uploaded.
                 raise ProblemError.of(
@@ -107,7 +125,7 @@ class Sessions:
             store, settings = self._store, self._settings
             if storage is not None:
                 store, settings = storage.store, replace(settings, keep_policies=storage.keep_policies)
-            session = await open_session(name, spec, self._backend, self._compute, store, settings)
+            session = await make(name, spec, self._backend, self._compute, store, settings)
             session.on_trained = partial(self.usage.add_trained, name)
             self._open[name] = session
             if self._stopping:  # since this request arrived
@@ -149,7 +167,7 @@ class Sessions:
         finally:
             del self._removals[name]
 
-    async def _save(self, session: TrainingSession) -> None:
+    async def _save(self, session: Session) -> None:
         """Save a last checkpoint within `shutdown_seconds`, and cancel what the session does then."""
         seconds = self._settings.shutdown_seconds
         try:
@@ -210,7 +228,7 @@ class Sessions:
         checkpoint of that step.
         """
         sessions = [*self._open.values(), *(session for session in self._leaving if session.uploads.pending)]
-        return [session.state.step for session in sessions if session.has_unsaved_step]
+        return [session.step for session in sessions if session.has_unsaved_step]
 
     async def drain(self, seconds: float) -> int:
         """Wait up to `seconds` for all background uploads. Returns the number of remaining uploads."""

@@ -30,6 +30,7 @@ MAX_OUT_OF_MEMORY = 3
 end of a step.
 """
 OWN_TRAINER = "The run leaves the pool; it continues with a trainer of its own"
+SMALLER_CALLS = "Create a new model from a saved state, and send smaller batches"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class TrainedRuns:
         """
         run = self.require(uid)
         if self.deaths.is_evicted(uid):
-            raise _evicted("The trainer of the shared pool ended repeatedly while it computed for this run")
+            found = "The trainer of the shared pool ended repeatedly while it computed for this run"
+            raise _evicted(found, OWN_TRAINER if run.client is None else SMALLER_CALLS)
         self._check_memory(uid)
         for field, given, wanted in (
             ("runUid", spec.run_uid, run.uid),
@@ -154,8 +156,8 @@ class TrainedRuns:
         return RunStorage(store, run.keep_policies)
 
 
-def _evicted(cause: str) -> ProblemError:
-    return ProblemError.of(UNPROCESSABLE, Reason.POOL_EVICTED, f"{cause}. {OWN_TRAINER}")
+def _evicted(cause: str, consequence: str = OWN_TRAINER) -> ProblemError:
+    return ProblemError.of(UNPROCESSABLE, Reason.POOL_EVICTED, f"{cause}. {consequence}")
 
 
 def not_in_pool() -> ProblemError:

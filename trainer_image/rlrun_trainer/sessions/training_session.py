@@ -1,55 +1,30 @@
 """Training session of one run, which makes each step once, publishes policies and saves checkpoints."""
 
 import asyncio
-import logging
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlrun.constants import CONFLICT, LATER, SESSION_MISSING, UNPROCESSABLE, Reason
+from rlrun.constants import CONFLICT, SESSION_MISSING, UNPROCESSABLE, Reason
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.train_batch import Sample, SampleLoss
-from rlrun.protocol.trainer import SessionSpec, SessionState, StepResult
+from rlrun.protocol.trainer import SessionState, StepResult
 from rlrun.service.errors import ProblemError
-from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import StoreError
+from typing_extensions import override
 
-from rlrun_trainer.artifacts.artifact_files import DISK_FULL, Files, discard, on_disk
+from rlrun_trainer.artifacts.artifact_files import Files, discard
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress, StepOutcome
 from rlrun_trainer.artifacts.policy_publisher import Publisher
 from rlrun_trainer.artifacts.s3_errors import refused_publishing
-from rlrun_trainer.artifacts.upload_queue import UploadJob, UploadQueue
-from rlrun_trainer.runtime.compute_thread import Compute, Units
-from rlrun_trainer.runtime.settings import TrainerSettings
-from rlrun_trainer.sessions.backend import Backend
+from rlrun_trainer.runtime.compute_thread import Units
 from rlrun_trainer.sessions.batch_validation import check_batch
+from rlrun_trainer.sessions.session import OpenedSlot, Session
 from rlrun_trainer.sessions.shutdown_budget import exceeds_grace_period
 from rlrun_trainer.sessions.step_timer import StepTimer
-
-log = logging.getLogger(__name__)
-
-REMEMBERED_SAVES = 16
-
-
-@dataclass
-class Start:
-    """State from which a session starts, after its checkpoint was restored."""
-
-    step: int
-    orchestrator_state: dict[str, Any] | None
-    state_step: int | None
-    """Step of the orchestrator's state."""
-    made: StepOutcome | None = None
-    """Result of this run's newest step, if the checkpoint contains it."""
-    saved_as: ArtifactKind | None = None
-    """Kind of this run's artifact from which the session starts, or None if it starts from the base model or from
-    another run's checkpoint.
-    """
 
 
 @dataclass(frozen=True)
@@ -58,15 +33,6 @@ class OrchestratorState:
 
     step: int
     state: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Save:
-    """Checkpoint or recovery copy of this session, with the device time that the session had used by then."""
-
-    kind: ArtifactKind
-    step: int
-    seconds: float
 
 
 @dataclass
@@ -79,55 +45,28 @@ class _Unpublished:
     """Files of the policy, or None until they are written, which may fail for lack of disk space."""
 
 
-class TrainingSession:
-    """Session of one run, created by `open_session`. Runs on the event loop and serves one request at a time."""
+class TrainingSession(Session):
+    """Session of a run with an orchestrator, created by `open_session`. Serves one request at a time."""
 
-    def __init__(
-        self,
-        name: str,
-        spec: SessionSpec,
-        backend: Backend,
-        warnings: Sequence[Problem],
-        start: Start,
-        compute: Compute,
-        publisher: Publisher,
-        uploads: UploadQueue,
-        policy: PolicyRef,
-        settings: TrainerSettings,
-    ) -> None:
-        self.name = name
-        self.spec = spec
-        self.uploads = uploads
+    def __init__(self, slot: OpenedSlot, publisher: Publisher, policy: PolicyRef) -> None:
+        super().__init__(slot)
+        start = slot.start
         self.last: StepResult | None = None
         if start.made is not None:
             self.last = StepResult(step=start.step, policy=policy, **asdict(start.made))
-        self._backend = backend
-        self._warnings = warnings
-        self._step = start.step
-        self._start = start
+        self._warnings = slot.warnings
         self._known = OrchestratorState(start.state_step or 0, start.orchestrator_state or {})
-        self._leaving = False
-        self._compute = compute
         self._publisher = publisher
         self._policy = policy
-        self._settings = settings
-        self._layout = RunLayout(S3Uri.parse(spec.run_uri))
         self._unpublished: _Unpublished | None = None
         self._reward: tuple[int, float] | None = None
         self._mine = {(start.saved_as, start.step)} if start.saved_as is not None else set()
         """Artifacts with this session's weights: those that it created, and the one from which it resumed."""
-        self._opened_at = compute.seconds_of(name)
-        self._saves: deque[_Save] = deque(maxlen=REMEMBERED_SAVES)
-        """Newest checkpoints and recovery copies, which may not be complete."""
         self._copying: asyncio.Task[None] | None = None
-        self.is_closed = False
-        self._turn = asyncio.Lock()
         self._pace = StepTimer()
         self._step_seconds = 0.0
         """Duration of the newest step in seconds. A SIGTERM does not interrupt a step."""
-        self.on_trained: Callable[[int], None] = lambda tokens: None
-        """Function that gets the number of tokens of each step that was made."""
-        publisher.on_return = uploads.try_again
+        publisher.on_return = slot.uploads.try_again
 
     @property
     def state(self) -> SessionState:
@@ -152,14 +91,6 @@ class TrainingSession:
     def _findings(self) -> list[Problem]:
         return [*self._backend.warnings, *self._warnings]
 
-    @property
-    def has_unsaved_step(self) -> bool:
-        """True if a step was made and no complete checkpoint or recovery copy contains the newest step."""
-        return self._step != self._start.step and not any(
-            self._step in self.uploads.completed.get(kind, [])
-            for kind in (ArtifactKind.checkpoint, ArtifactKind.recovery)
-        )
-
     async def train(self, step: int, samples: list[Sample], batch_id: str = "") -> StepResult:
         """Make step number `step` (from version `step` to `step + 1`), or return the result of a repeated request.
 
@@ -178,10 +109,7 @@ class TrainingSession:
                     Reason.STEP_CONFLICT,
                     f"Step {step} was requested, but the session is at step {self._step}. Continue from there.",
                 )
-            if self._leaving:
-                raise ProblemError.of(
-                    LATER, Reason.TRAINER_STOPPING, "The trainer is shutting down. Retry against its replacement."
-                )
+            self._require_staying()
             if step >= self.spec.max_steps:
                 raise ProblemError.of(
                     UNPROCESSABLE, Reason.RUN_COMPLETE, f"All {self.spec.max_steps} steps of this run are done."
@@ -219,31 +147,6 @@ class TrainingSession:
                 await self._save(ArtifactKind.adapter, self._layout.adapter(step))
         return self.state
 
-    @property
-    def is_leaving(self) -> bool:
-        """True if further steps are rejected."""
-        return self._leaving
-
-    def reject_steps(self) -> None:
-        """Reject further steps."""
-        self._leaving = True
-
-    async def save_before_exit(self) -> None:
-        """Save a checkpoint unless a checkpoint already contains the newest step, or this session has made no step and
-        started from a recovery copy. Waits for the current request. The upload precedes all queued uploads.
-
-        The checkpoint contains the newest known state of the orchestrator, with its step, and the newest step's
-        metrics, which an orchestrator that shuts down at the same time has not received.
-        """
-        self.reject_steps()
-        async with self._turn:
-            step = self._step
-            there = self.uploads.completed.get(ArtifactKind.checkpoint, [])
-            if step == self._start.step or step in there or self.uploads.has(ArtifactKind.checkpoint, step):
-                return
-            log.info("Session %s: saving step %d, which no checkpoint contains", self.name, step)
-            await self._save(ArtifactKind.checkpoint, self._layout.checkpoint(step), self._progress, first=True)
-
     def file(self, policy: str, file: str) -> bytes | Path:
         """Return a file of one of the newest policies, for engines that cannot load it from S3. Raises ProblemError."""
         found = self._publisher.file(policy, file)
@@ -253,21 +156,15 @@ class TrainingSession:
             )
         return found
 
-    def extend(self, max_steps: int) -> None:
-        """Increase the number of steps of the run."""
-        self.spec = self.spec.model_copy(update={"max_steps": max_steps})
-
+    @override
     async def close(self) -> None:
-        """Release the slot after the current request. Uploads continue, because they have their own copies."""
-        async with self._turn:
-            await self._compute.run(self.name, self._backend.close_slot, self.name)
-            if self._unpublished is not None and self._unpublished.files is not None:
-                discard(self._unpublished.files)
-            await self._publisher.close()
-            self.uploads.close()
-            self.is_closed = True
+        await super().close()
+        if self._unpublished is not None and self._unpublished.files is not None:
+            discard(self._unpublished.files)
+        await self._publisher.close()
 
     @property
+    @override
     def _progress(self) -> CheckpointProgress:
         """Progress of the newest step, with the newest known state of the orchestrator."""
         newest = self._unpublished or self.last
@@ -311,26 +208,12 @@ class TrainingSession:
         return self.last
 
     @property
+    @override
     def _needs_copy(self) -> bool:
-        """True if a recovery copy of the newest step is due. The checkpoint of the last step follows without a copy."""
-        limit = self._settings.recovery_seconds
-        if limit <= 0 or self._leaving or self._step >= self.spec.max_steps or self._publisher.problem is not None:
+        # The checkpoint of the last step follows without a copy.
+        if self._step >= self.spec.max_steps or self._publisher.problem is not None:
             return False
-        since = next((save.seconds for save in reversed(self._saves) if self._is_kept(save)), self._opened_at)
-        return self._compute.seconds_of(self.name) - since >= limit and self.uploads.has_capacity_for_copy()
-
-    def _is_kept(self, save: _Save) -> bool:
-        """Return True if the upload is complete, waits or runs."""
-        return self.uploads.has(save.kind, save.step) or save.step in self.uploads.completed.get(save.kind, [])
-
-    async def _save_copy(self, step: int) -> None:
-        async with self._turn:
-            if self._step != step or self._leaving or self.is_closed or not self.uploads.has_capacity_for_copy():
-                return
-            try:
-                await self._save(ArtifactKind.recovery, self._layout.recovery_copy(step), self._progress)
-            except Exception as error:
-                log.warning("Session %s: no recovery copy of step %d: %s", self.name, step, error)
+        return super()._needs_copy
 
     def _already(self, kind: ArtifactKind, step: int) -> bool:
         """Return True if the artifact exists or is in progress. Raises ProblemError if it cannot be created."""
@@ -348,32 +231,12 @@ class TrainingSession:
             f"The {kind} of step {step} was requested, but the session is at step {self._step}.",
         )
 
-    async def _save(
-        self,
-        kind: ArtifactKind,
-        uri: S3Uri,
-        progress: CheckpointProgress | None = None,
-        first: bool = False,
-    ) -> None:
-        """Take a snapshot and queue its upload. If `progress` is None, the snapshot contains only the policy."""
-        started = time.perf_counter()
-        try:
-            with self._pace.saving():
-                if progress is not None:
-                    files = await self._compute.run(self.name, self._backend.snapshot, self.name, progress)
-                else:
-                    files = await self._compute.run(self.name, self._backend.policy_files, self.name)
-            files = await asyncio.to_thread(on_disk, files, self._settings.scratch)
-        except ProblemError as error:
-            if error.problem.reason != DISK_FULL:
-                raise
-            raise ProblemError.of(LATER, Reason.UPLOADS_BEHIND, error.problem.message) from error
+    @override
+    async def _save(self, kind: ArtifactKind, *arguments: Any, **options: Any) -> None:
         reward = self._reward[1] if self._reward is not None and self._reward[0] == self._step else None
-        taken = time.perf_counter() - started
-        self.uploads.submit(UploadJob(kind, self._step, uri, files, reward, taken), first)
+        with self._pace.saving():
+            await super()._save(kind, *arguments, reward=reward, **options)
         self._mine.add((kind, self._step))
-        if progress is not None:
-            self._saves.append(_Save(kind, self._step, self._compute.seconds_of(self.name)))
 
     def _note(self, step: int, orchestrator_state: dict[str, Any]) -> None:
         if orchestrator_state:

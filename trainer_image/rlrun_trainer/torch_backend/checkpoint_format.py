@@ -85,13 +85,15 @@ def _moments(slot: AdapterSlot) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"{name}/{key}", state[parameter][key].detach()
 
 
-def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: bool = True) -> CheckpointProgress:
+def restore(
+    base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: bool = True, optimizer: bool = True
+) -> CheckpointProgress:
     """Load a checkpoint into a newly opened slot. All processes must call it; only the first process has the folder.
 
     If `resume` is True, this run saved the checkpoint and continues with the same reference of the KL penalty, and with
     the gradient that it had.
     Otherwise, in a warm start, the run gets its own reference: the weights from which its reinforcement learning
-    starts.
+    starts. Without `optimizer`, only the weights are loaded: moments, number of updates and random numbers stay new.
 
     Raises ProblemError on all processes if the checkpoint has a different shape or is damaged.
     """
@@ -111,12 +113,15 @@ def restore(base: BaseModel, slot: AdapterSlot, folder: Path | None, resume: boo
     saved = load(world.broadcast_bytes(save(source.generators) if source else b""))
     for name, parameter in slot.parameters.items():
         _fill(world, parameter, source.tensors.pop(name) if source else None)
-        if name in content.moved:
+        if optimizer and name in content.moved:
             _fill_moments(world, slot, parameter, name, source)
-    # A checkpoint of another device type or of fewer processes lacks a generator, which then keeps the seed's state.
-    for device in slot.rng:
-        slot.rng[device] = saved.get(_generator(device, world.rank), slot.rng[device])
-    slot.updates = int(facts["updates"])
+    slot.is_new = False
+    if optimizer:
+        # A checkpoint of another device type or of fewer processes lacks a generator, which then keeps the seed's
+        # state.
+        for device in slot.rng:
+            slot.rng[device] = saved.get(_generator(device, world.rank), slot.rng[device])
+        slot.updates = int(facts["updates"])
     if resume:
         slot.kl_beta = facts["kl_beta"]
         slot.reference = Reference(facts["reference"])

@@ -106,11 +106,13 @@ class Restore(Command[CheckpointProgress]):
     """Folder of the checkpoint, which only the first process has."""
     resume: bool = True
     """True if this run saved the checkpoint."""
+    optimizer: bool = True
+    """False to load only the weights."""
 
     @override
     def run(self, base: BaseModel) -> CheckpointProgress:
         folder = self.folder if base.world.is_leader else None
-        return checkpoint_format.restore(base, base.slots[self.name], folder, self.resume)
+        return checkpoint_format.restore(base, base.slots[self.name], folder, self.resume, self.optimizer)
 
 
 @dataclass(frozen=True)
@@ -232,11 +234,11 @@ class CollectiveExecutor:
         """Release a slot."""
         self.run_on_all(CloseSlot(name))
 
-    def restore(self, name: str, folder: Path, resume: bool) -> CheckpointProgress:
+    def restore(self, name: str, folder: Path, resume: bool, optimizer: bool = True) -> CheckpointProgress:
         """Load a checkpoint into a newly opened slot. Raises ProblemError."""
         needed = f"The checkpoint does not fit into the trainer's memory. {self.base.loader.memory_advice}"
         with refuses_without_memory(needed):
-            return self.run_on_all(Restore(name, folder, resume))
+            return self.run_on_all(Restore(name, folder, resume, optimizer))
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> Units[dict[str, float]]:
         """Make an optimizer step with the run's settings. With several processes, this is one unit. Raises

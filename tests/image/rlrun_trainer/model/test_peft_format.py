@@ -264,6 +264,17 @@ def restored(base: BaseModel, folder: Path, files: dict[str, bytes], **how: bool
     return slot
 
 
+def test_weights_alone_start_with_a_new_optimizer_and_are_the_reference(model_dir: Path, tmp_path: Path) -> None:
+    base = tiny_model.load(model_dir)
+    slot, files = compared(base)
+    started = restored(base, tmp_path, files, resume=False, optimizer=False)
+    assert all(torch.equal(tensor, slot.parameters[name]) for name, tensor in started.parameters.items())
+    assert (started.updates, len(started.optimizer.state)) == (0, 0)
+    assert not torch.equal(started.rng["cpu"], slot.rng["cpu"])
+    base.fix_reference(started)
+    assert started.reference is Reference.copy
+
+
 def test_a_checkpoint_has_the_reference_of_the_kl_penalty(model_dir: Path, tmp_path: Path) -> None:
     base = tiny_model.load(model_dir)
     slot, files = compared(base)

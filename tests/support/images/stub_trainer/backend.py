@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.constants import LATER, UNPROCESSABLE, Reason
+from rlrun.protocol.client_command import DatumHeader, ForwardBackward, OptimStep
 from rlrun.protocol.policy import PolicyKind
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.train_batch import Sample, SampleLoss, samples_digest
@@ -45,7 +46,7 @@ from tests.support.images.stub_trainer.step_metrics import learning_metrics, ste
 
 STATE = "cpu"
 """Tensor of rng.safetensors with the state."""
-STATE_OF_REFERENCE = "reference"
+STATE_OF_REFERENCE, GRADIENT = "reference", "gradient"
 
 
 @dataclass
@@ -58,6 +59,8 @@ class Slot:
     kl_beta: float | None = None
     reference: bytes | None = None
     """State that the KL penalty measures the distance from. Empty for the base model, None before it is fixed."""
+    gradient: bytes = b""
+    """Digest of the commands since the newest optimizer step."""
     policies: dict[int, str] = field(default_factory=dict)
     """Digests of the adapters that this process has trained from, by version."""
 
@@ -110,7 +113,7 @@ class StubBackend:
         """Release the slot. No effect for an unknown name."""
         self._slots.pop(name, None)
 
-    def restore(self, name: str, folder: Path, resume: bool) -> CheckpointProgress:
+    def restore(self, name: str, folder: Path, resume: bool, optimizer: bool = True) -> CheckpointProgress:
         """Load a checkpoint. Raises ProblemError if it does not fit the session or is damaged."""
         slot = self._slots[name]
         facts = checkpoint_facts.read_facts(folder)
@@ -123,7 +126,9 @@ class StubBackend:
             checkpoint_facts.check_tensors(self._shapes(slot.spec), read_shapes(main))
             read_shapes(folder / OPTIMIZER)
             slot.state = read_tensor(folder / RNG, STATE)
-            slot.updates = int(facts["updates"])
+            slot.updates = int(facts["updates"]) if optimizer else 0
+            if resume and GRADIENT in read_shapes(folder / RNG):
+                slot.gradient = read_tensor(folder / RNG, GRADIENT)
             if resume:
                 slot.kl_beta = facts["kl_beta"]
                 slot.reference = {"pending": None, "base": b""}.get(facts["reference"])
@@ -153,6 +158,25 @@ class StubBackend:
         time.sleep(max(0.0, self._step_seconds - (time.perf_counter() - started)))
         return metrics | step_metrics(samples, spec, rate, time.perf_counter() - started)
 
+    def forward_backward(
+        self, name: str, spec: SessionSpec, command: ForwardBackward, buffers: memoryview
+    ) -> Units[tuple[dict[str, float], list[bytes]]]:
+        """Add the command to the slot's gradient. The policy is uniform."""
+        yield
+        slot, vocabulary = self._slots[name], int(self._config["vocab_size"])
+        if not command.forward_only:
+            slot.gradient = hashlib.sha256(slot.gradient + command.loss.encode() + buffers).digest()
+        logprob, targets = -math.log(vocabulary), [_count_targets(datum) for datum in command.datums]
+        return {"loss:sum": -logprob * sum(targets)}, [array("f", [logprob] * count).tobytes() for count in targets]
+
+    def optim_step(self, name: str, command: OptimStep) -> dict[str, float]:
+        """Add the gradient to the state."""
+        slot = self._slots[name]
+        slot.state = hashlib.sha256(slot.state + slot.gradient + struct.pack("<d", command.learning_rate)).digest()
+        slot.gradient = b""
+        slot.updates += 1
+        return {"optim/lr": command.learning_rate}
+
     def policy_files(self, name: str) -> Files:
         """Return the policy: an adapter, or the model's file with the state in its metadata. Raises ProblemError."""
         slot = self._slots[name]
@@ -174,6 +198,8 @@ class StubBackend:
         reference = {None: "pending", b"": "base"}.get(slot.reference, "copy")
         counted = {f"{key}/step": floats((), array("f", [slot.updates])) for key in shapes if slot.updates}
         small = {OPTIMIZER: encode(counted, {})}
+        if slot.gradient:
+            states[GRADIENT] = _bytes(slot.gradient)
         if slot.reference:
             states[STATE_OF_REFERENCE] = _bytes(slot.reference)
             small[REFERENCE] = encode(self._tensors(slot.spec, slot.reference), {})
@@ -236,6 +262,11 @@ def _check_columns(samples: Sequence[Sample], vocabulary: int) -> None:
             drawn = compress(column, sample.loss_mask)
             if sample.loss is SampleLoss.policy and not all(-math.inf < value <= LARGEST_LOGPROB for value in drawn):
                 raise invalid_sample(index, f"{name} has a value that is not the logarithm of a probability")
+
+
+def _count_targets(datum: DatumHeader) -> int:
+    shapes = [tensor.shape for tensor in datum.tensors if tensor.name == "target_tokens"]
+    return math.prod(shapes[0]) if shapes else datum.length
 
 
 def _bytes(data: bytes) -> Tensor:

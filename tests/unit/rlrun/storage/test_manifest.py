@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 from rlrun.protocol.policy import PolicyKind
-from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest, weights_digest
+from rlrun.storage.manifest import ArtifactKind, FileEntry, Manifest, ready_facts, weights_digest
 
 
 def entry(size: int) -> FileEntry:
@@ -18,6 +18,23 @@ def test_the_size_is_that_of_all_files(sizes: list[int], total: int) -> None:
     made = datetime(2026, 1, 1, tzinfo=UTC)
     manifest = Manifest(kind=ArtifactKind.checkpoint, files=[entry(size) for size in sizes], created_at=made)
     assert manifest.size == total
+
+
+@pytest.mark.parametrize(
+    ("written", "expires_at"),
+    [
+        ("2026-02-01T00:00:00Z", "2026-02-01T00:00:00Z"),
+        ("2026-02-01T02:00:00.5+02:00", "2026-02-01T00:00:00Z"),
+        ("2026-02-01T00:00:00", None),
+        ("tomorrow", None),
+        (7, None),
+        (None, None),
+    ],
+)
+def test_the_status_has_the_time_of_expiry_if_it_is_a_time_with_a_zone(written: object, expires_at: str | None) -> None:
+    made = datetime(2026, 1, 1, tzinfo=UTC)
+    manifest = Manifest(kind=ArtifactKind.adapter, files=[], created_at=made, details={"expiresAt": written})
+    assert ready_facts(manifest, "").get("expiresAt") == expires_at
 
 
 def test_a_file_cannot_be_smaller_than_empty() -> None:

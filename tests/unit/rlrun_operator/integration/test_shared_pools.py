@@ -153,7 +153,7 @@ async def test_a_run_whose_configuration_cannot_be_verified_stops_no_other_run_o
     stored["metadata"]["annotations"][REFERENCES_ANNOTATION] = "ü"
     runs.cluster.put(stored)
     if is_unexpected:
-        monkeypatch.setattr(observer, "signed_warm_start", fail_to_verify)
+        monkeypatch.setattr(observer, "signed_config", fail_to_verify)
     await runs.arrive("b")
     await runs.reconcile_pools()
     assert [run.uid for run in runs.trainer_order(pool(runs)).runs] == ["uid-team-a", "uid-team-b"]

@@ -5,6 +5,8 @@ The catalog of a run's artifacts, built once per reconcile.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -148,6 +150,27 @@ def test_as_many_artifacts_as_are_kept_need_no_list_of_all_runs() -> None:
 def test_an_expired_artifact_or_an_unfinished_deletion_needs_the_list_of_all_runs(kind: ArtifactObjectKind) -> None:
     assert build(folder(1, kind), folder(2, kind)).has_deletions
     assert build(folder(1, kind), objects=(artifact(1, kind, "Deleting"),)).has_deletions
+
+
+@pytest.mark.parametrize("kind", ["RLCheckpoint", "RLAdapter"])
+def test_an_artifact_expires_at_its_time_unless_it_is_the_newest_or_in_use(kind: ArtifactObjectKind) -> None:
+    folders = [folder(step, kind) for step in (1, 2, 3, 4)]
+    deployed = {"deployed": True} if kind == "RLAdapter" else {}
+    objects = [until(1, kind, 0), until(2, kind, 1), until(3, kind, -60, **deployed), until(4, kind, -60)]
+    run = {**RUN, "spec": {**RUN["spec"], "checkpoints": {"keepCloud": -1}, "adapters": {"keepLast": -1}}}
+    catalog = ArtifactCatalog.build(run, objects, folders, spec_of(run), START)
+    found = catalog.checkpoints if kind == "RLCheckpoint" else catalog.adapters
+    assert found.surplus_steps == ({1} if deployed else {1, 3})
+    assert replace(found, referenced=frozenset({1, 3})).surplus_steps == ({1} - {1, 3})
+    assert not ArtifactCatalog.build(run, objects, folders, spec_of(run)).has_deletions
+    unreadable = [{**obj, "status": {**obj["status"], "expiresAt": "2026-01-01T00:00:00"}} for obj in objects]
+    assert not ArtifactCatalog.build(run, unreadable, folders, spec_of(run), START).has_deletions
+
+
+def until(step: int, kind: ArtifactObjectKind, seconds: int, **spec: Any) -> Obj:
+    """An artifact that expires so many seconds after START."""
+    found = artifact(step, kind, **spec)
+    return {**found, "status": {**found["status"], "expiresAt": (START + timedelta(seconds=seconds)).isoformat()}}
 
 
 def test_an_invalid_spec_expires_nothing() -> None:

@@ -11,7 +11,7 @@ from rlrun.protocol.shared_pool import TrainedRun, TrainerOrder
 from rlrun.service.errors import RequestRejected, ServiceUnavailable
 from rlrun_orchestrator.training.trainer_client import TrainerClient
 from rlrun_trainer.runtime.run_deaths import RunDeaths
-from rlrun_trainer.server.http_server import Server
+from rlrun_trainer.server.pool_server import PoolServer
 from rlrun_trainer.sessions.trained_runs import TrainedRuns
 
 
@@ -27,7 +27,7 @@ def is_shared() -> bool:
 
 @pytest.fixture
 async def client(runs: TrainedRuns, is_shared: bool) -> AsyncIterator[TrainerClient]:
-    server = TestServer(Server("pool", runs).application())
+    server = TestServer(PoolServer("pool", runs).application())
     await server.start_server()
     async with aiohttp.ClientSession(headers=bearer("token")) as http:
         yield TrainerClient(http, str(server.make_url("/")), "u-1", "orchestrator", is_shared=is_shared)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
-from rlrun_server.signing.permissions import FOLDERS, is_allowed
+from rlrun_server.signing.permissions import FOLDERS, is_allowed, is_written_once
 from rlrun_server.signing.s3_request import Operation, S3Request
 
 RUN = "s3://bucket/prod/team/uid-1"
@@ -65,6 +65,18 @@ def test_nobody_replaces_a_file_of_an_artifact(role: StorageRole, name: str) -> 
     for folder in ("policy/v000001-abc", "recovery/step-000001"):
         changed = S3Request(Operation.write, "bucket", f"prod/team/uid-1/{folder}/{name}", may_replace=True)
         assert is_allowed(grant(role), changed) is (role is StorageRole.trainer)
+
+
+def test_only_the_trainer_replaces_the_names_of_saved_states() -> None:
+    folder = "prod/team/uid-1/checkpoints"
+    for role in StorageRole:
+        replace = S3Request(Operation.write, "bucket", f"{folder}/saved-states.json", may_replace=True)
+        assert is_allowed(grant(role), replace) is (role is StorageRole.trainer)
+        assert not is_written_once(grant(role), replace)
+    for other in ("other.json", "step-000001/saved-states.json"):
+        replace = S3Request(Operation.write, "bucket", f"{folder}/{other}", may_replace=True)
+        assert not is_allowed(grant(StorageRole.trainer), replace)
+        assert is_written_once(grant(StorageRole.trainer), replace)
 
 
 @pytest.mark.parametrize("role", list(StorageRole))

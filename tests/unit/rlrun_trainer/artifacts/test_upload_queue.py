@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun.storage.store import AccessDenied
 from rlrun_trainer.artifacts.recovery_copies import RecoveryCopies
-from rlrun_trainer.artifacts.upload_queue import UploadJob, UploadQueue, completed_steps
+from rlrun_trainer.artifacts.upload_queue import SavedName, UploadJob, UploadQueue, completed_steps
 
 from tests.support import trainer_requests
 from tests.support.fake_s3 import InMemoryStore
+from tests.support.waiting import until
 
 RUN_URI = "s3://bucket/runs/team/uid-1"
 LAYOUT = RunLayout(S3Uri.parse(RUN_URI))
@@ -242,3 +244,67 @@ async def test_a_checkpoint_of_another_process_replaces_no_copy() -> None:
     queue.submit(job(CHECKPOINT, 4))
     assert await queue.drain(30) == 0
     assert store.list_folders(LAYOUT.recovery) == []
+
+
+async def test_a_named_checkpoint_is_displaced_by_none_and_recorded_before_it_counts_as_complete() -> None:
+    store = InMemoryStore()
+    queue, events = queue_of(store), list[object]()
+
+    def named(step: int) -> UploadJob:
+        def record() -> None:
+            events.append(step)
+
+        def on_end(is_complete: bool) -> None:
+            events.append((step, is_complete))
+
+        name = SavedName({"name": f"n{step}"}, record, on_end)
+        return replace(job(CHECKPOINT, step), named=name)
+
+    for step in (1, 2):
+        queue.submit(named(step))
+    queue.submit(job(CHECKPOINT, 3))
+    queue.submit(named(4))
+    assert await queue.drain(30) == 0
+    assert events == [1, (1, True), 2, (2, True), 4, (4, True)]
+    assert (queue.completed[CHECKPOINT], queue.uploaded) == ([1, 2, 4], 3)
+    manifest = store.read_manifest(LAYOUT.checkpoint(2))
+    assert manifest is not None
+    assert manifest.details["name"] == "n2"
+
+
+async def test_a_name_that_cannot_be_recorded_is_tried_again_and_finally_told() -> None:
+    queue, ended = queue_of(InMemoryStore()), list[bool]()
+    queue.wait = lambda _: 0.0
+
+    def fail() -> None:
+        raise AccessDenied("no right for the names")
+
+    queue.submit(replace(job(CHECKPOINT, 1), named=SavedName({}, fail, ended.append)))
+    await until(lambda: queue.problem is not None)
+    assert (ended, queue.completed[CHECKPOINT]) == ([], [])
+    queue.close()
+    assert await queue.drain(30) == 0
+    assert ended == [False]
+
+
+async def test_capacity_is_awaited_while_s3_accepts_uploads() -> None:
+    store, may_end = InMemoryStore(), threading.Event()
+    queue = queue_of(store, limit=1)
+    upload = store.upload_artifact
+
+    def slow(*arguments: Any, **facts: Any) -> Manifest:
+        assert may_end.wait(30)
+        return upload(*arguments, **facts)
+
+    store.upload_artifact = slow  # type: ignore[method-assign]
+    queue.submit(job(ADAPTER, 1))
+    with pytest.raises(ProblemError, match="UploadsBehind"):
+        await queue.wait_for_capacity(ADAPTER, 0.05)
+    waiting = asyncio.create_task(queue.wait_for_capacity(ADAPTER, 30))
+    await asyncio.sleep(0)
+    may_end.set()
+    await waiting
+    queue.problem = Problem(reason="S3Unreachable", message="no route")
+    queue.limit = 0
+    with pytest.raises(ProblemError, match="no route"):
+        await queue.wait_for_capacity(ADAPTER, 3600)

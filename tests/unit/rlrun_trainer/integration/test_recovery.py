@@ -67,7 +67,7 @@ class Saving(CountingBackend):
             raise ProblemError.of(LATER, "TrainerDiskFull", "no space left on device")
         return self.policy_files() | json_files(progress, {}, 0, None, "base")
 
-    def restore(self, name: str, folder: Path, resume: bool) -> CheckpointProgress:
+    def restore(self, name: str, folder: Path, resume: bool, optimizer: bool = True) -> CheckpointProgress:
         assert resume
         assert self.is_initial
         self.is_initial = False

@@ -341,3 +341,22 @@ async def test_seconds_of_all_owners_are_the_busy_time(bench: Bench) -> None:
     bench.compute.forget("one")
     assert bench.compute.seconds_of("one") == 0.0
     assert bench.compute.seconds_of("two") == 10.0
+
+
+async def test_the_time_for_which_a_run_waits_for_others_is_known(bench: Bench) -> None:
+    held: list[tuple[float, float]] = []
+
+    def note() -> None:
+        held.append((bench.compute.held_seconds("one"), bench.compute.held_seconds("two")))
+
+    def spend() -> None:
+        bench.clock.now += 3.0
+        note()
+
+    assert bench.compute.held_seconds("one") == 0.0
+    calls = [bench.save("one", spend), bench.save("one", spend), bench.save("two", spend)]
+    await bench.start()
+    await asyncio.gather(*calls)
+    assert held == [(0.0, 3.0), (3.0, 3.0), (3.0, 0.0)]
+    note()
+    assert held[-1] == (0.0, 0.0)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from rlrun.protocol.shared_pool import MAX_RUNS, MAX_TRAINER_GRANT, TrainerOrder
 from rlrun_trainer.runtime.run_deaths import RunDeaths
-from rlrun_trainer.server.http_server import Server
+from rlrun_trainer.server.pool_server import PoolServer
 from rlrun_trainer.sessions.trained_runs import TrainedRuns
 
 from tests.support.waiting import until
@@ -67,17 +67,19 @@ async def test_probes_and_metrics_need_no_token(pool: Pool) -> None:
 
 
 async def test_the_response_names_the_runs_in_whose_folders_the_trainer_may_still_write(pool: Pool) -> None:
-    assert await pool.order(ONE, TWO) == (200, {"sessions": []})
+    assert await pool.order(ONE, TWO) == (200, {"sessions": [], "clients": []})
     await pool.open(ONE)
     await pool.open(TWO)
     await pool.step(TWO, 0)
     pool.stores[1].may_upload.clear()
-    assert await pool.order(ONE) == (200, {"sessions": [ONE.uid, TWO.uid]})
+    assert await pool.order(ONE) == (200, {"sessions": [ONE.uid, TWO.uid], "clients": []})
     await asyncio.sleep(0)
-    assert await pool.order(ONE) == (200, {"sessions": [ONE.uid, TWO.uid]}), "it uploads the last checkpoint"
+    assert await pool.order(ONE) == (200, {"sessions": [ONE.uid, TWO.uid], "clients": []}), (
+        "it uploads the last checkpoint"
+    )
     pool.stores[1].may_upload.set()
     await until(lambda: pool.sessions.names() == [ONE.uid])
-    assert await pool.order(ONE) == (200, {"sessions": [ONE.uid]})
+    assert await pool.order(ONE) == (200, {"sessions": [ONE.uid], "clients": []})
 
 
 async def test_an_order_sent_before_the_one_in_force_is_refused(pool: Pool) -> None:
@@ -88,11 +90,11 @@ async def test_an_order_sent_before_the_one_in_force_is_refused(pool: Pool) -> N
 
 
 async def test_the_largest_order_is_accepted_and_a_larger_body_is_not_read(pool: Pool) -> None:
-    callers = [Caller(f"{number:064}") for number in range(MAX_RUNS)]
+    pool.trainer._sessions = None
+    callers = [Caller(f"{number:064}", is_client=True) for number in range(MAX_RUNS)]
     status, body = await pool.order(*callers, grant="g" * MAX_TRAINER_GRANT)
-    assert (status, body) == (200, {"sessions": []})
-    assert len(pool.runs.uids) == MAX_RUNS
-    assert (await pool.call(POOL_TOKEN, "PUT", "/pool-order", data=b" " * 2**21))[0] == 413
+    assert (status, len(body["clients"]), len(pool.runs.uids)) == (200, MAX_RUNS, MAX_RUNS)
+    assert (await pool.call(POOL_TOKEN, "PUT", "/pool-order", data=b" " * (2**21 + 1)))[0] == 413
 
 
 @pytest.mark.parametrize("body", [{"runs": [{}]}, {"runs": [ONE.entry().to_json_dict()] * 2}, {"other": 1}])
@@ -105,4 +107,4 @@ async def test_an_invalid_order_changes_nothing(pool: Pool, body: object) -> Non
 @pytest.mark.parametrize("token", [None, ""])
 def test_a_pool_without_a_token_has_no_server(token: str | None) -> None:
     with pytest.raises(ValueError, match="set RLRUN_TOKEN"):
-        Server(token, TrainedRuns(RunDeaths(None)))
+        PoolServer(token, TrainedRuns(RunDeaths(None)))

@@ -10,7 +10,7 @@ def test_closed_sessions_have_no_series() -> None:
     metrics = TrainerMetrics()
     figures = {key: 1.0 for key, _ in GAUGES.values()}
     for session in ("u-1", "u-2"):
-        metrics.on_session_opened(session, 0)
+        metrics.set_step(session, 0)
         metrics.on_step(session, StepResult(step=1, policy=policy(1, "s3://bucket/runs/u"), metrics=figures))
     before = metrics.text().decode()
     metrics.keep_only(["u-1"])

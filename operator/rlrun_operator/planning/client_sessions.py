@@ -1,0 +1,94 @@
+"""Runs with `driver: Client`: a client's program calls the trainer of the shared pool, which opens the session itself.
+
+Such a run has no pods. The trainer's response to each order has the state of the run's session. The run is Running once
+the session is open. A run whose client makes no calls is suspended, so that its slot is free for another run. This also
+holds for a client that never made a call: then the silence begins when the trainer first gets the run's order. While
+the trainer does not respond, nothing is known about the client, and the run keeps its slot.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rlrun.api.base.phases import Phase
+from rlrun.api.run import RLRunSpec
+from rlrun.api.run_status import Progress, RLRunStatus
+from rlrun.constants import ConditionType, Driver, Reason, Role
+from rlrun.kube.conditions import find_condition, seconds
+from rlrun.protocol.client_run import SILENT_SECONDS
+from rlrun.protocol.problem import Problem
+from rlrun.protocol.shared_pool import ClientActivity
+
+from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.actions import ConditionChange, PlanPart, StatusChange, StatusFields
+from rlrun_operator.planning.ending import mark_finished, silent_client
+from rlrun_operator.planning.observation import RunObservation
+from rlrun_operator.planning.pod_problems import PodProblem
+from rlrun_operator.planning.status import is_true
+
+
+def follow_session(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
+) -> PlanPart | None:
+    """Fail a run that the trainer of its pool refuses for good, and suspend a run whose client is silent."""
+    session = observation.client
+    if spec.driver is not Driver.client or session is None:
+        return None
+    if session.problem is not None and session.problem.reason == Reason.POOL_EVICTED:
+        evicted = PlanPart(status=StatusChange(fields={"pool_evicted": True}), discard_writes=True)
+        return evicted.then(mark_finished(observation, status, settings, now, Phase.failed, session.problem))
+    # The response may be about the session of an earlier attempt.
+    if min(session.silent_seconds, seconds(status.attempt_start_time, now)) < SILENT_SECONDS:
+        return None
+    # The reconcile that finds `spec.suspend` set ends the attempt, and keeps the reason.
+    silent = ConditionChange(ConditionType.RUNNING, False, silent_client().reason)
+    return PlanPart(
+        status=StatusChange((silent,)),
+        status_first=True,
+        suspend=True,
+        requeue_after=settings.poll_seconds,
+        final=True,
+    )
+
+
+def session_change(status: RLRunStatus, session: ClientActivity | None, now: datetime) -> StatusChange:
+    """Return the change of condition `Running`, progress and warnings by the state of the session."""
+    if session is None or not session.is_open:
+        # After a restart of the trainer, the run continues from its newest saved state.
+        starting = ConditionChange(ConditionType.RUNNING, False, Reason.STARTING)
+        return StatusChange() if is_true(status, ConditionType.RUNNING) else StatusChange((starting,))
+    changes = [ConditionChange(ConditionType.RUNNING, True, Reason.RUNNING)]
+    if session.problem is not None:
+        changes.append(ConditionChange(ConditionType.WARNINGS, True, session.problem.reason, session.problem.message))
+    elif find_condition(status, ConditionType.WARNINGS):
+        changes.append(ConditionChange(ConditionType.WARNINGS, False, Reason.NO_WARNINGS))
+    return StatusChange(tuple(changes), _progress(status.progress, session.updates, now))
+
+
+def _progress(old: Progress | None, updates: int, now: datetime) -> StatusFields:
+    if old is not None and old.step == updates:
+        return {}
+    return {"progress": Progress(step=updates, last_step_time=now if updates else None)}
+
+
+def session_problems(
+    observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, found: Iterable[PodProblem]
+) -> list[PodProblem]:
+    """Return why the trainer has not opened the session of a run with `driver: Client`, as a problem of the trainer.
+    `found` are the problems of the pool's pods, which are closer to the cause.
+    """
+    if spec.driver is not Driver.client or any(problem.role == Role.trainer for problem in found):
+        return []
+    session, is_running = observation.client, is_true(status, ConditionType.RUNNING)
+    if session is None and is_running:
+        # The trainer, or this operator, has just restarted.
+        return []
+    if session is not None and session.is_open:
+        return []
+    problem = session.problem if session is not None else None
+    if problem is None and is_running:
+        message = "The trainer of the shared pool opens the session again, from the newest saved state."
+        problem = Problem(reason=Reason.POOL_RESTARTING, message=message)
+    if problem is None:
+        message = "The trainer of the shared pool is ready, and has not opened the run's session yet."
+        problem = Problem(reason=Reason.WAITING_FOR_TRAINER, message=message)
+    return [PodProblem(Role.trainer, Role.trainer, problem)]

@@ -1,0 +1,22 @@
+"""Results of commands have the shape of their targets."""
+
+import struct
+
+import pytest
+from rlrun.protocol.client_command import DatumHeader, TensorHeader, TensorType
+from rlrun_trainer.sessions import client_session
+
+from tests.support.client_commands import read_result
+
+
+@pytest.mark.parametrize(("shapes", "widths"), [([[2], [3]], []), ([[2, 2], [3]], [2, 0]), ([[2, 2], [1, 5]], [2, 5])])
+def test_a_result_has_the_number_of_targets_of_each_token(shapes: list[list[int]], widths: list[int]) -> None:
+    datums, logprobs = [], []
+    for shape in shapes:
+        count = shape[0] * shape[-1] ** (len(shape) - 1)
+        tensor = TensorHeader(name="target_tokens", dtype=TensorType.int64, shape=shape, sizes=[8 * count])
+        datums.append(DatumHeader(length=shape[0], tensors=[tensor]))
+        logprobs.append(struct.pack(f"<{count}f", *([-1.0] * count)))
+    result, values = read_result(client_session._result({"loss:sum": 1.0}, logprobs, datums))
+    assert result.widths == widths
+    assert [len(each) for each in values] == result.lengths == [len(data) // 4 for data in logprobs]

@@ -1,0 +1,92 @@
+"""Command of a client's program as the trainer received it (`rlrun.protocol.client_command`)."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+from rlrun.api.base.received import InputInvalid, parse
+from rlrun.protocol.client_command import (
+    MAGIC,
+    PREFIX,
+    Command,
+    CommandError,
+    CommandHeader,
+    DatumHeader,
+    ErrorCategory,
+    ForwardBackward,
+    TensorHeader,
+)
+
+OFFSET_BYTES = 8
+"""Size of a row offset and of a column of a sparse tensor."""
+
+
+@dataclass(frozen=True)
+class ReceivedCommand:
+    """Command with the buffers that follow its header, or the error of a body that is not a command."""
+
+    digest: bytes
+    """SHA-256 of the body."""
+    size: int
+    """Size of the body in bytes."""
+    command: Command | CommandError
+    buffers: memoryview
+
+    @classmethod
+    def read(cls, body: bytes) -> "ReceivedCommand":
+        """Read a body. One that is not a command gets the error as its command, because its number is used."""
+        digest = hashlib.sha256(body).digest()
+        try:
+            command, buffers = _read(memoryview(body))
+        except ValueError as error:
+            refusal = CommandError(message=str(error)[:16_384], category=ErrorCategory.user)
+            return cls(digest, len(body), refusal, memoryview(b""))
+        return cls(digest, len(body), command, buffers)
+
+
+def _read(body: memoryview) -> tuple[Command, memoryview]:
+    """Return the command and its buffers. Raises ValueError."""
+    if len(body) < PREFIX.size:
+        raise ValueError(f"The command has {len(body)} bytes, fewer than its prefix of {PREFIX.size} bytes.")
+    magic, size, reserved = PREFIX.unpack_from(body)
+    if magic != MAGIC or reserved != 0:
+        raise ValueError("The command does not begin with the prefix of this version of rlrun.")
+    rest = body[PREFIX.size :]
+    if size > len(rest):
+        raise ValueError(f"The command's header has {size} bytes, but {len(rest)} bytes follow its prefix.")
+    try:
+        command = parse(CommandHeader, bytes(rest[:size]), "The command's header").command
+    except InputInvalid as error:
+        # Without a reference to the input.
+        raise ValueError(str(error)) from None
+    buffers, wanted = rest[size:], 0
+    if isinstance(command, ForwardBackward):
+        for index, datum in enumerate(command.datums):
+            _check_sizes(index, datum)
+        wanted = sum(datum.size for datum in command.datums)
+    if len(buffers) != wanted:
+        raise ValueError(f"The command's header describes {wanted} bytes of tensors, but {len(buffers)} bytes follow.")
+    return command, buffers
+
+
+def _check_sizes(index: int, datum: DatumHeader) -> None:
+    """Raise ValueError unless the sizes of the tensors match their shapes."""
+    names = [tensor.name for tensor in datum.tensors]
+    if len(set(names)) != len(names):
+        raise ValueError(f"datums[{index}] has two tensors with one name. Send each tensor once.")
+    for tensor in datum.tensors:
+        if not _has_matching_sizes(tensor):
+            raise ValueError(
+                f"datums[{index}].{tensor.name}: buffers of {tensor.sizes} bytes are not a {tensor.dtype.value} tensor "
+                f"of shape {tensor.shape}. Send a dense tensor, or a CSR matrix with int64 offsets and columns."
+            )
+
+
+def _has_matching_sizes(tensor: TensorHeader) -> bool:
+    if len(tensor.sizes) == 1:
+        return tensor.sizes[0] == math.prod(tensor.shape) * tensor.dtype.size
+    if len(tensor.sizes) != 3 or len(tensor.shape) != 2:
+        return False
+    values, offsets, columns = tensor.sizes
+    count, odd = divmod(values, tensor.dtype.size)
+    return not odd and offsets == OFFSET_BYTES * (tensor.shape[0] + 1) and columns == OFFSET_BYTES * count
