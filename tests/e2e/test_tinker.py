@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ from demo.kubectl import Object, wait_for
 from tests.e2e.conftest import ENGINES, STUBS, Platform
 from tests.e2e.server_clients import api_key, forwarded
 from tests.support.source_tree import ROOT
-from tests.support.tinker_client import HOME, TinkerClient, script, tinker_client
+from tests.support.tinker_client import HOME, SAMPLER_RECIPES, TinkerClient, script, tinker_client
 from tests.support.tinker_world import MODEL, make_hub_cache
 
 PORT = 8080
-RECIPES = ("test_recipe_chat_sl.py", "test_recipe_rolling_checkpoints.py")
+RECIPES = tuple(f"tests/recipes/test_recipe_{name}.py" for name in ("chat_sl", "rolling_checkpoints"))
 GUIDE = ROOT / "docs" / "guides" / "tinker.md"
+SDK_CHECK = script(ROOT / "tests" / "support" / "tinker_sdk_check.py")
 LOOP = script(ROOT / "tests" / "support" / "tinker_loop.py")
 SECONDS = 180.0
 TOLERANCE = 1e-4
@@ -119,9 +120,26 @@ def ready_artifact(platform: Platform, kind: str, path: str) -> Object:
 
 @pytest.mark.usefixtures("released")
 def test_the_own_tests_of_the_recipes_pass(tenant: Tenant) -> None:
-    files = [f"tests/recipes/{name}" for name in RECIPES]
-    printed = tenant.client.run("python", "-m", "pytest", "-p", "no:asyncio", "-p", "no:hypothesispytest", *files)
+    printed = run_recipes(tenant.client, 0)
     assert re.search(r"\b4 passed\b", printed), printed[-4000:]
+
+
+@pytest.mark.usefixtures("released")
+def test_recipes_that_sample_stop_with_the_reason(tenant: Tenant) -> None:
+    printed = run_recipes(replace(tenant.client, recipes=SAMPLER_RECIPES), 1, "-k", "test_chat_sl and not resume")
+    assert "Sampling is not available on this server yet" in printed
+
+
+def run_recipes(client: TinkerClient, code: int, *options: str) -> str:
+    """Run the recipes' own tests, which this repository does not have."""
+    plugins = ("-p", "no:asyncio", "-p", "no:hypothesispytest")
+    return client.run("python", "-m", "pytest", *plugins, *options, *RECIPES, code=code)
+
+
+@pytest.mark.usefixtures("released")
+def test_a_loop_that_sends_each_call_twice_trains_once(tenant: Tenant) -> None:
+    found = json.loads(tenant.client.run("python", SDK_CHECK, MODEL).splitlines()[-1])
+    assert len(found["metrics"]) == 3
 
 
 @pytest.mark.usefixtures("released")
