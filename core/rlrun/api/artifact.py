@@ -20,8 +20,8 @@ class ArtifactSpec(Spec):
     """UID of that RLRun, which is part of the artifact's path in S3."""
     model: ModelId
     """Id of the base model."""
-    step: int = Field(ge=0, le=1_000_000)
-    """Number of optimizer steps that the artifact includes."""
+    step: int = Field(ge=0, le=2**31 - 1)
+    """Number of optimizer steps that the artifact includes. Of a run with driver Client, number of the call that saved it."""  # noqa: E501
     uri: S3Path
     """URI of the artifact's folder in S3."""
     shared_with: list[Namespace] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_TYPE: "set"})

@@ -32,6 +32,7 @@ KEPT_BYTES = 64 * 1024**2
 """Maximum size of a run's results in bytes. A single result may exceed it."""
 MAX_POLLS = 2 * MAX_WAITING_COMMANDS
 """Maximum number of requests of a run that wait for results. Others get a response at once."""
+MAX_REASON = 1024
 HELD_SECONDS = 10.0
 """Seconds of waiting for other runs from which on users are told."""
 TOO_MANY = 429
@@ -152,7 +153,7 @@ class CommandSequence:
     def pending(self, waits_for: str) -> CommandPending:
         """Return the response for a command without a result. `waits_for` is the reason why the session is not open."""
         if self._session is None or self._session.is_leaving:
-            return CommandPending(state=CommandState.paused_capacity, reason=waits_for)
+            return CommandPending(state=CommandState.paused_capacity, reason=waits_for[:MAX_REASON])
         if self._session.held_seconds >= HELD_SECONDS:
             return CommandPending(state=CommandState.paused_rate_limit, reason="the trainer computes for other runs")
         return CommandPending(state=CommandState.active)

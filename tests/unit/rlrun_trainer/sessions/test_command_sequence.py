@@ -87,6 +87,7 @@ async def test_commands_wait_for_the_session_and_continue_after_its_state() -> N
         "state": CommandState.paused_capacity,
         "reason": "2 runs ahead",
     }
+    assert len(sequence.pending("x" * 20_000).reason or "") == 1024
     sequence.start(cast(ClientSession, session))
     lost, *others = await results(sequence, 5, 6, 7)
     assert (others, session.executed) == ([b"done"] * 2, [6, 7])
