@@ -2,7 +2,8 @@
 
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+from rlrun.api.base.names import Text
 from rlrun.protocol.client_run import (
     CLIENT_MODEL_PATH,
     CLIENT_SAVE_PATH,
@@ -33,7 +34,7 @@ class BaseModelSummary(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    id: str
+    id: Text
     seqLen: int | None = None  # as on the wire
 
 
@@ -42,7 +43,7 @@ class BaseModels(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    items: list[BaseModelSummary]
+    items: list[BaseModelSummary] = Field(max_length=10_000)
 
 
 class RunServer:
