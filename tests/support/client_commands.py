@@ -53,7 +53,7 @@ def optim_step(learning_rate: float = 1e-3) -> bytes:
     return body_of(step)
 
 
-def save(name: str, kind: SaveKind = SaveKind.weights, **settings: Any) -> bytes:
+def save(name: str | None, kind: SaveKind = SaveKind.weights, **settings: Any) -> bytes:
     """A save."""
     return body_of(SaveState(saved_as=kind, name=name, **settings))
 

@@ -1,7 +1,7 @@
 """Publication of policy versions to S3. A version is announced only when it is complete; only the newest ones are kept.
 
 While S3 is unreachable, the trainer serves the newest versions itself, and training continues. One background task
-retries the upload, so that not every step waits for S3.
+retries the upload, so that not every step waits for S3. Versions of clients' programs are in S3 only (`store`).
 """
 
 import asyncio
@@ -83,6 +83,7 @@ class Publisher:
         """Result of the upload of `_wanted`. The future's value is None once S3 has the policy."""
         self._worker: asyncio.Task[None] | None = None
         self._pruning: asyncio.Task[None] | None = None
+        self._storing = asyncio.Lock()
 
     async def publish(self, version: int, files: Files) -> PolicyRef:
         """Publish the version. Afterwards it is complete in S3 or, while S3 is unreachable, in this trainer.
@@ -91,25 +92,44 @@ class Publisher:
         is known to be unreachable; the policy is then uploaded later, unless a newer one replaces it. Raises StoreError
         if S3 rejects the policy; a repeated call retries.
         """
-        manifest = await asyncio.to_thread(build_manifest, source_of(files), self._facts(version))
-        digest = weights_digest(manifest.files, self._spec.kind)
-        assert digest is not None
-        uri = self._layout.policy(version, digest)
-        ref = PolicyRef(version=version, digest=digest, uri=str(uri), kind=self._spec.kind)
-        policy = CachedPolicy(ref, uri, manifest, files)
+        policy = await self._describe(version, files)
         self._shelf.put(policy, self._under_way)
         self._wanted = policy
         self._outcome = outcome = asyncio.get_running_loop().create_future()
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         if self.problem is None:
-            await asyncio.wait({outcome}, timeout=patience(manifest.size))
+            size = policy.manifest.size
+            await asyncio.wait({outcome}, timeout=patience(size))
             if not outcome.done():
-                self._away(f"the upload of {manifest.size} bytes did not finish within {patience(manifest.size):.0f} s")
+                self._away(f"the upload of {size} bytes did not finish within {patience(size):.0f} s")
         error = outcome.result() if outcome.done() else None
         if error is not None and not isinstance(error, Unreachable):
             raise error
-        return ref
+        return policy.ref
+
+    async def store(self, version: int, files: Files) -> PolicyRef:
+        """Upload the version, and return when it is complete in S3. While S3 is unreachable, the upload is retried
+        until the caller cancels it. One version is uploaded at a time. Raises StoreError if S3 rejects the version.
+        """
+        policy, failures = await self._describe(version, files), 0
+        async with self._storing:
+            self.problem = None
+            while True:
+                try:
+                    await asyncio.to_thread(self._store.upload, source_of(files), policy.uri, policy.manifest)
+                except StoreError as error:
+                    message = f"{policy.ref.name} could not be stored: {error.problem.message}"
+                    self.problem = Problem(reason=error.problem.reason, message=message)
+                    if not isinstance(error, Unreachable):
+                        raise
+                    log.warning("%s", message)
+                    failures += 1
+                    await asyncio.sleep(_pause(failures))
+                else:
+                    self.problem = None
+                    self._on_stored(policy)
+                    return policy.ref
 
     def file(self, policy: str, file: str) -> bytes | Path | None:
         """Return a file of one of the newest policies, or None if the policy is not cached."""
@@ -143,17 +163,29 @@ class Publisher:
             if isinstance(error, Unreachable):
                 failures += 1
                 self._away(error.problem.message)
-                await asyncio.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(failures - 1, 10)))
+                await asyncio.sleep(_pause(failures))
                 continue
             if self._wanted is policy:
                 self._wanted = None
             failures = 0
             self._back()
             if error is None:
-                name = policy.uri.key.rsplit("/", 1)[-1]
-                self._published = [n for n in self._published if n != name] + [name]
-                if self._pruning is None or self._pruning.done():
-                    self._pruning = asyncio.create_task(self._prune())
+                self._on_stored(policy)
+
+    async def _describe(self, version: int, files: Files) -> CachedPolicy:
+        manifest = await asyncio.to_thread(build_manifest, source_of(files), self._facts(version))
+        digest = weights_digest(manifest.files, self._spec.kind)
+        assert digest is not None
+        uri = self._layout.policy(version, digest)
+        ref = PolicyRef(version=version, digest=digest, uri=str(uri), kind=self._spec.kind)
+        return CachedPolicy(ref, uri, manifest, files)
+
+    def _on_stored(self, policy: CachedPolicy) -> None:
+        """Count a version that is complete in S3, and delete the oldest ones in the background."""
+        name = policy.uri.key.rsplit("/", 1)[-1]
+        self._published = [n for n in self._published if n != name] + [name]
+        if self._pruning is None or self._pruning.done():
+            self._pruning = asyncio.create_task(self._prune())
 
     async def _prune(self) -> None:
         for name in self._published[: -self._keep]:
@@ -190,3 +222,8 @@ class Publisher:
             policy_version=version,
             details=adapter_details(self._spec, version, None),
         )
+
+
+def _pause(failures: int) -> float:
+    """Return the seconds to wait after consecutive failures."""
+    return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(failures - 1, 10))

@@ -21,7 +21,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri, step_of
-from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun.storage.store import ArtifactExists, Corrupt, Store, StoreError
 
 from rlrun_trainer.artifacts.artifact_files import Files, discard, size_of, source_of
@@ -48,8 +48,10 @@ class SavedName:
 
     details: Mapping[str, Any]
     """Details in the manifest that name the artifact."""
-    record: Callable[[], None]
-    """Function that records the name once the artifact is complete. Called in a thread, and raises StoreError."""
+    record: Callable[[Manifest], None]
+    """Function that records the name once the artifact is complete, with its manifest in S3. Called in a thread, and
+    raises StoreError.
+    """
     on_end: Callable[[bool], None]
     """Function that learns whether the artifact is complete and its name recorded."""
 
@@ -288,10 +290,10 @@ class UploadQueue:
                     await self._again.wait()
         return False
 
-    def _has_name(self, uri: S3Uri, named: SavedName) -> bool:
-        """Return True if the complete artifact has this name."""
+    def _named_manifest(self, uri: S3Uri, named: SavedName) -> Manifest | None:
+        """Return the manifest of the complete artifact, or None if it has another name."""
         manifest = self.store.read_manifest(uri)
-        return manifest is not None and manifest.details.get(NAME) == named.details.get(NAME)
+        return manifest if manifest is not None and manifest.details.get(NAME) == named.details.get(NAME) else None
 
     async def _prune_copies(self, completed: ArtifactKind) -> None:
         if self.copies is None or completed not in (ArtifactKind.checkpoint, ArtifactKind.recovery):
@@ -305,8 +307,9 @@ class UploadQueue:
     def _write(self, job: UploadJob) -> list[int]:
         known = frozenset(self.completed.get(job.kind, []))
         is_copy = job.kind is ArtifactKind.recovery
+        manifest: Manifest | None = None
         try:
-            self.store.upload_artifact(
+            manifest = self.store.upload_artifact(
                 source_of(job.files),
                 job.uri,
                 job.kind,
@@ -325,10 +328,10 @@ class UploadQueue:
             log.warning(
                 "keeping the existing %s of step %d, which the run uploaded before: %s", job.kind, job.step, error
             )
-            if job.named is not None and not self._has_name(job.uri, job.named):
+            if job.named is not None and (manifest := self._named_manifest(job.uri, job.named)) is None:
                 raise
-        if job.named is not None:
-            job.named.record()
+        if job.named is not None and manifest is not None:
+            job.named.record(manifest)
         if is_copy:
             return sorted(known)
         folder = S3Uri(job.uri.bucket, job.uri.key.rsplit("/", 1)[0])

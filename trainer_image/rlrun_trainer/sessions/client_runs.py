@@ -54,7 +54,7 @@ class ClientRun:
             updates=session.updates if session is not None else 0,
             saves=session.uploads.uploaded if session is not None else 0,
             silent_seconds=max(0.0, self._clock() - self._called_at),
-            problem=session.uploads.problem if session is not None else self.opening_problem,
+            problem=session.problem if session is not None else self.opening_problem,
         )
 
 

@@ -1,7 +1,7 @@
 """Session of a run whose training loop is a client's program: it executes the program's commands.
 
-The step of its artifacts is the number of a command: a named state has that of the command that saved it, other
-checkpoints that of the newest command. A command that fails changes nothing but this number.
+The step of its artifacts is the number of a command: a named state or a policy has that of the command that saved it,
+other checkpoints that of the newest command. A command that fails changes nothing but this number.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from pydantic_core import to_json
-from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
+from rlrun.constants import LATER, OUT_OF_MEMORY, UNPROCESSABLE, Reason
 from rlrun.protocol.client_command import (
     Command,
     CommandError,
@@ -23,13 +23,17 @@ from rlrun.protocol.client_command import (
     frame,
 )
 from rlrun.protocol.client_run import MAX_METADATA_BYTES, MAX_SAVES, SavedState, SaveKind
+from rlrun.protocol.policy import PolicyRef
+from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri
-from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.manifest import ArtifactKind, Manifest, weights_digest
 from rlrun.storage.store import StoreError
 from typing_extensions import override
 
+from rlrun_trainer.artifacts.artifact_files import Files, discard
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
+from rlrun_trainer.artifacts.policy_publisher import Publisher
 from rlrun_trainer.artifacts.saved_states import SavedStatesObject
 from rlrun_trainer.artifacts.upload_queue import SavedName
 from rlrun_trainer.runtime.compute_thread import Units
@@ -40,6 +44,8 @@ log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 300.0
 """Seconds for which a save waits for capacity in the queue of uploads, and then for its upload, before it fails."""
+MAX_PUBLICATIONS = 2
+"""Maximum number of a run's policies that wait for their upload or are uploaded, in memory."""
 UPDATES = "updates"
 """Entry of a checkpoint's state: the number of optimizer steps of the run."""
 FLOAT_BYTES = 4
@@ -53,14 +59,16 @@ Outcome = bytes | asyncio.Task[bytes]
 
 
 class ClientSession(Session):
-    """Session of a client's program, created by `open_client_session`. Publishes no policy."""
+    """Session of a client's program, created by `open_client_session`. Publishes a policy only by command."""
 
-    def __init__(self, slot: OpenedSlot, saved: SavedStatesObject) -> None:
+    def __init__(self, slot: OpenedSlot, saved: SavedStatesObject, publisher: Publisher) -> None:
         super().__init__(slot)
         state = slot.start.orchestrator_state if slot.start.saved_as is not None else None
         self.updates: int = (state or {}).get(UPDATES, 0)
         """Number of optimizer steps of this run."""
         self._saved = saved
+        self._publisher = publisher
+        self._publications: set[asyncio.Task[bytes]] = set()
         self._is_updated = False
         """True if the newest command was an optimizer step."""
         self._pending: dict[int, tuple[SaveKind, str]] = {}
@@ -72,6 +80,12 @@ class ClientSession(Session):
         if (newest := self._saved.newest) is None:
             return "No state was saved"
         return f"The newest saved state is {newest[0]!r} of call {newest[1].step}"
+
+    @property
+    def problem(self) -> Problem | None:
+        """Reason why artifacts or policies do not reach S3, or None while they do."""
+        # A publication that has failed is not tried again.
+        return self.uploads.problem or (self._publisher.problem if self._publications else None)
 
     @property
     def held_seconds(self) -> float:
@@ -95,7 +109,7 @@ class ClientSession(Session):
         if isinstance(command, SaveState):
             # Outside of the turn, so that a last checkpoint need not wait.
             try:
-                await self.uploads.wait_for_capacity(KINDS[command.saved_as], SAVE_SECONDS)
+                await self._wait_for_capacity(command)
             except ProblemError as error:
                 failure = error
         async with self._turn:
@@ -114,6 +128,14 @@ class ClientSession(Session):
             self._is_updated = isinstance(command, OptimStep)
             return outcome
 
+    @override
+    async def close(self) -> None:
+        await super().close()
+        for publication in self._publications:
+            publication.cancel()
+        await asyncio.gather(*self._publications, return_exceptions=True)
+        await self._publisher.close()
+
     async def save_due_copy(self) -> None:
         """Save a recovery copy after an optimizer step, if one is due."""
         if self._is_updated and self._needs_copy:
@@ -123,7 +145,9 @@ class ClientSession(Session):
         if isinstance(command, CommandError):
             return frame(CommandResult(error=command))
         if isinstance(command, SaveState):
-            return await self._save_state(number, command)
+            if command.name is None:
+                return await self._publish(number, command)
+            return await self._save_state(number, command, command.name)
         if isinstance(command, OptimStep):
             metrics = await self._compute.run(self.name, self._backend.optim_step, self.name, command)
             self.updates += 1
@@ -138,37 +162,87 @@ class ClientSession(Session):
     ) -> Units[tuple[dict[str, float], list[bytes]]]:
         return (yield from self._backend.forward_backward(self.name, self.spec, command, buffers))
 
-    async def _save_state(self, number: int, command: SaveState) -> Outcome:
+    async def _wait_for_capacity(self, command: SaveState) -> None:
+        """Wait until another snapshot may be uploaded. Raises ProblemError (`UploadsBehind`) after SAVE_SECONDS, or at
+        once while uploads fail.
+        """
+        if command.name is not None:
+            await self.uploads.wait_for_capacity(KINDS[command.saved_as], SAVE_SECONDS)
+            return
+        if len(self._publications) >= MAX_PUBLICATIONS and self._publisher.problem is None:
+            await asyncio.wait(self._publications, timeout=SAVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if len(self._publications) >= MAX_PUBLICATIONS:
+            text = f"{MAX_PUBLICATIONS} samplers of this model are still being stored{self._cause}. Save again later."
+            raise ProblemError.of(LATER, Reason.UPLOADS_BEHIND, text)
+
+    async def _publish(self, number: int, command: SaveState) -> Outcome:
+        """Take a snapshot of the policy and return its publication."""
+        if command.saved_as is SaveKind.weights:
+            raise _user_error("name: is required to save weights. Only a sampler may have none.")
+        files = await self._compute.run(self.name, self._backend.policy_files, self.name)
+        publication = asyncio.create_task(self._complete_publication(number, files), name=f"policy {self.name}")
+        self._publications.add(publication)
+        publication.add_done_callback(self._publications.discard)
+        return publication
+
+    async def _complete_publication(self, number: int, files: Files) -> bytes:
+        """Wait until the policy is in S3, and return the result."""
+        cause = f" within {SAVE_SECONDS:.0f} s"
+        try:
+            async with asyncio.timeout(SAVE_SECONDS):
+                return _result({}, policy=await self._publisher.store(number, files))
+        except TimeoutError:
+            cause += self._cause
+        except StoreError as error:
+            cause = f" ({error.problem.message})"
+        except Exception as error:
+            log.exception("Session %s: policy %d was not published", self.name, number)
+            cause = f" ({type(error).__name__}: {error})"
+        finally:
+            discard(files)
+        return failed(
+            f"The sampler was not stored in S3{cause}. Training goes on: save again later.", ErrorCategory.server
+        )
+
+    @property
+    def _cause(self) -> str:
+        return f" ({self.problem.message})" if self.problem is not None else ""
+
+    async def _save_state(self, number: int, command: SaveState, name: str) -> Outcome:
         """Take a snapshot and return its upload."""
-        await self._check_name(number, command)
+        await self._check_name(number, command, name)
         now = datetime.now(UTC)
         expires = now + timedelta(seconds=command.ttl_seconds) if command.ttl_seconds is not None else None
         state = SavedState(step=number, time=now, expires_at=expires)
         ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def record() -> None:
+        def record(manifest: Manifest) -> None:
+            # The artifact of a repeated command is the first one, which may have other weights.
+            if kind is ArtifactKind.adapter:
+                state.digest = weights_digest(manifest.files, self.spec.kind)
             if not ended.cancelled():
-                self._saved.record(command.saved_as, command.name, state)
+                self._saved.record(command.saved_as, name, state)
 
         def on_end(is_complete: bool) -> None:
             if not ended.done():
                 ended.set_result(is_complete)
 
         details = {
-            "name": command.name,
+            "name": name,
             "expiresAt": expires.isoformat() if expires is not None else None,
             "userMetadata": command.user_metadata or None,
         }
         named = SavedName({key: value for key, value in details.items() if value is not None}, record, on_end)
         kind = KINDS[command.saved_as]
         progress = self._progress_at(number) if kind is ArtifactKind.checkpoint else None
-        await self._save(kind, self._place(command.saved_as, number), progress, step=number, named=named)
-        self._pending[number] = command.saved_as, command.name
-        return asyncio.create_task(self._complete_save(number, command.name, ended))
+        place = self._place(command.saved_as, number)
+        await self._save(kind, place, progress, step=number, named=named)
+        self._pending[number] = command.saved_as, name
+        return asyncio.create_task(self._complete_save(name, state, place, ended))
 
-    async def _check_name(self, number: int, command: SaveState) -> None:
+    async def _check_name(self, number: int, command: SaveState, name: str) -> None:
         """Raise ProblemError if the run may not save a state with this name."""
-        kind, name = command.saved_as, command.name
+        kind = command.saved_as
         found = self._saved.find(kind, name)
         is_taken = (kind, name) in self._pending.values()
         # After a restart, the program may repeat the command that saved the state.
@@ -195,7 +269,7 @@ class ClientSession(Session):
         is_checkpoint = KINDS[kind] is ArtifactKind.checkpoint
         return self._layout.checkpoint(number) if is_checkpoint else self._layout.adapter(number)
 
-    async def _complete_save(self, number: int, name: str, ended: asyncio.Future[bool]) -> bytes:
+    async def _complete_save(self, name: str, state: SavedState, place: S3Uri, ended: asyncio.Future[bool]) -> bytes:
         """Wait for the upload, and return the result."""
         is_complete, seconds = False, f" within {SAVE_SECONDS:.0f} s"
         try:
@@ -204,9 +278,10 @@ class ClientSession(Session):
         except TimeoutError:
             pass
         finally:
-            del self._pending[number]
+            del self._pending[state.step]
         if is_complete:
-            return _result({})
+            digest = state.digest
+            return _result({}, policy=PolicyRef(version=state.step, digest=digest, uri=str(place)) if digest else None)
         cause = f" ({self.uploads.problem.message})" if self.uploads.problem is not None else ""
         text = f"The state {name!r} was not stored in S3{seconds}{cause}. Training goes on: save again later."
         return failed(text, ErrorCategory.server)
@@ -217,10 +292,16 @@ def failed(message: str, category: ErrorCategory) -> bytes:
     return frame(CommandResult(error=CommandError(message=message[:16_384], category=category)))
 
 
-def _result(metrics: dict[str, float], logprobs: Sequence[bytes] = (), datums: Sequence[DatumHeader] = ()) -> bytes:
+def _result(
+    metrics: dict[str, float],
+    logprobs: Sequence[bytes] = (),
+    datums: Sequence[DatumHeader] = (),
+    policy: PolicyRef | None = None,
+) -> bytes:
     widths = [_width(datum) for datum in datums]
     lengths = [len(data) // FLOAT_BYTES for data in logprobs]
-    return frame(CommandResult(metrics=metrics, lengths=lengths, widths=widths if any(widths) else []), logprobs)
+    header = CommandResult(metrics=metrics, lengths=lengths, widths=widths if any(widths) else [], policy=policy)
+    return frame(header, logprobs)
 
 
 def _width(datum: DatumHeader) -> int:

@@ -47,8 +47,7 @@ async def open_session(
     Raises ProblemError (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
     """
     async with _opened_slot(name, spec, backend, compute, store, settings) as slot:
-        published = await asyncio.to_thread(store.list_folders, RunLayout(S3Uri.parse(spec.run_uri)).root / "policy")
-        publisher = Publisher(store, spec, settings.keep_policies, published)
+        publisher = await _publisher(store, spec, settings)
         try:
             policy = await publisher.publish(slot.start.step, await compute.run(name, backend.policy_files, name))
         except BaseException:
@@ -68,8 +67,16 @@ async def open_client_session(
     async with _opened_slot(name, spec, backend, compute, store, settings) as slot:
         saved = SavedStatesObject(store, RunLayout(S3Uri.parse(spec.run_uri)))
         await saved.read()
+        publisher = await _publisher(store, spec, settings)
     log.info("Session %s of a client's program starts after command %d", name, slot.start.step)
-    return ClientSession(slot, saved)
+    return ClientSession(slot, saved, publisher)
+
+
+async def _publisher(store: Store, spec: SessionSpec, settings: TrainerSettings) -> Publisher:
+    """Return the publisher of a session's policies. Raises StoreError."""
+    published = await asyncio.to_thread(store.list_folders, RunLayout(S3Uri.parse(spec.run_uri)).policies)
+    # Calls of clients' programs exceed the six digits of shorter names.
+    return Publisher(store, spec, settings.keep_policies, sorted(published, key=lambda name: (len(name), name)))
 
 
 @asynccontextmanager

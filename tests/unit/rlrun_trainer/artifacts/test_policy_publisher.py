@@ -1,9 +1,14 @@
 """A policy is published under the digest of its weights, in one file or several."""
 
+import asyncio
+from typing import Any
+
 import pytest
 from rlrun.protocol.policy import PolicyKind
-from rlrun.storage.layout import MODEL_WEIGHTS, S3Uri
+from rlrun.storage.layout import ADAPTER_WEIGHTS, MODEL_WEIGHTS, S3Uri
 from rlrun.storage.manifest import Manifest, weights_digest
+from rlrun.storage.store import AccessDenied, Unreachable
+from rlrun_trainer.artifacts import policy_publisher
 from rlrun_trainer.artifacts.artifact_files import TempFolder
 from rlrun_trainer.artifacts.policy_publisher import Publisher
 
@@ -42,3 +47,47 @@ async def test_every_file_of_the_weights_is_in_s3_and_in_the_name(weights: tuple
         other = await published(store, files | {name: b"other"})
         digests.add(weights_digest(other.files, PolicyKind.weights))
     assert len(digests) == 1 + len(weights)
+
+
+class FailingStore(InMemoryStore):
+    """Store whose next uploads fail."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+    def upload(self, *arguments: Any, **options: Any) -> Manifest:
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().upload(*arguments, **options)
+
+
+def adapter(weights: str) -> dict[str, bytes]:
+    return {ADAPTER_WEIGHTS: weights.encode(), "adapter_config.json": b"{}"}
+
+
+async def test_a_version_that_is_only_in_s3_is_complete_there_and_older_ones_are_deleted() -> None:
+    store = InMemoryStore()
+    publisher = Publisher(store, trainer_requests.spec(RUN_URI), 2, ["v000001-00000000"])
+    refs = [await publisher.store(number, adapter(str(number))) for number in (4, 7, 9)]
+    await asyncio.gather(*filter(None, [publisher._pruning]))
+    assert store.list_folders(S3Uri.parse(f"{RUN_URI}/policy")) == [ref.uri.rsplit("/")[-1] for ref in refs[1:]]
+    assert all(store.is_complete(S3Uri.parse(ref.uri)) for ref in refs[1:])
+    assert publisher.file(refs[-1].name, ADAPTER_WEIGHTS) is None
+    await publisher.close()
+
+
+async def test_an_upload_is_retried_while_s3_is_unreachable_and_a_refusal_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(policy_publisher, "FIRST_WAIT", 0.0)
+    store = FailingStore(Unreachable("no route"), Unreachable("no route"))
+    publisher = Publisher(store, trainer_requests.spec(RUN_URI), 2, [])
+    assert store.is_complete(S3Uri.parse((await publisher.store(1, adapter("a"))).uri))
+    assert publisher.problem is None
+    store.errors.append(AccessDenied("no right"))
+    with pytest.raises(AccessDenied):
+        await publisher.store(2, adapter("b"))
+    assert publisher.problem is not None
+    assert "no right" in publisher.problem.message
+    await publisher.close()

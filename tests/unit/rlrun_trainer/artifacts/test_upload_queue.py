@@ -251,7 +251,8 @@ async def test_a_named_checkpoint_is_displaced_by_none_and_recorded_before_it_co
     queue, events = queue_of(store), list[object]()
 
     def named(step: int) -> UploadJob:
-        def record() -> None:
+        def record(manifest: Manifest) -> None:
+            assert manifest == store.read_manifest(LAYOUT.checkpoint(step))
             events.append(step)
 
         def on_end(is_complete: bool) -> None:
@@ -276,7 +277,7 @@ async def test_a_name_that_cannot_be_recorded_is_tried_again_and_finally_told() 
     queue, ended = queue_of(InMemoryStore()), list[bool]()
     queue.wait = lambda _: 0.0
 
-    def fail() -> None:
+    def fail(_: object) -> None:
         raise AccessDenied("no right for the names")
 
     queue.submit(replace(job(CHECKPOINT, 1), named=SavedName({}, fail, ended.append)))
@@ -291,11 +292,11 @@ async def test_a_name_that_cannot_be_recorded_is_tried_again_and_finally_told() 
 async def test_an_existing_artifact_gets_no_other_name(name: str, is_recorded: bool) -> None:
     store = InMemoryStore()
     store.publish(str(LAYOUT.adapter(1)), {"a": b"old"}, ADAPTER, name="a")
-    queue, recorded, ended = queue_of(store), list[str](), list[bool]()
-    named = SavedName({"name": name}, lambda: recorded.append(name), ended.append)
+    queue, recorded, ended = queue_of(store), list[Manifest](), list[bool]()
+    named = SavedName({"name": name}, recorded.append, ended.append)
     queue.submit(replace(job(ADAPTER, 1), named=named))
     assert await queue.drain(30) == 0
-    assert (recorded, ended) == ([name] * is_recorded, [is_recorded])
+    assert (recorded, ended) == ([store.read_manifest(LAYOUT.adapter(1))] * is_recorded, [is_recorded])
 
 
 async def test_capacity_is_awaited_while_s3_accepts_uploads() -> None:

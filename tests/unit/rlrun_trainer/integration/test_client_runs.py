@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import hashlib
 import math
 import random
 import threading
@@ -22,12 +23,13 @@ from rlrun.protocol.client_command import (
 )
 from rlrun.protocol.client_run import SavedStates, SaveKind
 from rlrun.protocol.engine_proof import NONCE_HEADER, PROOF_HEADER, is_proven
+from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.shared_pool import ClientActivity, TrainerOrder
 from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
-from rlrun.storage.store import Unreachable
+from rlrun.storage.store import AccessDenied, Unreachable
 from rlrun_trainer.runtime.compute_thread import Units
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions import client_runs, client_session
@@ -384,6 +386,143 @@ async def test_names_that_s3_does_not_take_are_tried_again(pool: Pool, monkeypat
     assert (await alice.do(save("a"))).error is None
     assert not failures
     assert names_in(pool.stores[0], alice).weights["a"].step == 2
+
+
+async def published(program: Program) -> PolicyRef:
+    result = await program.do(save(None, SaveKind.sampler_weights))
+    assert (result.error, result.policy is None) == (None, False)
+    assert result.policy is not None
+    return result.policy
+
+
+async def test_a_save_without_a_name_publishes_a_policy_of_which_the_newest_are_kept(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    store, refs = pool.stores[0], []
+    for _ in range(4):
+        for body in (forward_backward([1]), optim_step(1.0)):
+            await alice.do(body)
+        refs.append(await published(alice))
+    assert [ref.version for ref in refs] == [3, 6, 9, 12]
+    first, last = refs[0], refs[-1]
+    assert last.uri == str(alice.layout.policy(12, last.digest))
+    assert last.digest == hashlib.sha256(repr(4.0).encode()).hexdigest()
+    kept = [ref.uri.rsplit("/")[-1] for ref in refs[-ALICE.entry().keep_policies :]]
+    await until(lambda: store.list_folders(alice.layout.policies) == kept)
+    assert store.read_manifest(S3Uri.parse(first.uri)) is None
+    manifest = store.read_manifest(S3Uri.parse(last.uri))
+    assert manifest is not None
+    assert (manifest.kind, manifest.step, manifest.policy_version) == (ArtifactKind.policy, 12, 12)
+    assert (await activities(pool, ALICE))[ALICE.uid].saves == 0
+    assert (await alice.send(save(None, SaveKind.sampler_weights), 12))[0] == 202
+    assert (await alice.result(12))[0].policy == last, "a repeated command has the same result"
+
+
+async def test_policies_stay_after_a_restart_and_older_ones_are_deleted_then(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    for body in (forward_backward([1]), optim_step(1.0)):
+        await alice.do(body)
+    before = [await published(alice), await published(alice)]
+    await pool.order()
+    await until(lambda: not pool.sessions.names())
+    assert all(pool.stores[0].is_complete(S3Uri.parse(ref.uri)) for ref in before)
+    await pool.order(ALICE)
+    after = await published(alice)
+    assert (after.version, after.digest) == (5, before[1].digest)
+    kept = [ref.uri.rsplit("/")[-1] for ref in (before[1], after)]
+    await until(lambda: pool.stores[0].list_folders(alice.layout.policies) == kept)
+
+
+async def test_a_named_sampler_has_the_digest_by_which_engines_load_it(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    await alice.do(save("a"))
+    result = await alice.do(save("a", SaveKind.sampler_weights))
+    digest = hashlib.sha256(repr(0.0).encode()).hexdigest()
+    assert result.policy == PolicyRef(version=2, digest=digest, uri=str(alice.layout.adapter(2)))
+    names = names_in(pool.stores[0], alice)
+    assert (names.sampler_weights["a"].digest, names.weights["a"].digest) == (digest, None)
+    assert (await alice.result(1))[0].policy is None
+
+
+async def test_only_a_sampler_may_have_no_name(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    category, message = await alice.error(save(None))
+    assert (category, "name: is required" in message) == (ErrorCategory.user, True)
+
+
+async def test_a_publication_delays_no_other_command_and_the_third_one_waits(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (alice,) = await joined(pool, ALICE)
+    await alice.do(forward_backward([1]))
+    upload, may_upload = pool.stores[0].upload, threading.Event()
+
+    def slow(*arguments: Any, **options: Any) -> Manifest:
+        assert may_upload.wait(30)
+        return upload(*arguments, **options)
+
+    monkeypatch.setattr(pool.stores[0], "upload", slow)
+    for _ in range(2):
+        await alice.send(save(None, SaveKind.sampler_weights))
+    assert (await alice.do(optim_step())).error is None
+    await alice.send(save(None, SaveKind.sampler_weights))
+    await alice.send(optim_step())
+    for number in (2, 3, 5, 6):
+        assert (await alice.answer(number, wait=0))[0] == 202
+    may_upload.set()
+    found = [(await alice.result(number))[0] for number in (2, 3, 5, 6)]
+    assert [result.error for result in found] == [None] * 4
+    assert [result.policy and result.policy.version for result in found] == [2, 3, 5, None]
+
+
+async def test_a_policy_that_s3_does_not_take_fails_and_training_goes_on(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (alice,) = await joined(pool, ALICE)
+    await alice.do(forward_backward([1]))
+    upload, errors = pool.stores[0].upload, [Unreachable("no route to S3"), AccessDenied("no right")]
+
+    def fail(*_: object, **__: object) -> Manifest:
+        raise errors[0]
+
+    monkeypatch.setattr(pool.stores[0], "upload", fail)
+    monkeypatch.setattr(client_session, "SAVE_SECONDS", 0.2)
+    await alice.send(save(None, SaveKind.sampler_weights))
+    session = pool.sessions._open[ALICE.uid]
+    assert isinstance(session, client_session.ClientSession)
+    await until(lambda: session.problem is not None)
+    problem = (await activities(pool, ALICE))[ALICE.uid].problem
+    assert problem is None or "no route to S3" in problem.message
+    for text in ("within 0 s (policy-v000002", "no right"):
+        result = (await alice.result())[0]
+        assert result.error is not None
+        assert (result.error.category, text in result.error.message) == (ErrorCategory.server, True), result.error
+        errors.pop(0)
+        if errors:
+            await alice.send(save(None, SaveKind.sampler_weights))
+    assert (await alice.do(optim_step(1.0))).error is None
+    monkeypatch.setattr(pool.stores[0], "upload", upload)
+    monkeypatch.setattr(client_session, "SAVE_SECONDS", 30.0)
+    assert (await published(alice)).version == alice.sent
+    assert (await activities(pool, ALICE))[ALICE.uid].problem is None
+
+
+async def test_a_session_that_closes_ends_its_publications(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    (alice,) = await joined(pool, ALICE)
+    await alice.do(forward_backward([1]))
+
+    def fail(*_: object, **__: object) -> Manifest:
+        raise Unreachable("no route to S3")
+
+    monkeypatch.setattr(pool.stores[0], "upload", fail)
+    await alice.send(save(None, SaveKind.sampler_weights))
+    session = pool.sessions._open[ALICE.uid]
+    assert isinstance(session, client_session.ClientSession)
+    await until(lambda: session.problem is not None)
+    monkeypatch.undo()
+    await pool.order()
+    await until(lambda: not pool.sessions.names())
+    assert not session._publications
+    assert pool.stores[0].is_complete(alice.layout.checkpoint(2))
 
 
 async def test_programs_and_orchestrators_have_their_own_routes(pool: Pool) -> None:
