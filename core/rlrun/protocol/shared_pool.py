@@ -63,6 +63,11 @@ def pool_trainer_url(namespace: str, pool: str) -> str:
     return f"http://{pool_trainer_name(pool)}.{namespace}.svc:{TRAINER_PORT}"
 
 
+def pool_engines_host(namespace: str, pool: str) -> str:
+    """Return the host name of a shared pool's engines, which resolves to the address of each pod."""
+    return f"{pool}.{namespace}.svc"
+
+
 class OrderedRun(Schema):
     """Run in an order."""
 
@@ -76,11 +81,18 @@ class PooledRun(OrderedRun):
     """Run whose policies the engines serve."""
 
     policies: Text
-    """Folder of the run's policies in S3, s3://bucket/path. The run may load policies from it only."""
+    """Folder of the run's policies in S3, s3://bucket/path. The run may load from no other folder than the two."""
     adapters: Text | None = None
-    """Another folder from which the run may load: that of its adapters, if a client's program trains the run."""
+    """Folder of the run's adapters if a client's program trains the run. Omitted for other runs, also in JSON, because
+    sidecars of older pools do not know the field.
+    """
     max_requests: int = Field(ge=1, le=65_536)
     """Maximum number of the run's requests that one engine processes at the same time."""
+
+    @property
+    def folders(self) -> list[str]:
+        """Folders from which the run may load."""
+        return [self.policies] if self.adapters is None else [self.policies, self.adapters]
 
 
 class PoolOrder(Schema):
@@ -95,6 +107,11 @@ class PoolOrder(Schema):
     """Signed StorageGrant for reading the policies of all runs."""
     number: int = Field(default=0, ge=0, lt=2**53)
     """Time of sending in milliseconds since 1970 by the API server's clock, or 0 in the Secret."""
+
+    @property
+    def folders(self) -> list[str]:
+        """Folders from which the runs may load."""
+        return [folder for run in self.runs for folder in run.folders]
 
     @model_validator(mode="after")
     def _distinct(self) -> "PoolOrder":

@@ -193,8 +193,8 @@ def order_volume(identity: PoolIdentity, key: str) -> Obj:
 
 def shared_network_policy(identity: PoolIdentity, settings: OperatorSettings) -> Obj:
     """Return the policy that allows the orchestrators of the namespace's runs to reach engine, sidecar and trainer, the
-    pods of the platform's namespace, such as operator and rlrun-tinker, to reach sidecar and trainer, and the pool's
-    engines to reach its trainer.
+    pods of the platform's namespace, such as operator and rlrun-tinker, to reach the same, and the pool's engines to
+    reach its trainer.
 
     User code of the namespace has no access. Egress is restricted if the settings define destinations.
     """
@@ -203,8 +203,10 @@ def shared_network_policy(identity: PoolIdentity, settings: OperatorSettings) ->
     )
     engines = {"podSelector": {"matchLabels": identity.selector(ROLE)}}
     ingress = [
-        {"from": [orchestrators], "ports": tcp_ports(INFERENCE_PORT, SIDECAR_PORT, TRAINER_PORT)},
-        {"from": [system_peer(settings)], "ports": tcp_ports(SIDECAR_PORT, TRAINER_PORT)},
+        {
+            "from": [orchestrators, system_peer(settings)],
+            "ports": tcp_ports(INFERENCE_PORT, SIDECAR_PORT, TRAINER_PORT),
+        },
         # Engines load policies from the trainer while S3 is unreachable.
         {"from": [engines], "ports": tcp_ports(TRAINER_PORT)},
         *scrapes(settings, SIDECAR_PORT, TRAINER_PORT),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from rlrun.api.base.kubernetes_types import EnvVar
 from rlrun.api.model import RLModelSpec, Trainer
 from rlrun.api.run import RLRunSpec
-from rlrun.constants import ATTEMPT_LABEL, TRAINER_PORT, Role
+from rlrun.constants import ATTEMPT_LABEL, TRAINER_PORT, Driver, Role
 from rlrun.kube.objects import Obj
 from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.storage_access import StorageRole
@@ -54,6 +54,8 @@ after SIGTERM.
 """
 LEAST_POLICIES = 8
 """Minimum number of a run's policies that the trainer keeps in S3."""
+CLIENT_POLICIES = 16
+"""Number of policies that are kept of a client's program, which decides how long it samples from one."""
 
 
 def command(shape: Trainer, master: str, grace_seconds: int) -> list[str]:
@@ -118,6 +120,8 @@ def trainer(
 
 def keep_policies(spec: RLRunSpec) -> int:
     """Return the number of the run's policies that the trainer keeps in S3."""
+    if spec.driver is Driver.client:
+        return CLIENT_POLICIES
     # A restarted engine loads again each policy that a turn of the run may use.
     return max(LEAST_POLICIES, spec.policies_in_use)
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from rlrun.api.model import Sharing, SharingMode
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import IDLE_ANNOTATION
+from rlrun.constants import IDLE_ANNOTATION, Driver
 from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.kinds import SERVICE, SERVICE_ACCOUNT
 from rlrun.kube.objects import Obj, ObjectRef, annotation, is_client_run
@@ -56,6 +56,8 @@ RECIPIENTS = frozenset({"sidecar", "trainer"})
 """Containers that take orders."""
 REQUESTS_PER_ROLLOUT = 2
 """Requests at the same time for each rollout in flight. Harnesses may send several, and evaluations come on top."""
+CLIENT_REQUESTS = 2048
+"""Requests of a client's program, of which the SDK sends up to 2,000 at the same time."""
 
 LEAST_BATCH_BYTES = 64 * 1024**2
 BATCH_BYTES_PER_TOKEN = 12.25
@@ -119,14 +121,17 @@ def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime
     trained = [_trained_run(pool, run, settings, now, seq_len) for run in configured] if has_trainer else []
     trainer = TrainerOrder(runs=trained) if has_trainer else None
     pooled = [_pooled_run(pool, run, settings) for run in runs]
-    folders = [run.policies for run in pooled]
-    storage = storage_access(pool, settings)
-    grant = storage.held_grant(StorageRole.serving, pool.key.name, now, folders) if runs else ""
-    return PoolOrders(PoolOrder(base=pool.key.model, runs=pooled, grant=grant), trainer)
+    engines = PoolOrder(base=pool.key.model, runs=pooled)
+    if runs:
+        storage = storage_access(pool, settings)
+        engines.grant = storage.held_grant(StorageRole.serving, pool.key.name, now, engines.folders)
+    return PoolOrders(engines, trainer)
 
 
 def max_requests(spec: RLRunSpec) -> int:
     """Return the maximum number of requests of a run that an engine processes at the same time."""
+    if spec.driver is Driver.client:
+        return CLIENT_REQUESTS
     rollouts = math.ceil(spec.batch_size * spec.oversampling_factor)
     return min(MOST_REQUESTS, max(LEAST_REQUESTS, REQUESTS_PER_ROLLOUT * rollouts))
 
@@ -149,10 +154,12 @@ def _admitted_time(run: Obj) -> datetime | None:
 
 def _pooled_run(pool: PoolObservation, run: Obj, settings: OperatorSettings) -> PooledRun:
     uid = str(run["metadata"]["uid"])
+    layout = run_layout(settings, pool.key.namespace, uid)
     return PooledRun(
         uid=uid,
         token_digest=_token_digest(pool, run),
-        policies=str(run_layout(settings, pool.key.namespace, uid).policies),
+        policies=str(layout.policies),
+        adapters=str(layout.adapters) if is_client_run(run) else None,
         max_requests=max_requests(_spec_of(run)),
     )
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from rlrun.constants import INFERENCE_PORT, SERVER_TLS_PORT, TRAINER_PORT
+from rlrun.constants import INFERENCE_PORT, SERVER_TLS_PORT, SIDECAR_PORT, TRAINER_PORT
 from rlrun_operator.config.settings import parse_settings
 
 from tests.support.network_policies import Outside, Pod, is_allowed
@@ -69,7 +69,7 @@ def test_requests_of_a_client_reach_the_same_replica(render: Render) -> None:
     assert service["selector"].items() <= pod(rendered).labels.items()
 
 
-def test_it_reaches_rlrun_server_and_trainers_of_pools_only(render: Render) -> None:
+def test_it_reaches_rlrun_server_and_the_pods_of_pools_only(render: Render) -> None:
     peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "team"}}}]
     rendered = render({**ON, "server": {"allowFrom": peers}}, base=None)
     template = pod_templates(rendered.objects)
@@ -80,13 +80,18 @@ def test_it_reaches_rlrun_server_and_trainers_of_pools_only(render: Render) -> N
     ]
     tinker, server = pod(rendered), pod(rendered, "rlrun-server")
     assert is_allowed(policies, tinker, server, SERVER_TLS_PORT)
+    engine = Pod("team", {**SHARED, "rlrun.dev/role": "inference"})
     assert is_allowed(policies, tinker, Pod("team", SHARED), TRAINER_PORT)
+    assert is_allowed(policies, tinker, engine, INFERENCE_PORT)
+    assert is_allowed(policies, tinker, engine, SIDECAR_PORT)
     assert is_allowed(policies, tinker, Pod("kube-system", {"k8s-app": "kube-dns"}), 53, "UDP")
     closed: list[tuple[Pod | Outside, int]] = [
         (server, 8081),
         (pod(rendered, "rlrun-operator"), 8080),
         (Pod("team", {"rlrun.dev/run": "one", "rlrun.dev/role": "trainer"}), TRAINER_PORT),
-        (Pod("team", {**SHARED, "rlrun.dev/role": "inference"}), INFERENCE_PORT),
+        (Pod("team", {"rlrun.dev/run": "one", "rlrun.dev/role": "inference"}), INFERENCE_PORT),
+        (Pod("team", SHARED), INFERENCE_PORT),
+        (engine, 22),
         (Pod("rlrun-system", {"app": "s3"}), 8333),
         (Outside("10.96.0.1"), 443),
         (Outside("169.254.169.254"), 80),

@@ -164,14 +164,14 @@ def test_the_pool_has_its_number_of_engines_and_a_service_that_lists_them() -> N
     assert RUN_LABEL not in labels, "no run counts these pods as its own"
 
 
-def test_orchestrators_reach_engines_and_trainer_and_user_code_does_not() -> None:
+def test_orchestrators_and_the_platform_reach_engines_and_trainer_and_user_code_does_not() -> None:
     found = build(platform(leaseNamespace="home"))
     policy = found["NetworkPolicy"]["spec"]
-    asking, ordering, loading = policy["ingress"]
-    assert asking["from"] == [{"podSelector": {"matchLabels": {"rlrun.dev/role": "orchestrator"}}}]
+    asking, loading = policy["ingress"]
+    orchestrators, platforms = asking["from"]
+    assert orchestrators == {"podSelector": {"matchLabels": {"rlrun.dev/role": "orchestrator"}}}
+    assert platforms == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "home"}}}
     assert [p["port"] for p in asking["ports"]] == [8000, 8001, 8080]
-    assert ordering["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "home"}}}]
-    assert [p["port"] for p in ordering["ports"]] == [8001, 8080]
     (engines,) = loading["from"]
     assert engines["podSelector"]["matchLabels"].items() <= labels_of(found["Deployment"]).items()
     assert [p["port"] for p in loading["ports"]] == [8080]

@@ -1,6 +1,8 @@
 """The plan of a shared pool, from what was observed."""
 
+import base64
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,11 +14,13 @@ from rlrun.protocol import signed_text
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.shared_pool import MAX_BATCH_BYTES, MAX_RUNS, MAX_TRAINER_GRANT, PoolOrder, TrainerOrder
 from rlrun.protocol.storage_access import StorageGrant, StorageRole
+from rlrun.protocol.trainer import SessionSpec
 from rlrun_operator.resources.serving_pool import PoolIdentity
 from rlrun_operator.resources.shared_pool import pool_account, shared_pool
 from rlrun_operator.serving.observation import PoolObservation, PoolPlan
 from rlrun_operator.serving.shared_planner import max_batch_bytes, max_requests, plan_shared_pool, pool_orders
 
+from tests.support import trainer_requests
 from tests.support.clocks import START
 from tests.support.cluster_objects import STORAGE_KEY, run_object
 from tests.support.expectations import present
@@ -53,6 +57,10 @@ def pool_order(pool: PoolObservation, now: datetime = START) -> PoolOrder:
 
 def trainer_order(pool: PoolObservation) -> TrainerOrder:
     return present(pool_orders(pool, SETTINGS, START, has_trainer=True).trainer)
+
+
+def session_spec() -> SessionSpec:
+    return trainer_requests.spec("s3://rlrun/team/uid-2", "uid-2")
 
 
 def kinds(plan: PoolPlan) -> list[str]:
@@ -114,16 +122,41 @@ def test_the_trainer_gets_the_same_runs_with_folder_number_of_policies_and_grant
     assert all(grant.ends is not None and grant.ends - START <= timedelta(hours=2) for grant in grants)
 
 
-def test_the_secret_of_the_largest_pool_is_far_below_the_limit_of_kubernetes() -> None:
+def client_run(number: int = 0, **metadata: Any) -> Obj:
+    found = run(number, **metadata)
+    return found | {"spec": {"model": found["spec"]["model"], "driver": "Client"}}
+
+
+def test_a_clients_run_may_load_its_adapters_send_many_requests_and_keeps_16_policies() -> None:
+    pool = observed(runs=(run(1), client_run(2)), storage_key=STORAGE_KEY, clients={"uid-2": session_spec()})
+    order = pool_order(pool)
+    assert [one.adapters for one in order.runs] == [None, "s3://rlrun/team/uid-2/adapters"]
+    assert [one.max_requests for one in order.runs] == [512, 2048]
+    grant = present(signed_text.verify(order.grant, [STORAGE_KEY], StorageGrant))
+    assert grant.readable == [f"s3://rlrun/team/{path}" for path in ("uid-1/policy", "uid-2/policy", "uid-2/adapters")]
+    assert [one.keep_policies for one in trainer_order(pool).runs] == [10, 16]
+
+
+def test_orders_without_clients_have_no_field_that_older_pods_do_not_know() -> None:
+    (secret,) = (obj for obj in plan_shared_pool(observed(), SETTINGS, START).applies if obj["kind"] == "Secret")
+    for order in ("pool-order.json", "trainer-order.json"):
+        (entry,) = json.loads(base64.b64decode(secret["data"][order]))["runs"]
+        assert not entry.keys() & {"adapters", "client"}
+
+
+@pytest.mark.parametrize("kind", [run, client_run])
+def test_the_secret_of_the_largest_pool_is_far_below_the_limit_of_kubernetes(kind: Callable[..., Obj]) -> None:
     name = "n" * 63
-    runs = [run(number, namespace=name, uid=f"{number:036}") for number in range(MAX_RUNS)]
+    runs = [kind(number, namespace=name, uid=f"{number:036}") for number in range(MAX_RUNS)]
     settings = SETTINGS.model_copy(
         update={"s3": SETTINGS.s3.model_copy(update={"bucket": "b" * 63, "prefix": "p" * 200})}
     )
     catalog = shared_model(f"{'o' * 40}/{'m' * 80}", sharing={"maxRuns": MAX_RUNS})
     key = shared_pool(name, model(**catalog["spec"]), settings)
     uri = f"s3://{'b' * 63}/{'p' * 200}/{name}/{'0' * 36}/checkpoints/step-000001"
-    pool = observed(catalog, key=key, runs=tuple(runs), warm_starts={one["metadata"]["uid"]: uri for one in runs})
+    uids = [str(one["metadata"]["uid"]) for one in runs]
+    clients = dict.fromkeys(uids, session_spec()) if kind is client_run else {}
+    pool = observed(catalog, key=key, runs=tuple(runs), warm_starts=dict.fromkeys(uids, uri), clients=clients)
     (secret,) = (obj for obj in plan_shared_pool(pool, settings, START).applies if obj["kind"] == "Secret")
     assert len(json.dumps(secret)) < 512 * 1024
     orders = pool_orders(pool, settings, START, has_trainer=True)
