@@ -37,7 +37,7 @@ class PolicyRef(Schema):
     """Number of optimizer steps in this run. 0 is the policy that the run starts from."""
     digest: str = Field(min_length=8, max_length=128)
     """SHA-256 of the weights (adapter_model.safetensors or model.safetensors) in hexadecimal. For weights in numbered
-    files, see `rlrun.storage.manifest.weights_digest`.
+    files, see `rlrun.storage.manifest.weights_digest`. The first 8 digits suffice to load a policy.
     """
     uri: Text
     """Folder in S3 with the files of the adapter or model and manifest.json, s3://bucket/path."""

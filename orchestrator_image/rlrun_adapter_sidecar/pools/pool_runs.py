@@ -95,8 +95,8 @@ class PoolRuns:
         """
         self._order.check(order.number)
         try:
-            for run in order.runs:
-                S3Uri.parse(run.policies)
+            for folder in order.folders:
+                S3Uri.parse(folder)
             opened = {run.uid: self._runs.get(run.uid) or self._open(run) for run in order.runs}
             self._write(order)
         except ValueError as error:
@@ -167,7 +167,8 @@ class PoolRuns:
     def _write(self, order: PoolOrder) -> None:
         """Write the order for the engine's middleware, which may run as another user. The engine needs no grant."""
         temporary = self._folder / f"{ORDER_FILE}.tmp"
-        temporary.write_text(order.model_copy(update={"grant": ""}).model_dump_json(by_alias=True), encoding="utf-8")
+        content = order.model_copy(update={"grant": ""}).model_dump_json(by_alias=True, exclude_none=True)
+        temporary.write_text(content, encoding="utf-8")
         temporary.chmod(0o644)
         temporary.replace(self._folder / ORDER_FILE)
 

@@ -100,13 +100,13 @@ class RunAdapters(AdapterLoader):
 def check_source(policy: PolicyRef, run: PooledRun) -> None:
     """Raise ProblemError if the policy's files are not the run's own."""
     try:
-        uri, folder = S3Uri.parse(policy.uri), S3Uri.parse(run.policies)
+        uri, folders = S3Uri.parse(policy.uri), [S3Uri.parse(folder) for folder in run.folders]
     except ValueError as error:
         raise ProblemError.of(422, Reason.INVALID_REQUEST, str(error)) from error
     segments = uri.key.split("/")
-    inside = uri.bucket == folder.bucket and uri.key.startswith(f"{folder.key}/")
-    if not inside or not {"", ".", ".."}.isdisjoint(segments):
-        message = f"{policy.uri} is not below {folder}, from which this run may load policies"
+    is_inside = any(uri.bucket == folder.bucket and uri.key.startswith(f"{folder.key}/") for folder in folders)
+    if not is_inside or not {"", ".", ".."}.isdisjoint(segments):
+        message = f"{policy.uri} is not below {' or '.join(run.folders)}, from which this run may load policies"
         raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
     if isinstance(policy, LoadRequest) and policy.fallback is not None:
         url = urlsplit(policy.fallback)

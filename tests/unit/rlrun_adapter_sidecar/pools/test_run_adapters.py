@@ -1,13 +1,15 @@
 """What one run of a pool may load."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 
 import pytest
 from rlrun.protocol.inference import LoadRequest
-from rlrun.protocol.policy import PolicyKind
-from rlrun.protocol.shared_pool import uid_of
-from rlrun.storage.layout import MANIFEST
+from rlrun.protocol.policy import PolicyKind, PolicyRef
+from rlrun.protocol.shared_pool import PoolOrder, uid_of
+from rlrun.storage.layout import ADAPTER_WEIGHTS, MANIFEST
+from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Unreachable
 from rlrun_adapter_sidecar.pools import run_adapters, run_files
 
@@ -35,6 +37,32 @@ async def test_files_outside_the_folder_of_the_run_are_refused(pool: Pool, uri: 
     assert (status, problem["reason"]) == (403, "StorageAccessDenied")
     assert f"is not below {ONE.folder}" in problem["message"]
     assert (pool.store.reads, pool.engine.loads) == (0, 0)
+
+
+async def test_a_clients_run_loads_its_adapters_too(pool: Pool) -> None:
+    folder = "s3://bucket/run/adapters"
+    digest = hashlib.sha256(b"weights").hexdigest()
+    saved = PolicyRef(version=3, digest=digest[:8], uri=f"{folder}/step-000003")
+    pool.store.publish(saved.uri, {ADAPTER_WEIGHTS: b"weights"}, ArtifactKind.adapter)
+    assert (await pool.put(ONE, saved))[0] == 403
+    await pool.runs.apply(PoolOrder(base="base", runs=[ONE.entry.model_copy(update={"adapters": folder}), TWO.entry]))
+    assert (await pool.put(ONE, saved))[1]["adapters"] == [saved.name]
+    assert (await pool.put(ONE, pool.publish(ONE, 1)))[0] == 200
+    for caller, uri in ((TWO, saved.uri), (ONE, f"{folder}/../policy2/v000001-aaaaaaaa"), (ONE, folder)):
+        status, problem = await pool.put(caller, saved.model_copy(update={"uri": uri}))
+        assert (status, problem["reason"]) == (403, "StorageAccessDenied")
+
+
+async def test_the_digits_in_the_name_suffice_to_load_and_are_verified(pool: Pool) -> None:
+    policy = pool.publish(ONE, 1)
+    short = policy.model_copy(update={"digest": policy.digest[:8]})
+    for each in (short, policy, short):
+        assert (await pool.put(ONE, each))[1]["adapters"] == [policy.name]
+    assert pool.engine.loads == 1
+    other = short.model_copy(update={"version": 2, "digest": "0" * 8})
+    status, problem = await pool.put(ONE, other)
+    assert (status, "do not match the digest" in problem["message"]) == (424, True)
+    assert not (pool.folder / ONE.uid / other.name).exists()
 
 
 async def test_a_uri_of_another_scheme_is_malformed(pool: Pool) -> None:

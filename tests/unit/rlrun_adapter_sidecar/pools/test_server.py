@@ -57,9 +57,10 @@ async def test_the_response_is_the_order_and_the_file_for_the_engine_has_no_gran
 
 async def test_an_invalid_order_changes_nothing(pool: Pool) -> None:
     before = (pool.folder / ORDER_FILE).read_text()
-    bad = PoolOrder(base="base", runs=[STRANGER.entry.model_copy(update={"policies": "http://bucket/x"})])
-    status, problem = await pool.call(POOL_TOKEN, "PUT", "/pool-order", bad.to_json_dict())
-    assert (status, problem["reason"]) == (422, "InvalidRequest")
+    for folder in ("policies", "adapters"):
+        bad = PoolOrder(base="base", runs=[STRANGER.entry.model_copy(update={folder: "http://bucket/x"})])
+        status, problem = await pool.call(POOL_TOKEN, "PUT", "/pool-order", bad.to_json_dict())
+        assert (status, problem["reason"]) == (422, "InvalidRequest")
     assert (pool.folder / ORDER_FILE).read_text() == before
     assert await pool.names(ONE) == []
 
