@@ -237,7 +237,9 @@ class ClientModel(Schema):
     trainer_url: Text | None = None
     """Base URL of the trainer, or None while the run has no pool."""
     inference_host: Text | None = None
-    """Host name of the pool's engines, which resolves to the addresses of the ready ones, or None without a pool."""
+    """Host name of the pool's engines, which resolves to the addresses of their pods, also of those that are not ready,
+    or None without a pool.
+    """
     run_uri: Text | None = None
     """Folder of the run in S3. Only in responses to `open`."""
     token: Text | None = None

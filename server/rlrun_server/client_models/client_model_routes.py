@@ -143,6 +143,7 @@ class ClientModels:
         found = to_client_model(run)
         if not found.has_ended:
             found.token = client_token(self._platform_key(), found.uid)
+            found.run_uri = str(self._saved.layout(found.namespace, found.uid).root)
         return json_response(found)
 
     async def delete_save(self, request: Request) -> Response:

@@ -25,7 +25,7 @@ from rlrun.kube.references import shared_pool_name
 from rlrun.kube.run_phase import explain_phase
 from rlrun.protocol.client_run import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, ClientModel, ModelId, NewClientModel
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import pool_trainer_url
+from rlrun.protocol.shared_pool import pool_engines_host, pool_trainer_url
 
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.objects.run_bodies import digest_of
@@ -141,7 +141,8 @@ def to_client_model(run: Obj) -> ClientModel:
     has_ended = phase.finished or bool(spec.get("stop") or metadata.get("deletionTimestamp"))
     pool = None if status.pool is None or has_ended else status.pool.name
     # The operator writes the status, but no object may redirect a client to another Service.
-    is_genuine = pool is not None and pool == shared_pool_name(model, pool[-POOL_DIGEST:])
+    if pool is not None and pool != shared_pool_name(model, pool[-POOL_DIGEST:]):
+        pool = None
     return ClientModel(
         namespace=metadata["namespace"],
         run=metadata["name"],
@@ -153,7 +154,8 @@ def to_client_model(run: Obj) -> ClientModel:
         phase=phase,
         has_ended=has_ended,
         waiting=_waiting_problem(run, status, phase),
-        trainer_url=pool_trainer_url(metadata["namespace"], pool) if pool is not None and is_genuine else None,
+        trainer_url=pool_trainer_url(metadata["namespace"], pool) if pool is not None else None,
+        inference_host=pool_engines_host(metadata["namespace"], pool) if pool is not None else None,
     )
 
 

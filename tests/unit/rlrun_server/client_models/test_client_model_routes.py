@@ -469,6 +469,7 @@ async def test_the_creator_gets_the_token_and_the_trainers_address(models: Model
     found = model_of(await models.send("POST", path_of(rest="/open")))
     assert found.token == client_token(KEY, created.uid)
     assert found.trainer_url == f"http://{POOL}-trainer.team.svc:8080"
+    assert (found.inference_host, found.run_uri) == (f"{POOL}.team.svc", f"s3://{BUCKET}/prefix/team/{created.uid}")
     assert (found.waiting, found.has_ended, found.saved) == (None, False, None)
     assert len(models.calls) == 1
 
@@ -508,7 +509,7 @@ async def test_a_model_that_has_ended_has_no_token(models: Models, fields: dict[
     await models.created()
     models.change(**fields)
     found = model_of(await models.send("POST", path_of(rest="/open")))
-    assert (found.has_ended, found.token, found.trainer_url) == (True, None, None)
+    assert (found.has_ended, found.token, found.run_uri, found.trainer_url, found.inference_host) == (True, *[None] * 4)
 
 
 SILENT = {"phase": "Suspended", "reason": "ClientSilent", "message": "silent"}

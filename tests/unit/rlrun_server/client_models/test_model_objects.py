@@ -75,7 +75,8 @@ def test_a_run_that_is_being_deleted_has_ended() -> None:
 
 @pytest.mark.parametrize("pool", [shared_pool_name("other/model", "0a1b2c3d"), "evil", "evil.example.com/x", ""])
 def test_no_status_redirects_a_client(pool: str) -> None:
-    assert to_client_model(run({"phase": "Running", "pool": {"name": pool}})).trainer_url is None
+    found = to_client_model(run({"phase": "Running", "pool": {"name": pool}}))
+    assert (found.trainer_url, found.inference_host) == (None, None)
 
 
 @pytest.mark.parametrize(
