@@ -14,6 +14,9 @@ MAX_BUFFERED_PER_RUN = 128 * 1024**2
 """Maximum size in bytes of the bodies of one run, so that one run alone cannot fill MAX_BUFFERED."""
 RECEIVE_SECONDS = 60.0
 """Seconds for a client to send its body, as in the gateway."""
+MAX_PROMPT_LOGPROBS = 128 * 1024
+"""Maximum number of likely tokens of a whole prompt. vLLM makes an object of each in the process that serves all runs.
+"""
 NOT_JSON = "The body must be a JSON object in UTF-8"
 _BLANK = b" \t\r\n"
 _EMPTY = re.compile(rb"\{[ \t\r\n]*\}")
@@ -92,7 +95,8 @@ def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes:
 
 
 def check_prompt(body: bytes) -> None:
-    """Check that the JSON object `body` is a request for one sequence. Raises Rejection (400).
+    """Check that the JSON object `body` is a request for one sequence, and for at most MAX_PROMPT_LOGPROBS likely
+    tokens of its prompt. Raises Rejection (400).
 
     vLLM samples a sequence for each text or list of tokens in a list. Its parser takes the last of several equal names,
     as `json.loads` does.
@@ -103,10 +107,27 @@ def check_prompt(body: bytes) -> None:
         raise Rejection(400, NOT_JSON) from None
     if isinstance(prompt := request.get("prompt"), list) and not _are_tokens(prompt):
         raise Rejection(400, "prompt must be a single text or a single list of token ids")
+    _check_prompt_logprobs(request.get("prompt_logprobs"), prompt)
     parameters = request.get("kv_transfer_params")
     tokens = parameters.get("prompt_token_ids") if isinstance(parameters, dict) else None
     if tokens is not None and not _are_tokens(tokens):
         raise Rejection(400, "kv_transfer_params.prompt_token_ids must be a list of token ids")
+
+
+def _check_prompt_logprobs(likely: object, prompt: object) -> None:
+    if likely is None:
+        return
+    if type(likely) is not int or likely < 0:
+        raise Rejection(400, "prompt_logprobs must be a number of tokens, or null")
+    # A text has at least as many bytes as tokens. The number of a chat's tokens is not known here.
+    text = prompt.encode("utf-8", "replace") if isinstance(prompt, str) else prompt
+    length = len(text) if isinstance(text, bytes | list) else MAX_PROMPT_LOGPROBS + 1
+    if likely * length > MAX_PROMPT_LOGPROBS:
+        message = (
+            f"prompt_logprobs: {likely} likely tokens for each token of the prompt are more than {MAX_PROMPT_LOGPROBS} "
+            "in total; send 0, or a shorter prompt as text or token ids"
+        )
+        raise Rejection(400, message)
 
 
 def _are_tokens(value: object) -> bool:

@@ -7,7 +7,8 @@ these parts of a request act beyond its own sampling:
   `X-Session-ID` and `X-Request-Id` set ids. Only FORWARDED_HEADERS reach vLLM.
 - Fields: `model`, and those of `_own_fields`. `cache_salt` separates the prefix cache of the base model by run, because
   the number of cached tokens in a response would reveal prompts of other runs; adapters have separate caches anyway.
-  `n`, `use_beam_search` and a list of prompts (`check_prompt`) turn one request into many. `structured_outputs` and
+  `n`, `use_beam_search` and a list of prompts (`check_prompt`) turn one request into many. `prompt_logprobs`, and
+  `echo` as another name for it, make an object of each likely token of the prompt. `structured_outputs` and
   `response_format`, which the gateway never sends, make vLLM compile a grammar. `ec_transfer_params`, `vllm_xargs` and
   `session_id` reach connectors and plugins. `kv_transfer_params` stay, because the gateway passes the tokens of a chat
   in them. They have no other effect in engines without a KV connector, which pools must not have.
@@ -267,8 +268,9 @@ def _model(scope: Message, run: RunEntry, order: OrderContent) -> str:
 
 def _own_fields(run: RunEntry, model: str) -> dict[str, object]:
     return {
-        "model": model, "priority": 0, "cache_salt": run.uid, "n": 1, "use_beam_search": False, "session_id": None,
-        "ec_transfer_params": None, "vllm_xargs": None, "structured_outputs": None, "response_format": None,
+        "model": model, "priority": 0, "cache_salt": run.uid, "n": 1, "use_beam_search": False, "echo": False,
+        "session_id": None, "ec_transfer_params": None, "vllm_xargs": None, "structured_outputs": None,
+        "response_format": None,
     }  # fmt: skip
 
 

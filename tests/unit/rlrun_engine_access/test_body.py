@@ -5,6 +5,7 @@ import json
 import random
 import tracemalloc
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -74,6 +75,31 @@ def test_no_body_keeps_a_field_of_its_own() -> None:
             given = json.loads(text)
             assert accepted(text.encode()) == [given | OURS] * 2, text
     assert whole > 22_000
+
+
+LONG = [7] * (bodies.MAX_PROMPT_LOGPROBS // 20)
+
+
+@pytest.mark.parametrize(
+    ("fields", "passes"),
+    [
+        ({"prompt": [7] * (bodies.MAX_PROMPT_LOGPROBS + 1), "prompt_logprobs": 0}, True),
+        ({"prompt": LONG, "prompt_logprobs": 20}, True),
+        ({"prompt": [*LONG, 7], "prompt_logprobs": 20}, False),
+        ({"prompt": "ä" * (len(LONG) // 2), "prompt_logprobs": 20}, True),
+        ({"prompt": "ä" * len(LONG), "prompt_logprobs": 20}, False),
+        ({"prompt": "\ud800", "prompt_logprobs": 1}, True),
+        ({"messages": [], "prompt_logprobs": 0}, True),
+        ({"messages": [], "prompt_logprobs": 1}, False),
+        ({"prompt": 7, "prompt_logprobs": 1}, False),
+        *(({"prompt": [7], "prompt_logprobs": odd}, False) for odd in (-1, True, 1.0, "1", [1])),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_likely_tokens_of_a_prompt_are_bounded(fields: dict[str, Any], passes: bool) -> None:
+    body = with_fields(json.dumps(fields).encode(), {"model": "x"})
+    with nullcontext() if passes else pytest.raises(Rejection, match="prompt_logprobs"):
+        check_prompt(body)
 
 
 ENCODINGS = ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig")

@@ -29,7 +29,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 GREEDY: dict[str, Any] = {
     "priority": -5, "cache_salt": "other", "session_id": "other", "n": 100, "use_beam_search": True,
     "ec_transfer_params": {"x": 1}, "vllm_xargs": {"session_id": "other"},
-    "structured_outputs": {"regex": "a*"}, "response_format": {"type": "json_object"},
+    "structured_outputs": {"regex": "a*"}, "response_format": {"type": "json_object"}, "echo": True,
 }  # fmt: skip
 """Fields with which a request acts beyond its own sampling."""
 REQUESTS: dict[str, tuple[Any, dict[str, Any]]] = {
