@@ -1,10 +1,12 @@
 """Models of clients' programs with the real model: sessions that end, and models that start from saved states."""
 
+import hashlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
 from rlrun.protocol.client_command import Command
+from rlrun.protocol.client_run import SaveKind
 from rlrun.storage.layout import ADAPTER_WEIGHTS, RunLayout, S3Uri
 from rlrun.storage.store import Store
 from rlrun_trainer.model.base_model import BaseModel
@@ -80,6 +82,27 @@ async def test_sessions_that_end_also_within_a_step_change_no_bit(trainer: Train
     bodies = training(range(3))
     whole = await trainer.run("whole", bodies)
     assert await trainer.run("divided", bodies, ends=(1, 4, 6)) == whole
+
+
+async def test_a_policy_is_the_adapter_that_is_saved_under_a_name_at_the_same_point(trainer: Trainer) -> None:
+    first, second = training(range(1)), training(range(1, 2))
+    policy, adapter = (save(name, SaveKind.sampler_weights) for name in (None, "a"))
+    weights = await trainer.run("one", [*first, policy, adapter, *second, policy])
+    layout, store = trainer.layout("one"), trainer.store
+    before, after = (layout.policies / name for name in store.list_folders(layout.policies))
+    saved = layout.adapter(len(first) + 2)
+    assert [file_digests(store, place) for place in (before, saved)] == [file_digests(store, saved)] * 2
+    digest = file_digests(store, saved)[ADAPTER_WEIGHTS]
+    assert before == layout.policy(len(first) + 1, digest)
+    assert store.get_bytes(after / ADAPTER_WEIGHTS) == weights
+    assert hashlib.sha256(weights).hexdigest() != digest
+
+
+def file_digests(store: Store, place: S3Uri) -> dict[str, str]:
+    """Digests of an artifact's files."""
+    manifest = store.read_manifest(place)
+    assert manifest is not None
+    return {file.name: file.sha256 for file in manifest.files}
 
 
 async def test_a_saved_state_continues_to_the_bit_with_its_optimizer_and_not_without(trainer: Trainer) -> None:
