@@ -12,16 +12,22 @@ from tests.support.images.stub_trainer.safetensors_file import encode, floats
 Shapes = Mapping[str, Sequence[int]]
 
 
-def write_adapter(folder: Path, config: Mapping[str, int], rank: int, seed: int = 0) -> Path:
-    """Write a LoRA adapter in peft's format for the query projections of a Qwen3 with this `config.json`."""
+def write_adapter(folder: Path, config: Mapping[str, int], rank: int, seed: int = 0, *, has_head: bool = False) -> Path:
+    """Write a LoRA adapter in peft's format for the query projections of a Qwen3 with this `config.json`, and for its
+    head if `has_head` is True.
+    """
     folder.mkdir(parents=True)
     hidden, width = config["hidden_size"], config["num_attention_heads"] * config["head_dim"]
     shapes: dict[str, Sequence[int]] = {}
     for layer in range(config["num_hidden_layers"]):
         name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
         shapes |= {f"{name}.lora_A.weight": (rank, hidden), f"{name}.lora_B.weight": (width, rank)}
+    targets = ["q_proj", *(["lm_head"] if has_head else [])]
+    if has_head:
+        name = "base_model.model.lm_head"
+        shapes |= {f"{name}.lora_A.weight": (rank, hidden), f"{name}.lora_B.weight": (config["vocab_size"], rank)}
     _write(folder / "adapter_model.safetensors", shapes, seed)
-    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj"], "bias": "none"}
+    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": targets, "bias": "none"}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     return folder
 

@@ -5,6 +5,7 @@ import random
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +73,22 @@ def test_prompts_are_scored_while_more_requests_sample_than_they_have_tokens(eng
 
     with ThreadPoolExecutor(16) as threads:
         assert list(threads.map(request, range(48))) == [None] * 48
+
+
+def test_an_adapter_of_the_head_acts_until_it_is_unloaded(engine_url: str, tmp_path: Path) -> None:
+    def sampled(model: str) -> Any:
+        return complete(engine_url, PROMPT, model, max_tokens=1, temperature=0, logprobs=5)["logprobs"]["top_logprobs"][
+            0
+        ]
+
+    before = sampled("a_1"), sampled(BASE)
+    assert before[0] == pytest.approx(before[1], abs=1e-4), "query projections alone change little"
+    place = write_adapter(tmp_path / "head", model_config(), RANK, has_head=True)
+    ask(engine_url, "/v1/load_lora_adapter", {"lora_name": "head_1", "lora_path": str(place)})
+    assert sampled("head_1") != pytest.approx(before[0], abs=1e-4)
+    assert (sampled("a_1"), sampled(BASE)) == before
+    ask(engine_url, "/v1/unload_lora_adapter", {"lora_name": "head_1"})
+    assert (sampled("a_1"), sampled(BASE)) == before
 
 
 def test_returned_tokens_include_the_stop(engine_url: str) -> None:
