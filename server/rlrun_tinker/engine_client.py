@@ -9,6 +9,7 @@ import aiohttp
 from rlrun.api.base.received import ENGINE_LIMITS, InputInvalid, limits_of, read_fast
 from rlrun.constants import CONFLICT, INFERENCE_PORT, SIDECAR_PORT, Reason
 from rlrun.protocol.access import bearer
+from rlrun.protocol.client_run import ClientModel
 from rlrun.protocol.inference import AdapterList
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.shared_pool import MODEL_HEADER
@@ -24,7 +25,7 @@ SAMPLE_SECONDS = 3600.0
 LOAD_SECONDS = 300.0
 """Time limit in seconds for downloading a policy and loading it into the engine."""
 UNLOAD_SECONDS = 15.0
-RESPONSE_BYTES = (128 * 1024**2, 48 * 1024**2)
+RESPONSE_BYTES = (64 * 1024**2, 36 * 1024**2)
 """Maximum number of bytes of engines' responses that are being received or read, in all and of one run."""
 SMALL_RESPONSE = 64 * 1024
 """Size up to which a response is not counted."""
@@ -33,8 +34,10 @@ MEMORY_PAUSE = 0.05
 MAX_ERROR = 64 * 1024
 MAX_TEXT = 500
 BUSY = 429
-NOT_KNOWN = frozenset({401, 403, 503})
-"""Statuses of engines and sidecars whose order does not have the run yet, or whose engine starts."""
+NOT_READY = frozenset({401, 403, 503, 504})
+"""Statuses of engines and sidecars whose order does not have the run yet, whose engine starts, or that S3 keeps
+waiting.
+"""
 REFUSALS = frozenset({400, 413, 422})
 """Statuses of an engine that every engine would give this request."""
 FILES_MISSING = 424
@@ -97,20 +100,20 @@ class EngineClient:
     async def complete(
         self,
         engine: EngineAddress,
-        token: str,
-        model: str,
+        run: ClientModel,
+        name: str,
         body: Sequence[bytes],
         read: Callable[[bytes], Awaitable[None]],
     ) -> None:
-        """Send a completion request, and pass the response to `read`, while its bytes are counted. `model` is the name
-        of the policy, relative to the run, or the id of the base model.
+        """Send a completion request of a run, and pass the response to `read`, while its bytes are counted. `name` is
+        that of the policy, relative to the run, or the id of the base model.
 
         Raises EngineBusy, EngineNotReady, EngineFailed, PolicyNotLoaded, SampleRefused.
         """
         url = f"{engine.engine}/v1/completions"
         headers = {
-            **bearer(token),
-            MODEL_HEADER: model,
+            **bearer(run.token or ""),
+            MODEL_HEADER: name,
             "Content-Type": "application/json",
             "Content-Length": str(sum(map(len, body))),
         }
@@ -120,32 +123,36 @@ class EngineClient:
                 url, data=in_parts(list(body)), headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 if response.status != 200:
-                    raise _refusal(response, await read_body(response, url, MAX_ERROR), model)
+                    raise _refusal(response, await read_body(response, url, MAX_ERROR), name)
                 size = response.content_length
                 if size is not None and size > MAX_RESPONSE:
                     message = f"The response of the engine has {size} bytes. Ask for fewer tokens or log-probabilities."
                     raise SampleRefused(message)
                 limit = SMALL_RESPONSE if size is None else size
-                held = await self._hold(token, limit)
+                held = await self._hold(run.uid, limit)
                 try:
                     await read(await read_body(response, url, limit))
                 finally:
-                    self._memory.free(token, held)
+                    self._memory.free(run.uid, held)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            # DNS has the addresses of pods that start, too.
+            raise EngineNotReady("an engine of the pool starts") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise EngineFailed(f"an engine does not respond ({type(error).__name__})") from error
         except RequestRejected as error:
             raise EngineFailed("the response of an engine is too large") from error
 
-    async def load(self, engine: EngineAddress, token: str, policy: PolicyRef) -> AdapterList:
-        """Load a policy, and return the run's policies when the engine has confirmed it. Raises EngineNotReady,
-        EngineFailed, PoliciesFull, SampleRefused.
+    async def load(self, engine: EngineAddress, run: ClientModel, policy: PolicyRef) -> AdapterList:
+        """Load a policy of a run, and return the run's policies when the engine has confirmed it.
+
+        Raises EngineNotReady, EngineFailed, PoliciesFull, SampleRefused.
         """
         body = policy.model_dump_json(by_alias=True, exclude_none=True).encode()
-        return await self._call_sidecar("PUT", engine, token, policy.name, LOAD_SECONDS, body)
+        return await self._call_sidecar("PUT", engine, run, policy.name, LOAD_SECONDS, body)
 
-    async def unload(self, engine: EngineAddress, token: str, name: str) -> AdapterList:
+    async def unload(self, engine: EngineAddress, run: ClientModel, name: str) -> AdapterList:
         """Unload a policy, and return those that the run has still. Raises EngineNotReady, EngineFailed."""
-        return await self._call_sidecar("DELETE", engine, token, name, UNLOAD_SECONDS, None)
+        return await self._call_sidecar("DELETE", engine, run, name, UNLOAD_SECONDS, None)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -153,7 +160,7 @@ class EngineClient:
             await self._session.close()
 
     async def _call_sidecar(
-        self, method: str, engine: EngineAddress, token: str, name: str, seconds: float, body: bytes | None
+        self, method: str, engine: EngineAddress, run: ClientModel, name: str, seconds: float, body: bytes | None
     ) -> AdapterList:
         url = f"{engine.sidecar}/adapters/{name}"
         try:
@@ -165,7 +172,7 @@ class EngineClient:
                 timeout=seconds,
                 max_bytes=limits_of(AdapterList).size,
                 quote_text=False,
-                headers=bearer(token),
+                headers=bearer(run.token or ""),
             )
             return parse(AdapterList, answer, url)
         except RequestError as error:
@@ -174,7 +181,7 @@ class EngineClient:
                 raise PoliciesFull(message) from None
             if status == FILES_MISSING or (status in REFUSALS and error.problem.reason != Reason.ADAPTER_IGNORED):
                 raise SampleRefused(message) from None
-            if status in NOT_KNOWN:
+            if status is None or status in NOT_READY:
                 raise EngineNotReady(message) from None
             raise EngineFailed(message) from None
 
@@ -201,15 +208,15 @@ class EngineClient:
         return self._session
 
 
-def _refusal(response: aiohttp.ClientResponse, body: bytes, model: str) -> Exception:
+def _refusal(response: aiohttp.ClientResponse, body: bytes, name: str) -> Exception:
     status = response.status
     if status == BUSY:
         retry_after = response.headers.get("Retry-After", "")
         return EngineBusy(float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0)
-    if status == 404 and model.encode() in body:
-        return PolicyNotLoaded(f"an engine lacks {model}")
+    if status == 404 and name.encode() in body:
+        return PolicyNotLoaded(f"an engine lacks {name}")
     text = _text(body)
-    if status in NOT_KNOWN:
+    if status in NOT_READY:
         return EngineNotReady(text or f"an engine responds with {status}")
     if status in REFUSALS:
         return SampleRefused(text or f"The engine refused the request with {status}.")

@@ -9,6 +9,7 @@ import contextlib
 import random
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from rlrun.protocol.client_command import CommandPending, CommandState
@@ -34,8 +35,10 @@ from rlrun_tinker.sample_response import EngineResponseInvalid, Sample, read_sam
 
 MAX_TRIES = 4
 """Number of engines that may fail until the client has to send the request again."""
-IN_ENGINES = 1024
-"""Maximum number of a run's samples in engines. Others wait here, in the order of their arrival."""
+IN_ENGINES = 2048
+"""Maximum number of a run's samples in engines, which are fair to other runs. Others wait here, in the order of their
+arrival.
+"""
 LOADED_POLICIES = 10
 """Maximum number of a run's policies in an engine: `RLRunSpec.policies_in_use` of a run with `driver: Client`."""
 RESOLVE_SECONDS = 5.0
@@ -49,7 +52,7 @@ PAUSE = (0.1, 2.0)
 BUSY_PAUSE = (0.5, 10.0)
 """First and longest pause in seconds after an engine has too many requests of the run."""
 TRIALS = 16
-"""Maximum number of samples of a run in an engine that did not serve the last one."""
+"""Maximum number of samples of a run in an engine that did not serve the last one. While there are others it is 1."""
 FEW_BYTES = 64 * 1024
 """Size up to which reading a response takes less time than the transfer to a thread."""
 RUNS = 2000
@@ -80,18 +83,24 @@ class Engine:
     problem: str = ""
     """Reason why the engine is not used now."""
 
-    def can_sample(self, now: float) -> bool:
-        """Return whether another sample may be sent to the engine."""
-        is_tried = self.unready.failures > 0 and self.uses.total() >= TRIALS
-        return self.busy.open(now) and self.unready.open(now) and not is_tried
+    @property
+    def is_healthy(self) -> bool:
+        """True if the engine has served the last sample, or was not asked yet."""
+        return self.unready.failures == 0
+
+    def can_sample(self, now: float, trials: int) -> bool:
+        """Return whether another sample may be sent to the engine, to an unhealthy one at most `trials`."""
+        return self.busy.open(now) and self.unready.open(now) and (self.is_healthy or self.uses.total() < trials)
 
 
 class RunEngines:
     """Engines of one run's pool."""
 
-    def __init__(self, client: EngineClient, resolve: Resolve) -> None:
+    def __init__(self, client: EngineClient, resolve: Resolve, reading: Executor) -> None:
+        """`reading` reads large responses."""
         self._client = client
         self._resolve = resolve
+        self._reading = reading
         self._engines: dict[EngineAddress, Engine] = {}
         self._resolved = float("-inf")
         self._resolving = asyncio.Lock()
@@ -162,12 +171,12 @@ class RunEngines:
         number: int,
         tell: Tell,
     ) -> Sample:
-        token, name = model.token or "", model.base_model if policy is None else policy.name
+        name = model.base_model if policy is None else policy.name
         engine.uses[name] += 1
         try:
             if policy is not None and name not in engine.loaded:
                 tell(CommandPending(state=CommandState.active, reason="an engine loads the weights"))
-                await self._load(engine, token, policy)
+                await self._load(engine, model, policy)
             tell(ACTIVE)
             found: list[Sample] = []
 
@@ -175,10 +184,12 @@ class RunEngines:
                 if len(data) <= FEW_BYTES:
                     found.append(read_sample(data, request, number))
                 else:
-                    found.append(await asyncio.to_thread(read_sample, data, request, number))
+                    # Few threads, because a response takes ten times its size while it is read.
+                    loop = asyncio.get_running_loop()
+                    found.append(await loop.run_in_executor(self._reading, read_sample, data, request, number))
 
             body = request.body(number, name)
-            sending = asyncio.ensure_future(self._client.complete(engine.address, token, name, body, read))
+            sending = asyncio.ensure_future(self._client.complete(engine.address, model, name, body, read))
             await self._watch(sending, engine, model)
             return found[0]
         finally:
@@ -202,22 +213,22 @@ class RunEngines:
         finally:
             sending.cancel()
 
-    async def _load(self, engine: Engine, token: str, policy: PolicyRef) -> None:
+    async def _load(self, engine: Engine, model: ClientModel, policy: PolicyRef) -> None:
         """Load a policy once for all samples that wait for it."""
         task = engine.loads.get(policy.name)
         if task is None:
-            task = engine.loads[policy.name] = asyncio.create_task(self._load_once(engine, token, policy))
+            task = engine.loads[policy.name] = asyncio.create_task(self._load_once(engine, model, policy))
             task.add_done_callback(lambda _: engine.loads.pop(policy.name, None))
             # A failure is that of all waiting samples, which may all have been cancelled.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(task)
 
-    async def _load_once(self, engine: Engine, token: str, policy: PolicyRef) -> None:
+    async def _load_once(self, engine: Engine, model: ClientModel, policy: PolicyRef) -> None:
         try:
-            listed = await self._client.load(engine.address, token, policy)
+            listed = await self._client.load(engine.address, model, policy)
         except PoliciesFull as error:
             # The files of the unloaded policies are deleted after a while.
-            await self._unload(engine, token, policy.name, len(engine.loaded) // 2)
+            await self._unload(engine, model, policy.name, len(engine.loaded) // 2)
             raise EngineNotReady(str(error)) from None
         except SampleRefused as error:
             message = (
@@ -227,9 +238,9 @@ class RunEngines:
             raise SampleRefused(message) from None
         engine.unready.record_success()
         engine.loaded = set(listed.adapters)
-        await self._unload(engine, token, policy.name, LOADED_POLICIES)
+        await self._unload(engine, model, policy.name, LOADED_POLICIES)
 
-    async def _unload(self, engine: Engine, token: str, newest: str, kept: int) -> None:
+    async def _unload(self, engine: Engine, model: ClientModel, newest: str, kept: int) -> None:
         """Unload the oldest policies beyond `kept`, except those that are in use."""
         unused = sorted(
             (name for name in engine.loaded if NAME.fullmatch(name) and name != newest and not engine.uses[name]),
@@ -238,7 +249,7 @@ class RunEngines:
         for name in unused[: max(0, len(engine.loaded) - kept)]:
             engine.loaded.discard(name)
             with contextlib.suppress(EngineNotReady, EngineFailed, SampleRefused, PoliciesFull):
-                self._record(engine, await self._client.unload(engine.address, token, name))
+                self._record(engine, await self._client.unload(engine.address, model, name))
 
     @staticmethod
     def _record(engine: Engine, listed: AdapterList) -> None:
@@ -262,7 +273,9 @@ class RunEngines:
 
     def _choose(self, now: float) -> Engine | None:
         """Return the engine with the fewest samples, or None if none can be used now."""
-        able = [engine for engine in self._engines.values() if engine.can_sample(now)]
+        engines = self._engines.values()
+        trials = 1 if any(engine.is_healthy for engine in engines) else TRIALS
+        able = [engine for engine in engines if engine.can_sample(now, trials)]
         return min(able, key=lambda engine: (engine.uses.total(), random.random()), default=None)
 
     def _pending(self) -> CommandPending:
@@ -285,13 +298,14 @@ class PoolEngines:
     def __init__(self, client: EngineClient | None = None, resolve: Resolve = resolve_engines) -> None:
         self._client = client or EngineClient()
         self._resolve = resolve
+        self._reading = ThreadPoolExecutor(2, "reading")
         self._runs: OrderedDict[str, RunEngines] = OrderedDict()
 
     def of(self, uid: str) -> RunEngines:
         """Return the engines of a run."""
         found = self._runs.get(uid)
         if found is None:
-            found = self._runs[uid] = RunEngines(self._client, self._resolve)
+            found = self._runs[uid] = RunEngines(self._client, self._resolve, self._reading)
         self._runs.move_to_end(uid)
         if len(self._runs) > RUNS:
             unused = (other for other, engines in self._runs.items() if not engines.samples and other != uid)
@@ -299,7 +313,8 @@ class PoolEngines:
         return found
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, and stop the threads."""
+        self._reading.shutdown(wait=False, cancel_futures=True)
         await self._client.close()
 
 

@@ -25,7 +25,7 @@ MAX_FUTURES = (8192, 2048)
 """Maximum number of futures, of all clients and of one. The SDK waits for up to 2000 at the same time."""
 MAX_SAMPLES = (32_768, 8192)
 """Maximum number of samples of these futures."""
-PROMPT_BYTES = (96 * 1024**2, 48 * 1024**2)
+PROMPT_BYTES = (64 * 1024**2, 40 * 1024**2)
 """Maximum number of bytes of the prompts of these futures."""
 RESULT_BYTES = (64 * 1024**2, 40 * 1024**2)
 """Maximum number of bytes of results that are kept. The oldest ones are dropped if that does not suffice."""

@@ -85,7 +85,7 @@ class FakeEngine:
         self._vllm = create_app(arguments, {ENV_TOKEN_SECONDS: "0", ENV_ADAPTERS: "1"})
         self._file = self.folder / "order.json"
         self.put_order()
-        self.app = SharedPool(self._serve, self._file, max_loras=4, max_sequences=256, max_body=4 * 1024**2)  # type: ignore[arg-type]
+        self.app = SharedPool(self._serve, self._file, max_loras=4, max_sequences=256, max_body=4 * 1024**2)
 
     def put_order(self) -> None:
         """Write the order for the middleware."""
@@ -214,7 +214,7 @@ class FakePool:
                 sockets = [listen("127.0.0.1", 0) for _ in range(2)]
                 urls = [f"http://127.0.0.1:{each[0].getsockname()[1]}" for each in sockets]
                 engine.address = EngineAddress(*urls)
-                await stack.enter_async_context(serving_on(engine.app, sockets[0], drain_seconds=0.1))  # type: ignore[arg-type]
+                await stack.enter_async_context(serving_on(engine.app, sockets[0], drain_seconds=0.1))
                 await stack.enter_async_context(serving_on(engine.sidecar(), sockets[1], drain_seconds=0.1))
                 self.engines.append(engine)
             yield self

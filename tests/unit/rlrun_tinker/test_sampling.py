@@ -17,6 +17,7 @@ from rlrun.protocol.client_run import ClientModel, ModelId, SamplerId, SaveKind
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
+from rlrun_tinker.engine_client import EngineAddress
 from rlrun_tinker.pool_engines import LOADED_POLICIES
 from rlrun_tinker.sample_requests import MAX_SAMPLE_BODY
 from rlrun_tinker.sampling import policy_of
@@ -186,7 +187,7 @@ async def test_a_sample_ends_where_the_client_says(
     backend: TinkerBackend, stop: Any, fields: dict[str, Any], reason: int
 ) -> None:
     sampler = await session(backend, base_model=MODEL)
-    params = {"max_tokens": 40} | ({} if stop is None else {"stop": stop})
+    params = {"max_tokens": 40, "seed": 1} | ({} if stop is None else {"stop": stop})
     (sequence,) = (await sampled(backend, sampler, sampling_params=params)).sequences
     request = backend.pool.engines[0].requests[0]
     names = ("ignore_eos", "stop", "stop_token_ids")
@@ -202,7 +203,7 @@ async def test_a_sample_ends_where_the_client_says(
 
 async def test_log_probabilities_of_prompts(backend: TinkerBackend) -> None:
     sampler = await session(backend, base_model=MODEL)
-    asked = {"prompt_logprobs": True, "sampling_params": {"max_tokens": 1}}
+    asked: dict[str, Any] = {"prompt_logprobs": True, "sampling_params": {"max_tokens": 1}}
     logprobs = floats((await sampled(backend, sampler, **asked)).prompt_logprobs)
     assert len(logprobs) == len(prompt("abc"))
     assert math.isnan(logprobs[0])
@@ -255,6 +256,8 @@ async def test_a_sample_waits_for_the_pool_and_says_why(pool: FakePool) -> None:
         backend.server.is_full, pool.is_late, pool.addresses = False, True, []
         backend.now[0] += 2
         await _state(backend, asked, "paused_capacity", "the pool's engines start")
+        pool.addresses = [EngineAddress("http://127.0.0.1:1", "http://127.0.0.1:1")]
+        await _state(backend, asked, "paused_capacity", "an engine of the pool starts")
         pool.addresses = None
         await _state(backend, asked, "paused_capacity", "token of a run")
         pool.is_late = False
