@@ -30,7 +30,7 @@ from rlrun_tinker.callers import Caller, Callers
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import ForwardBackwardRequest, decode_request
 from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, waiting_reason
-from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS
+from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS, SAMPLES
 from rlrun_tinker.open_models import Heartbeats, OpenModels
 from rlrun_tinker.pool_engines import PoolEngines
 from rlrun_tinker.requests import (
@@ -176,6 +176,11 @@ class TinkerApi:
         """Stop the threads, and cancel all samples."""
         self._samples.close()
         self._decoding.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def sample_requests(self) -> int:
+        """Number of requests for samples that are in progress."""
+        return self._samples.in_progress
 
     def routes(self) -> list[Route]:
         """Return all routes."""
@@ -519,6 +524,7 @@ def tinker_app(api: TinkerApi) -> ASGIApp:
     """Return the application for clients."""
     memory = ClientMemory(ByteBudget(*BODY_BYTES), ByteBudget(*ANSWER_BYTES))
     BODIES.set_function(lambda: memory.bodies.held)
+    SAMPLES.set_function(lambda: api.sample_requests)
     app = Starlette(routes=api.routes(), exception_handlers={HTTPException: _on_http})
     app.router.redirect_slashes = False
 
