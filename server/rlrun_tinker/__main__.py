@@ -78,6 +78,7 @@ async def serve(settings: TinkerSettings) -> int:
             await asyncio.sleep(LEAVING_SECONDS)
             if following is not None:
                 following.cancel()
+            api.leave()
     finally:
         api.close()
         await trainers.close()

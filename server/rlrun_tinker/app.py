@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from rlrun.api.base.received import InputInvalid, parse
@@ -19,6 +20,7 @@ from rlrun.service.tenant_quota import QuotaResult, TenantQuota
 from rlrun_server.http.body import BODY_SECONDS, read_body, too_large
 from rlrun_server.http.client_memory import ByteBudget, ClientMemory, CountedAnswer, CountedBody, WithMemory
 from rlrun_server.http.disconnect import ClientLeft, until_left
+from rlrun_server.http.request import client_of
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -29,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rlrun_tinker.callers import Caller, Callers
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import ForwardBackwardRequest, decode_request
-from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, waiting_reason
+from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, end_of, waiting_reason
 from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS, SAMPLES
 from rlrun_tinker.open_models import Heartbeats, OpenModels
 from rlrun_tinker.pool_engines import PoolEngines
@@ -138,7 +140,8 @@ class TinkerEndpoint:
 
 
 def _no_memory(_: Request) -> Response:
-    return TinkerError(503, "Too many large responses wait to be read.").response()
+    # The SDK repeats retrieve_future after 503 without a pause.
+    return TinkerError(429, "Too many large responses wait to be read.").response()
 
 
 class TinkerApi:
@@ -168,9 +171,18 @@ class TinkerApi:
         self._heartbeats = Heartbeats(server, self._models, trainers, clock)
         self._futures = futures(server, self._models, trainers)
         self._samples = samples or Samples(clock)
-        self._sampling = SamplingApi(server, self._models, self._heartbeats, trainers, self._samples, engines, clock)
+        self._sampling = SamplingApi(
+            callers, server, self._models, self._heartbeats, trainers, self._samples, engines, clock
+        )
         self._quota = TenantQuota(REQUESTS_PER_CALLER, max_requests)
+        self._leaving = asyncio.Event()
         self._decoding = ThreadPoolExecutor(2, "decoding")
+        self._decoding_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def leave(self) -> None:
+        """End the waiting of all requests, so that clients repeat them at another replica."""
+        self._leaving.set()
+        self._samples.leave()
 
     def close(self) -> None:
         """Stop the threads, and cancel all samples."""
@@ -225,14 +237,19 @@ class TinkerApi:
 
         async def handle(request: Request) -> Response:
             caller = self._callers.identify(request)
-            if self._callers.is_accepted(caller):
+            is_known = self._callers.is_accepted(caller)
+            if is_known:
                 request.state.limited_as = caller.digest
-            if self._quota.take(caller.digest) is not QuotaResult.granted:
+            # Anyone can make up any number of credentials.
+            owner = caller.digest if is_known else f"address {client_of(request)}"
+            if self._quota.take(owner) is not QuotaResult.granted:
                 raise TinkerError(429, "Too many requests are in progress. Wait for results before you send more.")
             try:
                 return await handler(request, caller)
             finally:
-                self._quota.release(caller.digest)
+                self._quota.release(owner)
+                if not is_known and self._callers.is_accepted(caller):
+                    self._callers.give_back(request)
 
         return handle
 
@@ -262,6 +279,9 @@ class TinkerApi:
 
     async def _load_weights(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, LoadWeights)
+        if body.session_id is None and body.model_id is not None and body.seq_id is not None:
+            # TrainingClient.load_state is refused, and the SDK has counted the call.
+            await self._use_number(caller, body.model_id, body.seq_id)
         return await self._create(caller, body, FutureKind.load)
 
     async def _create(self, caller: Caller, body: CreateModel | LoadWeights, kind: FutureKind) -> Response:
@@ -288,6 +308,10 @@ class TinkerApi:
             raise TinkerError(400, f"Send forward_backward as {PROTOBUF}. {NEEDS_SDK}")
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise TinkerError(400, "Compressed bodies are not supported. Send the body without Content-Encoding.")
+        if not self._callers.is_accepted(caller):
+            # A body of a stranger would be received and decoded before anything else asks rlrun-server.
+            await self._server.check(caller)
+            request.state.limited_as = caller.digest
         held, decoded = CountedBody(request), ForwardBackwardRequest()
         try:
             body = await read_body(request, MAX_BODY, held=held)
@@ -295,8 +319,7 @@ class TinkerApi:
                 if len(body) <= FEW_BYTES:
                     command = _decode(body, decoded)
                 else:
-                    loop = asyncio.get_running_loop()
-                    command = await loop.run_in_executor(self._decoding, _decode, body, decoded)
+                    command = await self._decode_aside(caller, body, decoded)
             except InputInvalid:
                 await self._use_number(caller, decoded.model_id, decoded.seq)
                 raise
@@ -309,6 +332,12 @@ class TinkerApi:
         finally:
             held.release()
         return FutureId(FutureKind.forward_backward, model, seq).response()
+
+    async def _decode_aside(self, caller: Caller, body: bytes, decoded: ForwardBackwardRequest) -> bytes:
+        """Decode a body in a thread, one of each caller at a time, so that none of them keeps all threads busy."""
+        async with self._decoding_of.setdefault(caller.digest, asyncio.Lock()):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._decoding, _decode, body, decoded)
 
     async def _optim_step(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, OptimStepRequest)
@@ -359,7 +388,7 @@ class TinkerApi:
                 return
             except TinkerError as error:
                 left = deadline - asyncio.get_running_loop().time()
-                if error.status not in RETRYABLE or left <= 0:
+                if error.status not in RETRYABLE or left <= 0 or self._leaving.is_set():
                     raise
             await asyncio.sleep(min(left, next(pauses, PAUSES[-1])))
 
@@ -367,10 +396,7 @@ class TinkerApi:
         opened = await self._models.open(caller, model)
         self._heartbeats.remember(caller, model)
         if opened.has_ended:
-            message = (
-                f"The run {opened.namespace}/{opened.run} has ended ({opened.phase.value}). Create another client."
-            )
-            raise TinkerError(400, message)
+            raise TinkerError(400, end_of(opened))
         if opened.trainer_url is None:
             reason = waiting_reason(opened) or "it waits for its trainer"
             raise TinkerError(408, f"The run {opened.namespace}/{opened.run} is paused: {reason}")
@@ -382,6 +408,9 @@ class TinkerApi:
         except CommandRejected as rejected:
             if rejected.status == 429 or rejected.status >= 500:
                 raise TinkerError(min(rejected.status, 503), rejected.problem.message) from None
+            if rejected.status == 408:
+                # The trainer did not receive the body in time. 400 would end the program.
+                raise TinkerError(503, rejected.problem.message) from None
             # The SDK would repeat a request that is rejected with 409.
             raise TinkerError(400, rejected.problem.message) from None
         else:
@@ -390,11 +419,12 @@ class TinkerApi:
 
     async def _retrieve_future(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, RetrieveFuture)
+        is_first = body.allow_metadata_only
         if is_sample(body.request_id):
-            retrieving = self._samples.retrieve(caller, body.request_id, allow_metadata_only=body.allow_metadata_only)
+            retrieving = self._samples.retrieve(caller, body.request_id, allow_metadata_only=is_first)
         else:
             future = parse_id(FutureId.parse, body.request_id)
-            retrieving = self._futures.retrieve(caller, future, allow_metadata_only=body.allow_metadata_only)
+            retrieving = self._futures.retrieve(caller, future, self._leaving, allow_metadata_only=is_first)
         deadline = asyncio.get_running_loop().time() + RETRIEVE_SECONDS
         try:
             return await until_left(request.receive, retrieving, deadline)

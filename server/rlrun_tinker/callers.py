@@ -18,11 +18,10 @@ KEY_PREFIX = "tml-"
 TOKEN_PREFIX = "eyJ"
 _CREDENTIAL = re.compile(r"[!-~]{1,16384}")
 """Visible ASCII, so that a credential cannot add a header."""
-UNKNOWN = Rate(per_second=20.0, burst=200.0)
-"""Limit of requests from one address with credentials that rlrun-server has not accepted lately. rlrun-server has a
-limit of new credentials for all clients of this program together.
+UNKNOWN = Rate(per_second=5.0, burst=50.0)
+"""Limit of requests from one address with credentials that rlrun-server has not accepted. rlrun-server has a limit of
+20 new Kubernetes tokens per second for all clients of this program together, which one address must not use up.
 """
-ACCEPTED_SECONDS = 600.0
 REMEMBERED = 10_000
 
 
@@ -46,7 +45,8 @@ class Callers:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._limiter = RateLimiter(UNKNOWN)
-        self._accepted: OrderedDict[str, float] = OrderedDict()
+        self._accepted: OrderedDict[str, None] = OrderedDict()
+        """Digests of credentials. They have no time limit, as open runs go on while rlrun-server does not respond."""
 
     def identify(self, request: Request) -> Caller:
         """Return the caller, whose credential may still be invalid. Raises TinkerError."""
@@ -61,18 +61,25 @@ class Callers:
             )
             raise TinkerError(401, message)
         caller = Caller(credential, hashlib.sha256(credential.encode()).hexdigest())
-        now = self._clock()
-        if self._accepted.get(caller.digest, 0.0) <= now and not self._limiter.allow(client_of(request), now):
+        if not self.is_accepted(caller) and not self._limiter.allow(client_of(request), self._clock()):
             raise TinkerError(429, "Too many requests with new credentials come from this address.")
         return caller
 
     def accept(self, caller: Caller) -> None:
         """Record that rlrun-server has accepted the credential."""
-        self._accepted[caller.digest] = self._clock() + ACCEPTED_SECONDS
+        self._accepted[caller.digest] = None
         self._accepted.move_to_end(caller.digest)
         while len(self._accepted) > REMEMBERED:
             self._accepted.popitem(last=False)
 
+    def refuse(self, caller: Caller) -> None:
+        """Record that rlrun-server does not accept the credential."""
+        self._accepted.pop(caller.digest, None)
+
+    def give_back(self, request: Request) -> None:
+        """Do not count a request whose credential was accepted: many new clients may come through one Ingress."""
+        self._limiter.give_back(client_of(request))
+
     def is_accepted(self, caller: Caller) -> bool:
-        """Return whether rlrun-server has accepted the credential lately."""
-        return self._accepted.get(caller.digest, 0.0) > self._clock()
+        """Return whether rlrun-server accepted the credential the last time it was asked."""
+        return caller.digest in self._accepted

@@ -49,6 +49,7 @@ MAX_CHUNKS = 1024
 TENSOR_TYPES = {1: TensorType.float32, 2: TensorType.int64, 3: TensorType.int32, 4: TensorType.bfloat16}
 FLOAT32 = 1
 TOKEN_BYTES = 4
+MAX_DIMENSIONS = 2
 RECORD = "ArrayRecord"
 UNSUPPORTED_LOSSES = {
     "stable_reinforce": "its formula is not public. Use loss_fn='importance_sampling', 'ppo' or 'cispo'",
@@ -203,8 +204,8 @@ def _tensor(
             case 3:
                 code = signed(value)
             case 4:
-                shape += integers(value)
-                if len(shape) > 2:
+                shape += integers(value, MAX_DIMENSIONS + 1)
+                if len(shape) > MAX_DIMENSIONS:
                     raise InputInvalid(where, "has more than two dimensions. Shapes are [T] and [T, K].")
     dtype = TENSOR_TYPES.get(code)
     if dtype is None:

@@ -109,8 +109,27 @@ class Futures:
         self._poll_seconds = poll_seconds
         self._sleep = sleep
 
-    async def retrieve(self, caller: Caller, future: FutureId, *, allow_metadata_only: bool) -> Response:
-        """Return the response with a result, a failure or the state of the future. Raises TinkerError."""
+    async def retrieve(
+        self, caller: Caller, future: FutureId, leaving: asyncio.Event, *, allow_metadata_only: bool
+    ) -> Response:
+        """Return the response with a result, a failure or the state of the future. Does not wait once `leaving` is set:
+        the client then asks another replica. Raises TinkerError.
+        """
+        retrieving = asyncio.create_task(self._retrieve(caller, future, allow_metadata_only=allow_metadata_only))
+        left = asyncio.create_task(leaving.wait())
+        try:
+            await asyncio.wait({retrieving, left}, return_when=asyncio.FIRST_COMPLETED)
+            if retrieving.done():
+                return retrieving.result()
+            response = _try_again(future, CommandPending(state=CommandState.active))
+            response.headers["Connection"] = "close"
+            return response
+        finally:
+            for task in (retrieving, left):
+                task.cancel()
+            await asyncio.gather(retrieving, left, return_exceptions=True)
+
+    async def _retrieve(self, caller: Caller, future: FutureId, *, allow_metadata_only: bool) -> Response:
         deadline = asyncio.get_running_loop().time() + self._poll_seconds
         pauses = iter(PAUSES)
         try:
@@ -138,8 +157,7 @@ class Futures:
             # The SDK repeats retrieve_future after 503 without a pause.
             return _paused(error.message)
         if model.has_ended:
-            message = f"The run {model.namespace}/{model.run} has ended ({model.phase.value}). Create another client."
-            raise _failure(message, ErrorCategory.user)
+            raise _failure(end_of(model), ErrorCategory.user)
         if model.trainer_url is None:
             return _paused(waiting_reason(model))
         try:
@@ -155,7 +173,13 @@ class Futures:
         except InputInvalid as error:
             raise _failure(str(error), ErrorCategory.server) from None
         except CommandRejected as rejected:
-            raise await self._explain(caller, future, model, rejected) from None
+            try:
+                explained = await self._explain(caller, future, model, rejected)
+            except TinkerError as error:
+                if error.status not in RETRYABLE:
+                    raise
+                return _paused(error.message)
+            raise explained from None
         if not isinstance(result, CommandPending) and result[0].error is not None:
             raise _Failed(result[0].error)
         if future.kind is FutureKind.policy and not isinstance(result, CommandPending) and result[0].policy is None:
@@ -188,6 +212,13 @@ class Futures:
 def waiting_reason(model: ClientModel) -> str | None:
     """Return the reason why the model's session is not open, or None."""
     return None if model.waiting is None else model.waiting.message
+
+
+def end_of(model: ClientModel) -> str:
+    """Return the message about a model that has ended."""
+    cause = waiting_reason(model) if model.phase.finished else None
+    why = f": {cause.rstrip('.')}" if cause else ""
+    return f"The run {model.namespace}/{model.run} has ended ({model.phase.value}){why}. Create another client."
 
 
 def _paused(reason: str | None) -> CommandPending:

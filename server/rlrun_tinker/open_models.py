@@ -4,12 +4,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from rlrun.protocol.client_run import ClientModel, ModelId, SessionId
 from rlrun_server.runtime.caches import ReviewCache
 
 from rlrun_tinker.callers import Caller
-from rlrun_tinker.errors import TinkerError
+from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.run_server import RunServer
 from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
 
@@ -17,6 +18,13 @@ OPEN_SECONDS = 30.0
 """Seconds for which a model with a trainer is cached. A revoked credential works for as long."""
 WAITING_SECONDS = 1.0
 """Seconds for which other models are cached."""
+LONG_WAITING_SECONDS = 10.0
+"""As WAITING_SECONDS, for models that are older than NEW. rlrun-server limits the requests of a namespace, in which a
+hundred models may wait in the queue for hours.
+"""
+NEW = timedelta(minutes=1)
+KEPT_SECONDS = 3.0
+"""Seconds after which a model that was opened before is used without waiting for rlrun-server."""
 SESSIONS = 10_000
 """Maximum number of sessions whose models are remembered for heartbeats."""
 MAX_MODELS = 64
@@ -37,7 +45,7 @@ class OpenModels:
     def __init__(self, server: RunServer, clock: Callable[[], float]) -> None:
         self._server = server
         self._models: ReviewCache[ClientModel] = ReviewCache(
-            lambda model: model.trainer_url is not None and not model.has_ended, OPEN_SECONDS, clock, WAITING_SECONDS
+            lambda model: model.trainer_url is not None and not model.has_ended, OPEN_SECONDS, clock, _waiting_seconds
         )
 
     async def open(self, caller: Caller, model: ModelId) -> ClientModel:
@@ -50,17 +58,25 @@ class OpenModels:
 
         key = _key(caller, model)
         try:
-            return await self._models.get(key, ask)
-        except TinkerError as error:
+            async with asyncio.timeout(KEPT_SECONDS if self._models.has_accepted(key) else None):
+                return await self._models.get(key, ask)
+        except (TinkerError, TimeoutError) as error:
             # While rlrun-server does not respond, runs that it has opened go on.
-            kept = self._models.keep_accepted(key) if error.status == 503 else None
+            is_down = isinstance(error, TimeoutError) or error.status == 503
+            kept = self._models.keep_accepted(key) if is_down else None
             if kept is None:
                 raise
             return kept
 
     def forget(self, caller: Caller, model: ModelId) -> None:
-        """Ask rlrun-server again with the next request, because the trainer has not accepted the last one."""
-        self._models.expire(_key(caller, model))
+        """Ask rlrun-server again, because the trainer has not accepted the last request. All requests that wait for
+        this trainer together ask once in WAITING_SECONDS: rlrun-server limits the requests of a namespace.
+        """
+        self._models.expire(_key(caller, model), WAITING_SECONDS)
+
+
+def _waiting_seconds(model: ClientModel) -> float:
+    return WAITING_SECONDS if datetime.now(UTC) - model.created_at < NEW else LONG_WAITING_SECONDS
 
 
 def _key(caller: Caller, model: ModelId) -> bytes:
@@ -96,17 +112,23 @@ class Heartbeats:
 
     async def beat(self, caller: Caller, session: SessionId) -> None:
         """Pass on a heartbeat. Raises TinkerError."""
-        known = self._session(caller, session)
+        known, has_touched = self._session(caller, session), False
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS):
                 await self._touch_all(caller, session, known.models)
+                has_touched = bool(known.models)
                 if self._clock() >= known.searched + SEARCH_SECONDS:
                     found = await self._search(caller, session, known)
                     known.models |= found
                     known.searched = self._clock()
                     await self._touch_all(caller, session, found)
         except TimeoutError:
-            raise TinkerError(503, "rlrun-server or a trainer does not respond.") from None
+            if not has_touched:
+                raise TinkerError(503, "rlrun-server or a trainer does not respond.") from None
+        except TinkerError as error:
+            # The search is repeated with the next heartbeat.
+            if not has_touched or error.status not in RETRYABLE:
+                raise
 
     async def _search(self, caller: Caller, session: SessionId, known: _Session) -> set[int]:
         """Return the numbers of models that are not known."""

@@ -115,6 +115,9 @@ class LoadWeights(TinkerRequest):
 
     session_id: Text | None = None
     model_seq_id: ModelNumber | None = None
+    model_id: Text | None = None
+    """Set in place of a session by TrainingClient.load_state, as is `seq_id`."""
+    seq_id: Seq | None = None
     path: Text
     optimizer: bool
     base_model: Text | None = None

@@ -2,7 +2,8 @@
 
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+from rlrun.api.base.names import Text
 from rlrun.protocol.client_run import (
     CLIENT_MODEL_PATH,
     CLIENT_SAVE_PATH,
@@ -18,9 +19,10 @@ from rlrun.service.client import HttpClient
 from rlrun.service.errors import RequestError
 
 from rlrun_tinker.callers import Caller, Callers
-from rlrun_tinker.errors import from_server
+from rlrun_tinker.errors import TinkerError, from_server
 
 MODELS_PATH = "/rlrun/v1/models"
+IDENTITY_PATH = "/rlrun/v1/whoami"
 MAX_NOTHING = 64 * 1024
 """Maximum size of a response whose content does not matter."""
 
@@ -32,7 +34,7 @@ class BaseModelSummary(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    id: str
+    id: Text
     seqLen: int | None = None  # as on the wire
 
 
@@ -41,7 +43,7 @@ class BaseModels(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    items: list[BaseModelSummary]
+    items: list[BaseModelSummary] = Field(max_length=10_000)
 
 
 class RunServer:
@@ -72,12 +74,11 @@ class RunServer:
     async def delete(self, caller: Caller, state: SavedStateUri) -> None:
         """Delete a saved state."""
         place = {"namespace": state.model.namespace, "run": state.model.run, "kind": state.kind, "name": state.name}
-        url = self._url + CLIENT_SAVE_PATH.format(**place)
-        try:
-            await self._http.fetch("DELETE", url, MAX_NOTHING, headers=caller.headers)
-        except RequestError as error:
-            raise from_server(error) from None
-        self._callers.accept(caller)
+        await self._send(caller, "DELETE", CLIENT_SAVE_PATH.format(**place))
+
+    async def check(self, caller: Caller) -> None:
+        """Check that the credential is valid."""
+        await self._send(caller, "GET", IDENTITY_PATH)
 
     async def base_models(self, caller: Caller) -> BaseModels:
         """Return the base models of the platform."""
@@ -88,9 +89,21 @@ class RunServer:
         try:
             found = await self._http.call(method, self._url + path, model, content, caller.headers)
         except RequestError as error:
-            raise from_server(error) from None
+            raise self._refusal(caller, error) from None
         self._callers.accept(caller)
         return found
+
+    async def _send(self, caller: Caller, method: str, path: str) -> None:
+        try:
+            await self._http.fetch(method, self._url + path, MAX_NOTHING, headers=caller.headers)
+        except RequestError as error:
+            raise self._refusal(caller, error) from None
+        self._callers.accept(caller)
+
+    def _refusal(self, caller: Caller, error: RequestError) -> TinkerError:
+        if error.status == 401:
+            self._callers.refuse(caller)
+        return from_server(error)
 
 
 def _path(model: ModelId) -> str:

@@ -100,6 +100,7 @@ class Samples:
         self._prompts, self._results = ByteBudget(*PROMPT_BYTES), ByteBudget(*result_bytes)
         self._foreign: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._last = 0
+        self._is_leaving = False
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -111,6 +112,8 @@ class Samples:
         """Start to make `count` samples, and return the future's id. `work` receives the function to which it tells
         what it waits for, and raises SamplesFailed and SamplesLost. Raises TinkerError if there are too many.
         """
+        if self._is_leaving:
+            raise TinkerError(503, "rlrun-tinker is shutting down; retry the request.")
         owner = caller.digest
         for counts, (total, share), more in ((self._counts, MAX_FUTURES, 1), (self._samples, MAX_SAMPLES, count)):
             if counts[owner] + more > share or counts.total() + more > total:
@@ -163,6 +166,13 @@ class Samples:
         before = self._clock() - ABANDONED_SECONDS
         for number, future in list(self._futures.items()):
             if not future.polls and future.polled <= before:
+                self._drop(number, future)
+
+    def leave(self) -> None:
+        """Cancel the futures that are not done, so that clients send their requests to another process."""
+        self._is_leaving = True
+        for number, future in list(self._futures.items()):
+            if not future.done.is_set():
                 self._drop(number, future)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from rlrun_server.http.client_memory import CountedBody
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rlrun_tinker.callers import Caller
+from rlrun_tinker.callers import Caller, Callers
 from rlrun_tinker.engine_client import SampleRefused
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.futures import MAX_REASON
@@ -46,6 +46,7 @@ class SamplingApi:
 
     def __init__(
         self,
+        callers: Callers,
         server: RunServer,
         models: OpenModels,
         heartbeats: Heartbeats,
@@ -54,6 +55,7 @@ class SamplingApi:
         engines: PoolEngines,
         clock: Callable[[], float],
     ) -> None:
+        self._callers = callers
         self._server = server
         self._models = models
         self._heartbeats = heartbeats
@@ -90,6 +92,10 @@ class SamplingApi:
 
     async def sample(self, request: Request, caller: Caller) -> Response:
         """Start samples, and return their future."""
+        if not self._callers.is_accepted(caller):
+            # A body of a stranger would be received and decoded before anything else asks rlrun-server.
+            await self._server.check(caller)
+            request.state.limited_as = caller.digest
         held = CountedBody(request)
         try:
             sampling = read_sampling(await read_body(request, MAX_SAMPLE_BODY, held=held))

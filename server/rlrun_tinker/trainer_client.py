@@ -11,7 +11,7 @@ import aiohttp
 from rlrun.api.base.received import InputInvalid, parse
 from rlrun.constants import Reason
 from rlrun.protocol.access import bearer
-from rlrun.protocol.client_command import CONTENT_TYPE, CommandPending
+from rlrun.protocol.client_command import CONTENT_TYPE, MAX_RESULT_BYTES, CommandPending
 from rlrun.protocol.client_run import ClientModel
 from rlrun.protocol.engine_proof import NONCE_HEADER, PROOF_HEADER, is_proven
 from rlrun.protocol.problem import Problem
@@ -26,8 +26,6 @@ HEARTBEAT_SECONDS = 5.0
 REPLY_SECONDS = 10.0
 """Seconds beyond `wait` until a result must have arrived."""
 MAX_REPLY = 64 * 1024
-MAX_RESULT = 33 * 1024**2
-"""Maximum size of a result: more than a log-probability for each token of the largest request, and the header."""
 RESULTS = (96 * 1024**2, 40 * 1024**2)
 """Maximum number of bytes of results that are being received or converted, in all and of one run."""
 NOT_READY = frozenset({401, 403, 404, 502, 503, 504})
@@ -89,7 +87,7 @@ class TrainerClient:
         `memory`.
         """
         path = f"results/{seq}?wait={wait:.1f}"
-        status, body = await self._request(model, "GET", path, wait + REPLY_SECONDS, MAX_RESULT, memory=memory)
+        status, body = await self._request(model, "GET", path, wait + REPLY_SECONDS, MAX_RESULT_BYTES, memory=memory)
         try:
             return body if status == 200 else parse(CommandPending, body, "The trainer's response")
         except InputInvalid as error:
@@ -130,7 +128,10 @@ class TrainerClient:
                 if not is_proven(model.token, nonce, response.headers.get(PROOF_HEADER, "")):
                     raise TrainerUnready(f"the trainer of {model.namespace}/{model.run} does not have the run yet")
                 size = response.content_length
-                if memory is not None and size is not None and size <= limit and not memory.hold(size):
+                if size is not None and size > limit:
+                    message = f"The trainer's response has {size} bytes, more than the maximum of {limit}."
+                    raise CommandRejected(413, Problem(reason=Reason.ANSWER_TOO_LARGE, message=message))
+                if memory is not None and size is not None and not memory.hold(size):
                     raise TrainerUnready("too many large results are being received")
                 received = await read_body(response, url, limit if size is not None else MAX_REPLY)
                 if 200 <= response.status < 300:

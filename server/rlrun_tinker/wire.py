@@ -77,12 +77,15 @@ def signed(value: Value) -> int:
     return value - UNSIGNED if value >= SIGN else value
 
 
-def integers(value: Value) -> list[int]:
-    """Return the numbers of one occurrence of a repeated integer field, packed or not. Raises WireInvalid."""
+def integers(value: Value, most: int) -> list[int]:
+    """Return the first `most` numbers of one occurrence of a repeated integer field, packed or not. Raises WireInvalid.
+
+    A packed number has one byte in the input and many in memory, and is no field of its own.
+    """
     if isinstance(value, int):
         return [signed(value)]
     found, at = list[int](), 0
-    while at < len(value):
+    while at < len(value) and len(found) < most:
         number, at = read_varint(value, at)
         found.append(signed(number))
     return found

@@ -5,12 +5,14 @@ stub.
 """
 
 import json
+import os
 import re
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,19 @@ from rlrun.storage.layout import S3Uri
 
 from demo.install import MODEL_URI, SYSTEM_NAMESPACE
 from demo.kubectl import Object, wait_for
+from tests.chaos.cluster_faults import processes_of
 from tests.e2e.conftest import ENGINES, STUBS, Platform
 from tests.e2e.server_clients import api_key, forwarded
 from tests.support.source_tree import ROOT
-from tests.support.tinker_client import HOME, TinkerClient, script, tinker_client
+from tests.support.tinker_client import HOME, SAMPLER_RECIPES, TinkerClient, script, tinker_client
 from tests.support.tinker_world import MODEL, make_hub_cache
 
 PORT = 8080
-RECIPES = ("test_recipe_chat_sl.py", "test_recipe_rolling_checkpoints.py")
+KILLED_AFTER = 20
+"""Updates of the loop after which the trainer is killed; it has saved its last state long before."""
+RECIPES = tuple(f"tests/recipes/test_recipe_{name}.py" for name in ("chat_sl", "rolling_checkpoints"))
 GUIDE = ROOT / "docs" / "guides" / "tinker.md"
+SDK_CHECK = script(ROOT / "tests" / "support" / "tinker_sdk_check.py")
 LOOP = script(ROOT / "tests" / "support" / "tinker_loop.py")
 SECONDS = 180.0
 TOLERANCE = 1e-4
@@ -119,9 +125,26 @@ def ready_artifact(platform: Platform, kind: str, path: str) -> Object:
 
 @pytest.mark.usefixtures("released")
 def test_the_own_tests_of_the_recipes_pass(tenant: Tenant) -> None:
-    files = [f"tests/recipes/{name}" for name in RECIPES]
-    printed = tenant.client.run("python", "-m", "pytest", "-p", "no:asyncio", "-p", "no:hypothesispytest", *files)
+    printed = run_recipes(tenant.client, 0)
     assert re.search(r"\b4 passed\b", printed), printed[-4000:]
+
+
+@pytest.mark.usefixtures("released")
+def test_recipes_that_sample_stop_with_the_reason(tenant: Tenant) -> None:
+    printed = run_recipes(replace(tenant.client, recipes=SAMPLER_RECIPES), 1, "-k", "test_chat_sl and not resume")
+    assert "Sampling is not available on this server yet" in printed
+
+
+def run_recipes(client: TinkerClient, code: int, *options: str) -> str:
+    """Run the recipes' own tests, which this repository does not have."""
+    plugins = ("-p", "no:asyncio", "-p", "no:hypothesispytest")
+    return client.run("python", "-m", "pytest", *plugins, *options, *RECIPES, code=code)
+
+
+@pytest.mark.usefixtures("released")
+def test_a_loop_that_sends_each_call_twice_trains_once(tenant: Tenant) -> None:
+    found = json.loads(tenant.client.run("python", SDK_CHECK, MODEL).splitlines()[-1])
+    assert len(found["metrics"]) == 3
 
 
 @pytest.mark.usefixtures("released")
@@ -129,7 +152,9 @@ def test_the_program_of_the_guide_runs(tenant: Tenant) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     named = re.sub(r'base_model="[^"]+"', f'base_model="{MODEL}"', program)
     assert named != program
-    losses = [float(line.split()[-1]) for line in tenant.client.run("python", "-c", named).splitlines() if line.strip()]
+    printed = tenant.client.run("python", "-c", named)
+    losses = [float(loss) for loss in re.findall(r"^(?:\d+ )?(-?\d+\.\d+(?:e-?\d+)?)$", printed, re.MULTILINE)]
+    assert len(losses) == 11, printed
     assert losses[-1] < losses[0]
 
 
@@ -210,19 +235,12 @@ def test_after_a_kill_of_the_trainer_the_program_learns_from_which_state_to_go_o
 ) -> None:
     process = tenant.client.start("python", LOOP, "killed", MODEL)
     assert process.stdout is not None
-    printed = []
-    for line in process.stdout:
-        printed.append(line)
-        if len([one for one in printed if one.startswith("tinker://")]) >= 2:
-            break
-    kill_trainer(platform, tenant.namespace)
+    while (line := process.stdout.readline()) and not line.startswith(f"update {KILLED_AFTER}"):
+        continue
+    pods = platform.kubectl.list("pods", tenant.namespace, f"{SERVING_LABEL},rlrun.dev/role=trainer")
+    # A deleted pod gets SIGTERM first, also without a grace period, and the trainer then loses nothing.
+    killed = [os.kill(pid, signal.SIGKILL) for pid in processes_of(pods, "rlrun_trainer")]
+    assert killed
     found = json.loads(tenant.client.end(process).splitlines()[-1])
     assert found["category"] == "server", found
     assert any(state in found["message"] for state in found["states"]), found["message"]
-
-
-def kill_trainer(platform: Platform, namespace: str) -> None:
-    """End the trainer's processes by SIGKILL: from inside the container, the first process cannot be killed."""
-    for pod in platform.kubectl.list("pods", namespace, f"{SERVING_LABEL},rlrun.dev/role=trainer"):
-        name = pod["metadata"]["name"]
-        platform.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")

@@ -101,6 +101,8 @@ class FakeTrainer:
     proves: bool = True
     is_paused: bool = False
     """Completes nothing."""
+    result_size: int = 0
+    """Minimum size of results in bytes."""
     url: str = ""
 
     def restart(self) -> None:
@@ -140,7 +142,8 @@ class FakeTrainer:
                 self.completed[uid] += 1
                 self.results[uid, self.completed[uid]] = self._run(uid, self.completed[uid])
             if (uid, seq) in self.results:
-                return Response(self.results[uid, seq], media_type="application/vnd.rlrun.command")
+                data = self.results[uid, seq].ljust(self.result_size)
+                return Response(data, media_type="application/vnd.rlrun.command")
             if asyncio.get_running_loop().time() >= end:
                 return json_response(CommandPending(state=CommandState.active, reason="another run trains"), 202)
             await asyncio.sleep(0.01)
@@ -222,6 +225,8 @@ class FakeRunServer:
     """Runs wait for a slot."""
     failure: tuple[int, Problem] | None = None
     """Response to all requests."""
+    delay: float = 0.0
+    """Seconds until each response."""
     url: str = ""
 
     def one(self) -> ClientModel:
@@ -296,9 +301,13 @@ class FakeRunServer:
     async def _base_models(self, _request: Request, _: str) -> Response:
         return JSONResponse({"items": [{"id": MODEL, "name": "qwen", "seqLen": 4096, "newer": 1}]})
 
+    async def _identity(self, _request: Request, namespace: str) -> Response:
+        return JSONResponse({"name": f"account of {namespace}", "groups": []})
+
     def _for_caller(self, handler: Callable[[Request, str], Any]) -> Handler:
         async def handle(request: Request) -> Response:
             self.requests.append((request.method, request.url.path, await request.body()))
+            await asyncio.sleep(self.delay)
             if self.failure is not None:
                 status, problem = self.failure
                 return json_response(problem, status)
@@ -323,6 +332,7 @@ class FakeRunServer:
             ("POST", f"{CLIENT_MODEL_PATH}/open"): self._open,
             ("DELETE", CLIENT_SAVE_PATH): self._delete,
             ("GET", "/rlrun/v1/models"): self._base_models,
+            ("GET", "/rlrun/v1/whoami"): self._identity,
         }
         return Starlette(
             routes=[
@@ -341,6 +351,7 @@ class TinkerBackend:
     pool: FakePool
     client: httpx.AsyncClient
     url: str
+    api: TinkerApi
     now: list[float]
     """Time of the clock, which only tests move."""
 
@@ -399,7 +410,7 @@ async def serving_tinker(
             serving_on(tinker_app(api), sockets[2]),
             httpx.AsyncClient(base_url=url, timeout=30) as client,
         ):
-            yield TinkerBackend(server, trainer, server.pool, client, url, now)
+            yield TinkerBackend(server, trainer, server.pool, client, url, api, now)
     finally:
         api.close()
         await trainers.close()

@@ -1,9 +1,9 @@
 """The SDK `tinker` and the recipes of `tinker-cookbook`, unmodified from PyPI, in the image of the trainer.
 
 The image has torch, transformers, peft and an interpreter. All other packages are installed once into the cache of the
-local cluster, by the image's pip, in the versions and with the hashes of `tinker_clients/packages.txt`. The source
-archive in `tinker_clients/recipes.txt` has the recipes' own tests, which the wheel leaves out. Version 0.6.1 of the
-cookbook requires a version of tml-renderers that PyPI lacks: `--no-deps` ignores that.
+local cluster, by the image's pip, in the versions and with the hashes of `tinker_clients/packages.txt`. The recipes are
+run from their source archives, `tinker_clients/recipes-*.txt`, because their own tests are in no wheel. `--no-deps`
+ignores that version 0.6.1 requires a tml-renderers that PyPI lacks, and 0.5.7 an older transformers than the image's.
 """
 
 import fcntl
@@ -24,14 +24,18 @@ from tests.support.source_tree import ROOT
 PINS = Path(__file__).parent / "tinker_clients"
 IMAGE = "trainer"
 INSTALLED_AT, HOME = "/client", "/home-of-client"
-RECIPES_AT = f"{INSTALLED_AT}/recipes"
+FORWARD_RECIPES, SAMPLER_RECIPES = "0.5.7", "0.6.1"
+"""Newest version of the cookbook whose supervised training evaluates with `forward`, and the newest, which samples."""
 TEST_TOOLS_AT = "/opt/test-tools"
 INSTALL_SECONDS = 900
 COMMAND_SECONDS = 600
-UV = """#!/bin/sh
-shift; exec "$@"
-"""
-"""Program `uv`, with which the tests of the recipes call `uv run python -m RECIPE`."""
+TOOLS = {
+    # The tests of the recipes call `uv run python -m RECIPE`.
+    "uv": '#!/bin/sh\nshift; exec "$@"\n',
+    # Recipes ask for the state of their checkout. There is none.
+    "git": "#!/bin/sh\nexit 128\n",
+}
+"""Programs that the image lacks."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class TinkerClient:
     key: str
     folder: Path
     installed: Path
+
+    recipes: str = FORWARD_RECIPES
+    """Version of the cookbook."""
 
     def start(self, *command: str, **variables: str) -> "subprocess.Popen[str]":
         """Start a command in a container whose working directory is the source archive of the recipes."""
@@ -61,7 +68,7 @@ class TinkerClient:
         }
         # The container ends with its command, also if this process is killed.
         limited = ("timeout", "--kill-after=10", str(COMMAND_SECONDS), *command)
-        argv = container(["env", f"--chdir={RECIPES_AT}", *limited], environment, {**self._mounts})
+        argv = container(["env", f"--chdir={INSTALLED_AT}/{self.recipes}", *limited], environment, {**self._mounts})
         return subprocess.Popen(
             argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -90,8 +97,10 @@ def tinker_client(url: str, key: str, folder: Path) -> TinkerClient:
 
 def install() -> Path:
     """Return the folder with the packages and the source archive, which is made if it is not yet there."""
-    pins = [PINS / "packages.txt", PINS / "recipes.txt"]
-    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in pins)).hexdigest()[:12]
+    archives = {version: PINS / f"recipes-{version}.txt" for version in (FORWARD_RECIPES, SAMPLER_RECIPES)}
+    pins = [PINS / "packages.txt", *archives.values()]
+    parts = [*(file.read_bytes() for file in pins), *(text.encode() for text in TOOLS.values())]
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
     place = paths().cache / "tinker-clients" / digest
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.with_suffix(".lock").open("a") as lock:
@@ -105,12 +114,14 @@ def install() -> Path:
             checked = ["--no-deps", "--require-hashes", "--quiet"]
             wheels = ["--only-binary", ":all:", "-r", f"{INSTALLED_AT}/packages.txt"]
             _pip(place, "install", *checked, *wheels, "--target", f"{INSTALLED_AT}/packages")
-            archive = ["--no-binary", "tinker-cookbook", "-r", f"{INSTALLED_AT}/recipes.txt"]
-            _pip(place, "download", *checked, *archive, "--dest", INSTALLED_AT)
-            _unpack(place)
+            for version, file in archives.items():
+                source = ["--no-binary", "tinker-cookbook", "-r", f"{INSTALLED_AT}/{file.name}"]
+                _pip(place, "download", *checked, *source, "--dest", INSTALLED_AT)
+                _unpack(place, version)
             (place / "tools").mkdir()
-            (place / "tools" / "uv").write_text(UV)
-            (place / "tools" / "uv").chmod(0o755)
+            for name, text in TOOLS.items():
+                (place / "tools" / name).write_text(text)
+                (place / "tools" / name).chmod(0o755)
             (place / ".complete").touch()
     return place
 
@@ -133,9 +144,9 @@ def _pip(place: Path, *words: str) -> None:
     subprocess.run(argv, cwd=ROOT, check=True, timeout=INSTALL_SECONDS, env=dict(os.environ))
 
 
-def _unpack(place: Path) -> None:
+def _unpack(place: Path, version: str) -> None:
     (archive,) = place.glob("*.tar.gz")
     with tarfile.open(archive) as file:
         file.extractall(place, filter="data")
-    (place / archive.name.removesuffix(".tar.gz")).rename(place / "recipes")
+    (place / archive.name.removesuffix(".tar.gz")).rename(place / version)
     archive.unlink()

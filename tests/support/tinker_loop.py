@@ -13,8 +13,9 @@ from tinker import types
 
 RANK, SEED = 8, 7
 ADAM = types.AdamParams(learning_rate=1e-2)
-SAVED_EVERY = 3
-MAX_CALLS = 10_000
+SAVED_AT = (0, 3)
+"""Updates of the loop `killed` after which it saves its state."""
+MAX_UPDATES = 3_000
 
 
 def datums(count: int = 4, length: int = 12) -> list[types.Datum]:
@@ -64,20 +65,20 @@ def continued(model: str) -> dict[str, Any]:
 
 
 def killed(model: str) -> dict[str, Any]:
-    """Train until a call fails, and go on from the newest state. Each saved state is printed."""
+    """Train until a call fails, and go on from the newest state. Prints each update that the client has a result of."""
     service = tinker.ServiceClient()
     client = service.create_lora_training_client(base_model=model, rank=RANK, seed=SEED)
     states: list[str] = []
-    for call in range(MAX_CALLS):
+    for update in range(MAX_UPDATES):
         try:
             train(client, 1)
-            if call % SAVED_EVERY == 0:
-                states.append(client.save_state(f"state-{call}").result().path)
-                print(states[-1], flush=True)
+            if update in SAVED_AT:
+                states.append(client.save_state(f"state-{update}").result().path)
+            print(f"update {update}", flush=True)
         except tinker.RequestFailedError as error:
             again = service.create_training_client_from_state_with_optimizer(states[-1])
             train(again, 1)
-            return {"states": states, "category": str(error.category), "message": error.message}
+            return {"states": states, "updates": update, "category": str(error.category), "message": error.message}
     raise SystemExit("no call failed")
 
 

@@ -2,8 +2,8 @@
 
 TINKER_BASE_URL=… TINKER_API_KEY=… python tests/support/tinker_sdk_check.py MODEL
 
-Tokens are below 100. Prints what it found as JSON, after it has checked what is true of any server. It imports nothing
-of this repository, because it runs in an environment of its own.
+Tokens are below 30, the vocabulary of the example model. Prints what it found as JSON, after it has checked what is
+true of any server. It imports nothing of this repository, because it runs in an environment of its own.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ def datums(count: int) -> list[types.Datum]:
     """Return datums whose tokens differ."""
     found = []
     for number in range(count):
-        tokens = [(number + place) % 100 for place in range(LENGTH + 1)]
+        tokens = [(number + place) % 30 for place in range(LENGTH + 1)]
         weights = [1.0 if place % 2 else -0.25 for place in range(LENGTH)]
         inputs: dict[str, Any] = {"target_tokens": tokens[1:], "weights": weights}
         found.append(types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs))

@@ -17,6 +17,7 @@ import rlrun_model_fetcher
 import rlrun_operator
 import rlrun_orchestrator
 import rlrun_server
+import rlrun_tinker
 import rlrun_trainer
 from pydantic import BaseModel
 from rlrun.api.base.received import limits_of
@@ -25,6 +26,7 @@ PACKAGES = (
     rlrun,
     rlrun_operator,
     rlrun_server,
+    rlrun_tinker,
     rlrun_orchestrator,
     rlrun_environment,
     rlrun_adapter_sidecar,

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
@@ -43,9 +43,17 @@ MAX_DATUMS = 4096
 MAX_TENSORS = 8
 """Maximum number of tensors of a datum."""
 MAX_COMMAND_BYTES = 64 * 1024**2
+MAX_TARGETS = 2**23
+"""Maximum number of targets of a command, with those that sparse tensors leave out. Each has a log-probability in the
+result.
+"""
+MAX_RESULT_BYTES = 4 * MAX_TARGETS + 1024**2
+"""Maximum size of a result with its header."""
 MAX_WAITING_COMMANDS = 64
 """Maximum number of a run's commands that the trainer has received and not completed."""
 MAX_WAITING_BYTES = 256 * 1024**2
+MAX_POOL_BYTES = 2 * 1024**3
+"""Maximum size in bytes of the waiting commands of all runs of a pool. Each run may exceed it with its next command."""
 GAP_SECONDS = 300.0
 """Seconds for which commands wait for one before them. Then they fail."""
 MAX_WAIT_SECONDS = 30.0
@@ -82,7 +90,7 @@ class DatumHeader(Schema):
 
     length: int = Field(ge=1, le=2**24)
     """Number of tokens."""
-    tensors: list[TensorHeader] = Field(default_factory=list, max_length=MAX_TENSORS)
+    tensors: Annotated[list[TensorHeader], FailFast()] = Field(default_factory=list, max_length=MAX_TENSORS)
 
     @property
     def size(self) -> int:
@@ -98,7 +106,7 @@ class ForwardBackward(Schema):
     loss_config: dict[str, float] = Field(default_factory=dict, max_length=16)
     forward_only: bool = False
     """True to add no gradient."""
-    datums: list[DatumHeader] = Field(min_length=1, max_length=MAX_DATUMS)
+    datums: Annotated[list[DatumHeader], FailFast()] = Field(min_length=1, max_length=MAX_DATUMS)
 
 
 class OptimStep(Schema):
@@ -136,7 +144,7 @@ Command = ForwardBackward | OptimStep | SaveState
 class CommandHeader(Schema):
     """Header of a command."""
 
-    wire_limits = InputLimits(size=16 * 1024**2, values=2**20)
+    wire_limits = InputLimits(size=8 * 1024**2, values=2**19)
 
     command: Annotated[Command, Field(discriminator="kind")]
 

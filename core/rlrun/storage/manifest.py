@@ -133,18 +133,18 @@ def ready_facts(manifest: Manifest, digest: str) -> dict[str, Any]:
         facts["policyVersion"] = manifest.policy_version
     if isinstance(reward, int | float):
         facts["reward"] = float(reward)
-    if (expires_at := _expiry(manifest)) is not None:
+    if (expires_at := expiry_of(manifest)) is not None:
         facts["expiresAt"] = expires_at.replace(microsecond=0).isoformat().replace("+00:00", "Z")
     return facts
 
 
-def _expiry(manifest: Manifest) -> datetime | None:
+def expiry_of(manifest: Manifest) -> datetime | None:
     """Return the time from which the artifact is deleted, or None if it has no valid one."""
     try:
         expires_at = datetime.fromisoformat(str(manifest.details.get(EXPIRES_AT)))
-    except ValueError:
+        return None if expires_at.tzinfo is None else expires_at.astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return None if expires_at.tzinfo is None else expires_at.astimezone(UTC)
 
 
 def changed_message(place: object, digest: str, found: str) -> str:

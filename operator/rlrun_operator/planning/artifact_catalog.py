@@ -9,6 +9,7 @@ again. A reference counts only if the run may use the checkpoint: both are in th
 shared with the run's namespace.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -109,13 +110,15 @@ def digest_of(obj: Obj | None) -> str:
     return str(((obj or {}).get("status") or {}).get("digest") or "")
 
 
-def _is_overdue(obj: Obj, now: datetime | None) -> bool:
-    """Return whether the artifact has expired. A time that cannot be read never passes."""
+def _seconds_to_expiry(obj: Obj, now: datetime | None) -> float:
+    """Return the seconds until the artifact expires, at most 0 if it has expired. A time that cannot be read never
+    passes.
+    """
     try:
         expires_at = parse_time((obj.get("status") or {}).get("expiresAt"))
-        return now is not None and expires_at is not None and expires_at <= now
+        return math.inf if now is None or expires_at is None else (expires_at - now).total_seconds()
     except (TypeError, ValueError):
-        return False
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,8 @@ class ArtifactCatalog:
     """True if S3 was listed. Otherwise nothing may be deleted."""
     has_references: bool = False
     """True if the checkpoints that other runs start from are known."""
+    next_expiry: float | None = None
+    """Seconds until the next artifact expires, or None if none will."""
 
     @classmethod
     def build(
@@ -196,13 +201,18 @@ class ArtifactCatalog:
             metadata = run["metadata"]
             names = {step: artifact_name(metadata["name"], metadata["uid"], step) for step in by_step}
             names |= {step: str(obj["metadata"]["name"]) for step, obj in own.items()}
-            overdue = frozenset(step for step, obj in own.items() if spec is not None and _is_overdue(obj, now))
+            left = {step: math.inf if spec is None else _seconds_to_expiry(obj, now) for step, obj in own.items()}
+            times.extend(seconds for seconds in left.values() if 0 < seconds < math.inf)
+            overdue = frozenset(step for step, seconds in left.items() if seconds <= 0)
             return KindCatalog(names, own, by_step, keep, overdue=overdue)
+
+        times: list[float] = []
 
         return cls(
             checkpoints=of_kind("RLCheckpoint", KEEP_ALL if spec is None else spec.checkpoints.keep_cloud),
             adapters=of_kind("RLAdapter", KEEP_ALL if spec is None else spec.adapters.keep_last),
             is_listed=folders is not None,
+            next_expiry=min(times, default=None),
         )
 
     @property

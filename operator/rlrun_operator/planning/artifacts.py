@@ -96,6 +96,9 @@ def list_artifacts(
         )
     times = [settings.poll_seconds] if artifacts.marked else []
     times += [DELETION_RETRY_SECONDS] if artifacts.removals else []
+    # Nothing else causes a reconcile of a run that has ended or is suspended.
+    expiry = observation.catalog.next_expiry
+    times += [max(settings.poll_seconds, expiry)] if expiry is not None else []
     return PlanPart(
         status=StatusChange(
             (

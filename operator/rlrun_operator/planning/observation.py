@@ -94,6 +94,8 @@ SESSION_SECONDS = 120.0
 """Seconds for which the newest response of a pool's trainer counts. Orders are sent at least every 15 s, so a trainer
 that has not responded for longer is dead or unreachable.
 """
+SILENCE_SECONDS = 60.0
+"""Seconds for which a response of a trainer tells that a client is silent: four orders."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,13 @@ class TrainerReport:
         return seconds(self.time, now) < SESSION_SECONDS and (self.uids is None or uid in self.uids)
 
     def activity_of(self, uid: str, now: datetime) -> ClientActivity | None:
-        """Return the state of the session of a run with `driver: Client`, or None if it is unknown."""
-        return self.clients.get(uid) if seconds(self.time, now) < SESSION_SECONDS else None
+        """Return the state of the session of a run with `driver: Client`, or None if it is unknown. In an old response
+        the client is not silent, because it may have made a call since.
+        """
+        age, session = seconds(self.time, now), self.clients.get(uid)
+        if session is None or age >= SESSION_SECONDS:
+            return None
+        return session if age < SILENCE_SECONDS else session.model_copy(update={"silent_seconds": 0.0})
 
 
 @dataclass(frozen=True)

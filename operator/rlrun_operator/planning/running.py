@@ -38,7 +38,7 @@ from rlrun_operator.planning.readiness import (
     progress_change,
     warning_conditions,
 )
-from rlrun_operator.planning.resolution import config_error, frozen_config, readable_config
+from rlrun_operator.planning.resolution import config_error, frozen_config, has_signed_references, readable_config
 from rlrun_operator.planning.status import is_true, reason_fields, transition_time
 
 FIRST_SECONDS = 10
@@ -149,11 +149,24 @@ def restart_with_unreadable_configuration(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
     """End an attempt that has pods but no readable configuration, because a new configuration could differ from that of
-    the pods.
+    the pods, and one of a run with `driver: Client` whose configuration does not have the operator's signature, because
+    the trainer gets no session from it.
     """
     attempt = status.attempt
     configs = observation.owned_children("ConfigMap", attempt=attempt)
-    if not observation.pod_controllers(attempt) or not configs or readable_config(configs[0]) is not None:
+    if not configs:
+        return None
+    known = readable_config(configs[0])
+    if known is not None and spec.driver is Driver.client and not has_signed_references(observation, attempt, known):
+        problem = Problem(
+            reason=Reason.CONFIGURATION_UNREADABLE,
+            message=(
+                f"The ConfigMap {configs[0]['metadata']['name']} does not have the operator's signature: it was "
+                "changed, or the key of signatures is a new one. The next attempt gets a new ConfigMap."
+            ),
+        )
+        return plan_restart(observation, status, settings, now, problem, counts_toward_max=False)
+    if not observation.pod_controllers(attempt) or known is not None:
         return None
     problem = Problem(
         reason=Reason.CONFIGURATION_UNREADABLE,

@@ -181,7 +181,8 @@ def pool_account(identity: PoolIdentity, idle_since: datetime | None = None) -> 
 def order_secret(identity: PoolIdentity, token: str, orders: PoolOrders) -> Obj:
     """Return the Secret with the pool's token and its orders, which sidecars and trainer read when they start."""
     named = {ORDER_KEY: orders.engines, **({} if orders.trainer is None else {TRAINER_ORDER_KEY: orders.trainer})}
-    texts = {key: order.model_dump_json(by_alias=True) for key, order in named.items()}
+    # Without fields that are None: processes of a former version refuse fields that they do not know.
+    texts = {key: order.model_dump_json(by_alias=True, exclude_none=True) for key, order in named.items()}
     return secret(identity, identity.token_secret, {TOKEN_VARIABLE: token, **texts})
 
 

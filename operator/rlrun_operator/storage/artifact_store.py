@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rlrun.api.base.s3_connection import S3Connection
 from rlrun.api.usage import MAX_FILE_BYTES, UsageRecord, with_records
@@ -24,7 +24,7 @@ from rlrun.constants import Reason
 from rlrun.garbage_collection.installation import InstallationMismatch, ensure_mark
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri, step_of
-from rlrun.storage.manifest import MAX_FILES, MAX_MANIFEST_BYTES, FileEntry, Manifest
+from rlrun.storage.manifest import EXPIRES_AT, MAX_FILES, MAX_MANIFEST_BYTES, FileEntry, Manifest, expiry_of
 from rlrun.storage.store import (
     ArtifactChanged,
     BodyInterrupted,
@@ -437,10 +437,12 @@ def _summary(manifest: Manifest) -> Manifest:
     """Return the fields of the manifest that artifact objects show. Other fields are dropped, because a run could make
     them arbitrarily large.
     """
-    details = {}
+    details: dict[str, Any] = {}
     reward = manifest.details.get("reward")
     if isinstance(reward, int | float) and abs(reward) < LARGEST_REWARD:
         details["reward"] = reward
+    if (expires_at := expiry_of(manifest)) is not None:
+        details[EXPIRES_AT] = expires_at.isoformat()
     total = FileEntry(name="total", size=manifest.size, sha256="")
     return Manifest(
         kind=manifest.kind,

@@ -9,7 +9,7 @@ and one for a deletion. Other requests are answered from memory and S3.
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from rlrun.api.base.names import MAX_NAMESPACE, NAMESPACE
 from rlrun.api.base.received import parse
@@ -25,6 +25,8 @@ from rlrun.protocol.client_run import (
     ModelId,
     NewClientModel,
     NewClientSession,
+    SavedState,
+    SavedStates,
     SaveKind,
     client_token,
 )
@@ -43,7 +45,7 @@ from rlrun_server.client_models.model_objects import (
     request_digest,
     to_client_model,
 )
-from rlrun_server.client_models.model_starts import choose_start, find_run
+from rlrun_server.client_models.model_starts import GONE_PHASES, choose_start, find_run
 from rlrun_server.client_models.saved_states import SavedStateReader
 from rlrun_server.http.body import read_body
 from rlrun_server.http.endpoint import Endpoint, Handler, json_response
@@ -55,6 +57,8 @@ from rlrun_server.rest.context.services import services_of
 MAX_SESSION_BYTES = 4096
 MAX_MODEL_BYTES = 128 * 1024
 """Maximum size of a request for a model in bytes. JSON may need six bytes for one of the metadata."""
+MAX_LOOKUPS = 8
+"""Maximum number of states of a kind that a request looks up in S3."""
 SAVED_KINDS = {
     SaveKind.weights: (RLCHECKPOINT, "rlcheckpoints", Reason.CHECKPOINT_NOT_READY),
     SaveKind.sampler_weights: (RLADAPTER, "rladapters", Reason.ADAPTER_NOT_READY),
@@ -123,8 +127,9 @@ class ClientModels:
         caller, model = await _authorize(request, Check("get", "rlruns", ""))
         run = await _require_model(request, caller, model)
         layout = self._saved.layout(model.namespace, str(run["metadata"]["uid"]))
-        saved = await self._saved.read(caller.user.limited_as, layout)
-        return json_response(to_client_model(run).model_copy(update={"saved": saved}))
+        states = await self._saved.read(caller.user.limited_as, layout)
+        saved = {kind.value: await self._existing(request, caller, run, kind, states.of(kind)) for kind in SaveKind}
+        return json_response(to_client_model(run).model_copy(update={"saved": SavedStates(**saved)}))
 
     async def open(self, request: Request) -> Response:
         """Return a model with its token, and resume it if it was suspended because its client was silent."""
@@ -163,6 +168,35 @@ class ClientModels:
                 detail = f"The operator has not recorded {kind} {name} yet. Retry the request in a few seconds."
                 raise RestError(503, not_ready, detail)
         return Response(status_code=204)
+
+    async def _existing(
+        self, request: Request, caller: Caller, run: Obj, kind: SaveKind, states: Mapping[str, SavedState]
+    ) -> dict[str, SavedState]:
+        """Return the states without those that were deleted, whose names the trainer keeps.
+
+        The operator creates an object some seconds after the save, so the newest states without one are looked up in
+        S3. If all of these are complete, the operator is behind, and older states without an object are returned too.
+        """
+        objects, metadata = services_of(request).objects, run["metadata"]
+        recorded = objects.checkpoints if kind is SaveKind.weights else objects.adapters
+        objects.require(recorded)
+        namespace, uid = metadata["namespace"], str(metadata["uid"])
+        layout = self._saved.layout(namespace, uid)
+        existing, looked, is_behind = dict[str, SavedState](), 0, True
+        for name, state in sorted(states.items(), key=lambda item: item[1].step, reverse=True):
+            found = recorded.find(namespace, artifact_name(metadata["name"], uid, state.step))
+            if found is not None:
+                exists = found.summary.phase not in GONE_PHASES
+            elif looked < MAX_LOOKUPS:
+                looked += 1
+                folder = (layout.checkpoint if kind is SaveKind.weights else layout.adapter)(state.step)
+                exists = await self._saved.is_complete(caller.user.limited_as, folder)
+                is_behind = is_behind and exists
+            else:
+                exists = is_behind
+            if exists:
+                existing[name] = state
+        return existing
 
     async def _namespace_of(self, request: Request, user: User, asked: str) -> str:
         if asked and user.namespace not in ("", asked):

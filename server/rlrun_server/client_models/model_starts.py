@@ -27,6 +27,9 @@ from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.context.caller_cluster import caller_cluster
 from rlrun_server.rest.context.services import Services, services_of
 
+GONE_PHASES = ("Failed", "Deleting")
+"""Phases of artifacts that no run can start from."""
+
 
 async def choose_start(
     request: Request, caller: Caller, namespace: str, asked: NewClientModel, saved: SavedStateReader
@@ -97,7 +100,7 @@ async def _saved_start(
     name = artifact_name(model.run, uid, state.step)
     services.objects.require(services.objects.checkpoints)
     checkpoint = services.objects.checkpoints.find(model.namespace, name)
-    is_known = checkpoint is not None and checkpoint.summary.phase not in ("Failed", "Deleting")
+    is_known = checkpoint is not None and checkpoint.summary.phase not in GONE_PHASES
     # The operator creates the object some seconds after the save. A run that names the checkpoint waits for it.
     if not is_known and not await saved.is_complete(tenant, layout.checkpoint(state.step)):
         text = f"{uri} was deleted, or its upload did not complete. Load another state: {listed(states)}"

@@ -20,14 +20,15 @@ class ReviewCache(Generic[Result]):
         is_accepted: Callable[[Result], bool],
         accepted_seconds: float,
         clock: Callable[[], float],
-        refused_seconds: float = REFUSED_SECONDS,
+        refused_seconds: Callable[[Result], float] = lambda _: REFUSED_SECONDS,
     ) -> None:
-        """Results accepted by `is_accepted` are cached for `accepted_seconds`, others for `refused_seconds`."""
+        """Results accepted by `is_accepted` are cached for `accepted_seconds`, others for `refused_seconds` of them."""
         self._is_accepted = is_accepted
         self._accepted_seconds = accepted_seconds
         self._refused_seconds = refused_seconds
         self._clock = clock
-        self._known: OrderedDict[bytes, tuple[float, Result]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[float, Result, float]] = OrderedDict()
+        """Time until which a result is cached, the result, and the time of the result."""
         self._pending: dict[bytes, asyncio.Task[Result]] = {}
         self._slots = asyncio.Semaphore(CONCURRENT_REVIEWS)
 
@@ -39,17 +40,18 @@ class ReviewCache(Generic[Result]):
         """Return whether the last result of this key was accepted, even if it has expired."""
         return key in self._known and self._is_accepted(self._known[key][1])
 
-    def expire(self, key: bytes) -> None:
-        """Make the next `get` call `ask`."""
+    def expire(self, key: bytes, min_age: float = 0.0) -> None:
+        """Make `get` call `ask` as soon as the last result is `min_age` seconds old."""
         if key in self._known:
-            self._known[key] = (self._clock(), self._known[key][1])
+            until, result, of = self._known[key]
+            self._known[key] = (min(until, of + min_age), result, of)
 
     def keep_accepted(self, key: bytes) -> Result | None:
         """Cache the last result again, although it has expired, and return it. Returns None if it was not accepted."""
         if not self.has_accepted(key):
             return None
         result = self._known[key][1]
-        self._known[key] = (self._clock() + self._accepted_seconds, result)
+        self._known[key] = (self._clock() + self._accepted_seconds, result, self._clock())
         return result
 
     async def get(self, key: bytes, ask: Callable[[], Awaitable[Result]]) -> Result:
@@ -72,8 +74,8 @@ class ReviewCache(Generic[Result]):
         if task.cancelled() or task.exception() is not None:
             return
         answer = task.result()
-        seconds = self._accepted_seconds if self._is_accepted(answer) else self._refused_seconds
-        self._known[key] = (self._clock() + seconds, answer)
+        seconds = self._accepted_seconds if self._is_accepted(answer) else self._refused_seconds(answer)
+        self._known[key] = (self._clock() + seconds, answer, self._clock())
         self._known.move_to_end(key)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)

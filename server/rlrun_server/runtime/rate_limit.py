@@ -35,3 +35,9 @@ class RateLimiter:
         while len(self._buckets) > REMEMBERED:
             self._buckets.popitem(last=False)
         return allowed
+
+    def give_back(self, namespace: str) -> None:
+        """Put back a token that `allow` took."""
+        if namespace in self._buckets:
+            left, counted = self._buckets[namespace]
+            self._buckets[namespace] = (min(self._rate.burst, left + 1), counted)

@@ -4,19 +4,31 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rlrun.api.base.phases import Phase
+from rlrun.api.base.received import InputInvalid
 from rlrun.constants import Reason
-from rlrun.protocol.client_command import CommandError, ErrorCategory, OptimStep, SaveState
+from rlrun.protocol.client_command import (
+    MAX_RESULT_BYTES,
+    MAX_TARGETS,
+    CommandError,
+    CommandResult,
+    ErrorCategory,
+    OptimStep,
+    SaveState,
+    frame,
+)
 from rlrun.protocol.client_run import ModelId, SavedState, SavedStates
 from rlrun.protocol.problem import Problem
-from rlrun_tinker.app import MAX_BODY, MAX_JSON
+from rlrun_tinker.app import ANSWER_BYTES, MAX_BODY, MAX_JSON
 from rlrun_tinker.futures import FutureId, FutureKind
 from rlrun_tinker.metrics import REGISTRY
+from rlrun_tinker.trainer_client import RESULTS
 
 from tests.support.tinker_backend import MODEL, TinkerBackend, serving_tinker
 from tests.support.tinker_messages import message
@@ -82,11 +94,43 @@ async def test_a_wrong_key_says_what_to_set(backend: TinkerBackend, key: str, st
 
 async def test_guesses_of_keys_are_limited(backend: TinkerBackend) -> None:
     await backend.model()
-    answers = [(await backend.post("create_session", {}, f"tml-{number}")).status_code for number in range(210)]
-    assert answers[:190] == [401] * 190
-    assert answers[-1] == 429
+    answers = [(await backend.post("create_session", {}, f"tml-{number}")).status_code for number in range(60)]
+    assert answers == [401] * 50 + [429] * 10
     # A key that was accepted is not a guess.
     assert (await backend.post("create_session")).status_code == 200
+    backend.now[0] += 3600
+    assert (await backend.post("create_session", {}, "tml-x")).status_code == 401
+    assert (await backend.post("create_session")).status_code == 200
+
+
+async def test_new_keys_that_are_valid_are_no_guesses(backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clients of an Ingress have one address."""
+    monkeypatch.setattr("tests.support.tinker_backend.KEYS", {str(number): "team" for number in range(200)})
+    answers = [(await backend.post("create_session", {}, f"tml-{number}")).status_code for number in range(200)]
+    assert answers == [200] * 200
+
+
+async def test_a_key_that_has_ended_is_a_guess_again(backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    await backend.post("create_session")
+    monkeypatch.setattr("tests.support.tinker_backend.KEYS", {})
+    answers = [(await backend.post("create_session")).status_code for _ in range(60)]
+    assert answers == [401] * 51 + [429] * 9
+
+
+async def test_a_body_of_a_stranger_is_not_decoded(backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = list[bytes]()
+
+    def note(body: bytes, _: Any) -> bytes:
+        decoded.append(body)
+        raise InputInvalid("x", "y")
+
+    monkeypatch.setattr("rlrun_tinker.app._decode", note)
+    for large in (False, True):
+        answer = await backend.send("forward_backward", bytes(2**20 if large else 9), "tml-stranger")
+        assert answer.status_code == 401
+    assert decoded == []
+    assert (await backend.send("forward_backward", b"x")).status_code == 400
+    assert decoded == [b"x"]
 
 
 async def test_a_training_step(backend: TinkerBackend) -> None:
@@ -123,6 +167,22 @@ async def test_an_early_command_waits_for_those_before_it(backend: TinkerBackend
     both = await asyncio.gather(backend.retrieve(later), backend.retrieve(later))
     assert [answer.status_code for answer in both] == [200, 200]
     assert both[0].content == both[1].content
+
+
+async def test_a_replica_that_ends_lets_no_client_wait() -> None:
+    async with serving_tinker(poll_seconds=3.0) as backend:
+        model = await backend.model()
+        later = await backend.post("optim_step", optim(model, 2))
+        waiting = asyncio.create_task(backend.retrieve(later))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        backend.api.leave()
+        async with asyncio.timeout(2):
+            answer = await waiting
+        assert (answer.status_code, answer.json()["type"], answer.headers["Connection"]) == (408, "try_again", "close")
+        backend.trainer.proves = False
+        async with asyncio.timeout(2):
+            assert (await backend.post("optim_step", optim(model, 3))).status_code == 503
 
 
 async def test_a_repeated_request_is_the_same_future_and_another_one_is_refused(backend: TinkerBackend) -> None:
@@ -195,16 +255,49 @@ async def test_a_run_that_waits_says_why(backend: TinkerBackend) -> None:
     assert (await backend.retrieve(created)).json() == {"model_id": f"{session}:train:0", "type": "create_model"}
 
 
+async def test_a_model_that_waits_for_long_asks_rarely(backend: TinkerBackend) -> None:
+    """rlrun-server limits the requests of a namespace, in which many models may wait."""
+    backend.server.is_full = True
+    session = (await backend.post("create_session")).json()["session_id"]
+    new = {"session_id": session, "model_seq_id": 0, "base_model": MODEL, "lora_config": {"rank": 8}}
+    created = await backend.post("create_model", new)
+    for age, seconds in ((0, 1), (3600, 10)):
+        backend.server.change(created_at=datetime.now(UTC) - timedelta(seconds=age))
+        backend.now[0] += 10
+        await backend.retrieve(created)
+        opened = backend.server.count("POST", "/open")
+        backend.now[0] += seconds - 0.5
+        await backend.retrieve(created)
+        assert backend.server.count("POST", "/open") == opened
+        backend.now[0] += 1
+        await backend.retrieve(created)
+        assert backend.server.count("POST", "/open") == opened + 1
+
+
 async def test_a_trainer_that_does_not_have_the_run_yet_is_asked_again(backend: TinkerBackend) -> None:
     model = await backend.model()
     sent = await backend.send("forward_backward", body(model, 1))
     backend.trainer.tokens.clear()
+    backend.now[0] += 2
     opened = backend.server.count("POST", "/open")
     # The first look fails, the second asks rlrun-server again.
     assert (await backend.retrieve(sent)).status_code == 200
     assert backend.server.count("POST", "/open") == opened + 1
     backend.trainer.tokens.clear()
+    backend.now[0] += 2
     assert (await backend.send("forward_backward", body(model, 2))).status_code == 200
+
+
+async def test_requests_that_wait_for_a_trainer_ask_rlrun_server_together(backend: TinkerBackend) -> None:
+    """rlrun-server limits the requests of a namespace, whose other users must not notice a trainer that restarts."""
+    model = await backend.model()
+    sent = [await backend.post("optim_step", optim(model, seq)) for seq in range(1, 9)]
+    backend.trainer.proves = False
+    backend.now[0] += 2
+    opened = backend.server.count("POST", "/open")
+    answers = await asyncio.gather(*(backend.retrieve(each) for each in sent))
+    assert {answer.status_code for answer in answers} == {408}
+    assert backend.server.count("POST", "/open") == opened + 1
 
 
 async def test_a_command_waits_for_the_trainer_to_have_less_to_do(backend: TinkerBackend) -> None:
@@ -245,15 +338,46 @@ async def test_a_lost_command_names_the_state_to_continue_from(backend: TinkerBa
     assert f"tinker://{model}/weights/new" in (await backend.retrieve(lost)).json()["error"]
 
 
+async def test_a_lost_command_waits_for_rlrun_server(backend: TinkerBackend) -> None:
+    """The SDK would repeat a request that is rejected with 503 at once, again and again."""
+    model = await backend.model()
+    lost = await backend.send("forward_backward", body(model, 2))
+    backend.trainer.restart()
+    backend.server.failure = (503, Problem(reason="Unavailable", message="rlrun-server ends"))
+    began = asyncio.get_running_loop().time()
+    answer = await backend.retrieve(lost)
+    assert (answer.status_code, answer.json()["queue_state"]) == (408, "paused_capacity")
+    assert asyncio.get_running_loop().time() - began >= 0.2
+    backend.server.failure = None
+    assert (await backend.retrieve(lost)).json()["category"] == "server"
+
+
+async def test_a_result_that_is_too_large_is_a_failure(backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would ask for it forever."""
+    monkeypatch.setattr("rlrun_tinker.trainer_client.MAX_RESULT_BYTES", 100_000)
+    model = await backend.model()
+    backend.trainer.result_size = 100_001
+    answer = await backend.retrieve(await backend.send("forward_backward", body(model, 1)))
+    assert answer.json()["category"] == "server"
+    assert "more than the maximum" in answer.json()["error"]
+
+
+def test_the_largest_result_can_be_received() -> None:
+    count = 4096
+    header = CommandResult(lengths=[MAX_TARGETS // count] * count, widths=[2**24] * count, metrics={"x:sum": 1.0})
+    assert len(frame(header)) + 4 * MAX_TARGETS <= MAX_RESULT_BYTES
+    assert all(share >= MAX_RESULT_BYTES for share in (*RESULTS, *ANSWER_BYTES))
+
+
 async def test_a_failed_command_and_an_ended_run_are_failures(backend: TinkerBackend) -> None:
     model = await backend.model()
     backend.trainer.error = CommandError(message="token 7 is out of range", category=ErrorCategory.user)
     sent = await backend.send("forward_backward", body(model, 1))
     assert (await backend.retrieve(sent)).json() == {"error": "token 7 is out of range", "category": "user"}
-    backend.server.change(has_ended=True)
+    backend.server.change(has_ended=True, phase=Phase.failed)
     backend.now[0] += 60
     ended = (await backend.retrieve(sent)).json()
-    assert (ended["category"], "has ended" in ended["error"]) == ("user", True)
+    assert (ended["category"], "has ended (Failed): 3 runs ahead. Create" in ended["error"]) == ("user", True)
     refused = await backend.send("forward_backward", body(model, 2))
     assert (refused.status_code, "has ended" in refused.json()["detail"]) == (400, True)
 
@@ -278,7 +402,9 @@ async def test_a_large_result_is_announced_first(backend: TinkerBackend) -> None
     assert len(answer.content) > 4 * size
 
 
-@pytest.mark.parametrize(("status", "expected"), [(429, 429), (422, 400), (413, 400), (500, 500), (507, 503)])
+@pytest.mark.parametrize(
+    ("status", "expected"), [(429, 429), (422, 400), (413, 400), (408, 503), (500, 500), (507, 503)]
+)
 async def test_refusals_of_the_trainer(backend: TinkerBackend, status: int, expected: int) -> None:
     model = await backend.model()
     backend.trainer.refusal = (status, Problem(reason="TooManyCommands", message="64 commands wait"))
@@ -360,6 +486,24 @@ async def test_heartbeats_do_not_fail_with_the_trainer(backend: TinkerBackend) -
     assert (await backend.post("session_heartbeat", {"session_id": "ts-0123456789ab.team"})).status_code == 503
 
 
+async def test_an_open_run_does_not_wait_for_rlrun_server(
+    backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may accept connections and not respond."""
+    monkeypatch.setattr("rlrun_tinker.open_models.KEPT_SECONDS", 0.1)
+    monkeypatch.setattr("rlrun_tinker.open_models.HEARTBEAT_SECONDS", 0.5)
+    model = await backend.model()
+    sent = await backend.send("forward_backward", body(model, 1))
+    backend.server.delay = 2.0
+    backend.now[0] += 60
+    began = asyncio.get_running_loop().time()
+    assert (await backend.retrieve(sent)).status_code == 200
+    before = backend.trainer.heartbeats.total()
+    assert (await backend.post("session_heartbeat", {"session_id": model.partition(":")[0]})).status_code == 200
+    assert backend.trainer.heartbeats.total() == before + 1
+    assert asyncio.get_running_loop().time() - began < 1.5
+
+
 async def test_an_open_run_goes_on_without_rlrun_server(backend: TinkerBackend) -> None:
     model = await backend.model()
     backend.server.failure = (503, Problem(reason="Unavailable", message="rlrun-server ends"))
@@ -439,12 +583,13 @@ async def test_a_rejected_call_uses_its_number(backend: TinkerBackend) -> None:
         await backend.post("optim_step", {"model_id": model, "seq_id": 2, "optimizer_params": {"type": "dimuon"}}),
         await backend.post("save_weights", save(model, 3, "a/b")),
         await backend.post("save_weights_for_sampler", save(model, 4, "a/b")),
+        await backend.post("load_weights", {"model_id": model, "seq_id": 5, "path": PATH, "optimizer": True}),
     ]
-    assert [answer.status_code for answer in answers] == [400] * 4
-    assert (await backend.retrieve(await backend.post("optim_step", optim(model, 5)))).status_code == 200
-    foreign = await backend.send("forward_backward", body(model, 6, loss="stable_reinforce"), "tml-bob")
+    assert [answer.status_code for answer in answers] == [400] * 5
+    assert (await backend.retrieve(await backend.post("optim_step", optim(model, 6)))).status_code == 200
+    foreign = await backend.send("forward_backward", body(model, 7, loss="stable_reinforce"), "tml-bob")
     assert foreign.status_code == 400
-    assert backend.trainer.arrived == [1, 2, 3, 4, 5]
+    assert backend.trainer.arrived == [1, 2, 3, 4, 5, 6]
 
 
 async def test_paths_may_have_the_prefix_of_a_shared_host(backend: TinkerBackend) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlrun.api.base.received import InputInvalid, parse
 from rlrun.protocol.client_command import PREFIX, CommandHeader, CommandResult, ForwardBackward, frame
+from rlrun_tinker import wire
 from rlrun_tinker.forward_backward import decode_request, encode_output, read_result
 
 from tests.support.tinker_messages import message
@@ -154,6 +156,19 @@ def test_many_small_messages_are_refused_before_they_take_memory() -> None:
         decode_request(b"\x1a\x82\x80\x80\x01" + b"\x0a\x00" * (2**20 + 1))
     with pytest.raises(InputInvalid, match="more than 524288 fields"):
         decode_request(b"\x40\x00" * (2**19 + 1))
+
+
+def test_a_shape_of_many_numbers_is_refused_before_it_takes_memory() -> None:
+    tensor = wire.integer_field(3, 1) + wire.bytes_field(4, b"\x01" * 2**22)
+    chunk = wire.bytes_field(1, wire.bytes_field(1, wire.bytes_field(1, bytes(4))))
+    body = wire.bytes_field(3, chunk + wire.entry_field(2, "weights", wire.bytes_field(2, tensor)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputInvalid, match="two dimensions"):
+            decode_request(body)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @settings(max_examples=200)

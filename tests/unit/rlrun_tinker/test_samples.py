@@ -162,3 +162,16 @@ async def test_another_process_lets_the_client_find_the_right_one(
 async def test_other_ids_are_refused(samples: Samples, text: str) -> None:
     assert not module.is_sample(text)
     assert (await read(samples, text))[0] == 404
+
+
+async def test_a_process_that_ends_sends_clients_to_another(samples: Samples) -> None:
+    done, waiting = samples.start(ANN, 10, 1, work()), samples.start(ANN, 10, 1, forever)
+    await read(samples, done)
+    polling = asyncio.create_task(read(samples, waiting))
+    await asyncio.sleep(0)
+    samples.leave()
+    assert (await polling)[0] == 410
+    assert await read(samples, done) == (200, b"data")
+    with pytest.raises(TinkerError) as refused:
+        samples.start(ANN, 10, 1, work())
+    assert refused.value.status == 503

@@ -38,6 +38,10 @@ OWN_TRIES = 3
 """Number of attempts after errors that do not come from S3, because more retries would not help."""
 
 
+NAME = "name"
+"""Detail in the manifest of an artifact that a client's program has named."""
+
+
 @dataclass(frozen=True)
 class SavedName:
     """Name that a client's program gave an artifact. No newer checkpoint replaces it in the queue."""
@@ -255,6 +259,8 @@ class UploadQueue:
                 found = await asyncio.to_thread(self._write, job)
                 waiting = {other.step for other in self._jobs if other is not job and other.kind == job.kind}
                 self.completed[job.kind] = [step for step in found if step not in waiting]
+            except ArtifactExists:  # under another name
+                return False
             except StoreError as error:
                 message = f"{failed} (attempt {failures}): {error.problem.message}"
                 problem = Problem(reason=error.problem.reason, message=message)
@@ -281,6 +287,11 @@ class UploadQueue:
                 async with asyncio.timeout(pause):
                     await self._again.wait()
         return False
+
+    def _has_name(self, uri: S3Uri, named: SavedName) -> bool:
+        """Return True if the complete artifact has this name."""
+        manifest = self.store.read_manifest(uri)
+        return manifest is not None and manifest.details.get(NAME) == named.details.get(NAME)
 
     async def _prune_copies(self, completed: ArtifactKind) -> None:
         if self.copies is None or completed not in (ArtifactKind.checkpoint, ArtifactKind.recovery):
@@ -314,6 +325,8 @@ class UploadQueue:
             log.warning(
                 "keeping the existing %s of step %d, which the run uploaded before: %s", job.kind, job.step, error
             )
+            if job.named is not None and not self._has_name(job.uri, job.named):
+                raise
         if job.named is not None:
             job.named.record()
         if is_copy:

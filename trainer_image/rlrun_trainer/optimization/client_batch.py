@@ -10,15 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from rlrun.constants import UNPROCESSABLE, Reason
-from rlrun.protocol.client_command import DatumHeader, ForwardBackward, TensorHeader, TensorType
+from rlrun.protocol.client_command import MAX_TARGETS, DatumHeader, ForwardBackward, TensorHeader, TensorType
 from rlrun.service.errors import ProblemError
 
 from rlrun_trainer.optimization.client_loss import LARGEST_PARAMETER, LOSSES, REFUSED, ClientLoss
 
-MAX_TARGETS = 2**24
-"""Maximum number of targets of a command, with those that sparse tensors leave out. Each has a log-probability in the
-result.
-"""
 TARGETS = "target_tokens"
 _INTEGERS = frozenset({TensorType.int32, TensorType.int64})
 _DTYPES = {TensorType.float32: "<f4", TensorType.int64: "<i8", TensorType.int32: "<i4", TensorType.bfloat16: "<u2"}

@@ -3,7 +3,7 @@
 import asyncio
 import math
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.protocol.client_command import CONTENT_TYPE, MAX_COMMAND_BYTES, MAX_WAIT_SECONDS
 from rlrun.service.errors import ProblemError
@@ -38,7 +38,8 @@ class ClientRoutes:
         with client.sequence.reading(number, size):
             body = await _read_body(request, size)
             if size > PARSE_ASIDE:
-                received = await asyncio.to_thread(ReceivedCommand.read, body)
+                async with client.parsing:
+                    received = await asyncio.to_thread(ReceivedCommand.read, body)
             else:
                 received = ReceivedCommand.read(body)
             client.sequence.receive(number, received)
@@ -73,6 +74,9 @@ def _size_of(request: web.Request) -> int:
     size = request.content_length
     if size is None:
         raise _invalid("The size of the command is unknown. Send Content-Length.")
+    if hdrs.CONTENT_ENCODING in request.headers:
+        # aiohttp would decompress the body, and Content-Length is not the size of the result.
+        raise _invalid("The command is compressed. Send it without Content-Encoding.")
     if size > MAX_COMMAND_BYTES:
         message = f"The command has {size} bytes, more than {MAX_COMMAND_BYTES}. Divide the batch into several calls."
         raise ProblemError.of(TOO_LARGE, Reason.COMMAND_INVALID, message)

@@ -27,9 +27,11 @@ LOADING = Problem(reason=Reason.TRAINER_LOADING, message="The base model is stil
 class ClientRun:
     """Run of a client's program."""
 
-    def __init__(self, uid: str, clock: Callable[[], float]) -> None:
+    def __init__(self, uid: str, clock: Callable[[], float], pool_bytes: Callable[[], int]) -> None:
         self.uid = uid
-        self.sequence = CommandSequence()
+        self.sequence = CommandSequence(pool_bytes=pool_bytes)
+        self.parsing = asyncio.Lock()
+        """Held while a large command of the run is parsed, so that one run uses one thread."""
         self.session: ClientSession | None = None
         self.opening_problem: Problem | None = LOADING
         """Reason why the session is not open yet."""
@@ -78,7 +80,7 @@ class ClientRuns:
                 client.sequence.close()
                 del self._clients[uid]
         for uid in wanted:
-            client = self._clients.setdefault(uid, ClientRun(uid, self._clock))
+            client = self._clients.setdefault(uid, ClientRun(uid, self._clock, self._waiting_bytes))
             if client.opening is None and sessions is not None:
                 client.opening = asyncio.create_task(self._open(client, sessions), name=f"opening of {uid}")
 
@@ -94,6 +96,9 @@ class ClientRuns:
     def activities(self) -> list[ClientActivity]:
         """States of the sessions of the runs in the order."""
         return [client.activity for uid, client in self._clients.items() if uid in self._runs.uids]
+
+    def _waiting_bytes(self) -> int:
+        return sum(client.sequence.waiting_bytes for client in self._clients.values())
 
     async def _open(self, client: ClientRun, sessions: Sessions) -> None:
         """Open the session, with retries while the run is in the order."""

@@ -24,7 +24,9 @@ from rlrun.protocol.client_command import (
 )
 from rlrun.protocol.client_run import MAX_METADATA_BYTES, MAX_SAVES, SavedState, SaveKind
 from rlrun.service.errors import ProblemError
+from rlrun.storage.layout import S3Uri
 from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.store import StoreError
 from typing_extensions import override
 
 from rlrun_trainer.artifacts.checkpoint_facts import CheckpointProgress
@@ -97,7 +99,7 @@ class ClientSession(Session):
             except ProblemError as error:
                 failure = error
         async with self._turn:
-            self._require_staying()
+            self.require_staying()
             try:
                 if failure is not None:
                     raise failure
@@ -138,7 +140,7 @@ class ClientSession(Session):
 
     async def _save_state(self, number: int, command: SaveState) -> Outcome:
         """Take a snapshot and return its upload."""
-        self._check_name(number, command)
+        await self._check_name(number, command)
         now = datetime.now(UTC)
         expires = now + timedelta(seconds=command.ttl_seconds) if command.ttl_seconds is not None else None
         state = SavedState(step=number, time=now, expires_at=expires)
@@ -159,27 +161,39 @@ class ClientSession(Session):
         }
         named = SavedName({key: value for key, value in details.items() if value is not None}, record, on_end)
         kind = KINDS[command.saved_as]
-        if kind is ArtifactKind.checkpoint:
-            place, progress = self._layout.checkpoint(number), self._progress_at(number)
-        else:
-            place, progress = self._layout.adapter(number), None
-        await self._save(kind, place, progress, step=number, named=named)
+        progress = self._progress_at(number) if kind is ArtifactKind.checkpoint else None
+        await self._save(kind, self._place(command.saved_as, number), progress, step=number, named=named)
         self._pending[number] = command.saved_as, command.name
         return asyncio.create_task(self._complete_save(number, command.name, ended))
 
-    def _check_name(self, number: int, command: SaveState) -> None:
+    async def _check_name(self, number: int, command: SaveState) -> None:
         """Raise ProblemError if the run may not save a state with this name."""
         kind, name = command.saved_as, command.name
         found = self._saved.find(kind, name)
+        is_taken = (kind, name) in self._pending.values()
         # After a restart, the program may repeat the command that saved the state.
-        is_used = (found is not None and found.step != number) or (kind, name) in self._pending.values()
-        if is_used and not command.overwrite:
+        if found is not None and found.step != number and not command.overwrite and not is_taken:
+            is_taken = not await self._is_gone(kind, found)
+        if is_taken and not command.overwrite:
             by = f"by call {found.step}" if found is not None else "by a call before this one"
             raise _user_error(f"The name {name!r} of {kind} was used {by}. Choose another name.")
         if found is None and len(self._saved) + len(self._pending) >= MAX_SAVES:
             raise _user_error(f"The run has {MAX_SAVES} saved states, the maximum. Continue with another model.")
         if len(to_json(command.user_metadata)) > MAX_METADATA_BYTES:
             raise _user_error(f"user_metadata has more than {MAX_METADATA_BYTES} bytes. Send less.")
+
+    async def _is_gone(self, kind: SaveKind, state: SavedState) -> bool:
+        """Return True if the state has expired or was deleted, so that its name is free."""
+        if state.expires_at is not None and state.expires_at <= datetime.now(UTC):
+            return True
+        try:
+            return await asyncio.to_thread(self.uploads.store.read_manifest, self._place(kind, state.step)) is None
+        except StoreError:
+            return False
+
+    def _place(self, kind: SaveKind, number: int) -> S3Uri:
+        is_checkpoint = KINDS[kind] is ArtifactKind.checkpoint
+        return self._layout.checkpoint(number) if is_checkpoint else self._layout.adapter(number)
 
     async def _complete_save(self, number: int, name: str, ended: asyncio.Future[bool]) -> bytes:
         """Wait for the upload, and return the result."""

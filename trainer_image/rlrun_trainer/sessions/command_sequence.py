@@ -7,12 +7,13 @@ program asks again if a response is lost.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rlrun.constants import CONFLICT, GONE, SESSION_MISSING, Reason
 from rlrun.protocol.client_command import (
     GAP_SECONDS,
+    MAX_POOL_BYTES,
     MAX_WAITING_BYTES,
     MAX_WAITING_COMMANDS,
     CommandPending,
@@ -55,8 +56,10 @@ class _Entry:
 class CommandSequence:
     """Commands of one run. Used on the event loop."""
 
-    def __init__(self, gap_seconds: float = GAP_SECONDS) -> None:
+    def __init__(self, gap_seconds: float = GAP_SECONDS, pool_bytes: Callable[[], int] = lambda: 0) -> None:
+        """`pool_bytes` returns the sum of `waiting_bytes` of all runs."""
         self._gap_seconds = gap_seconds
+        self._pool_bytes = pool_bytes
         self._entries: dict[int, _Entry] = {}
         """Commands that are not complete, or whose result is kept."""
         self._results: dict[int, _Entry] = {}
@@ -82,20 +85,26 @@ class CommandSequence:
         """True if the session executes no further command."""
         return self._session is not None and self._session.is_leaving
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Size of the commands that are being read or are not complete."""
+        return sum(entry.size for entry in self._entries.values()) + self._reading_bytes
+
     @contextlib.contextmanager
     def reading(self, number: int, size: int) -> Iterator[None]:
         """Context in which the body of a command is read. Raises ProblemError (`TooManyCommands`, 429) if the run has
         too many commands. The next command to execute is always read, since all others wait for it.
         """
         pending = [entry for entry in self._entries.values() if entry.result is None]
-        count = len(pending) + sum(self._reading.values())
-        waiting_bytes = sum(entry.size for entry in pending) + self._reading_bytes
+        count, waiting_bytes = len(pending) + sum(self._reading.values()), self.waiting_bytes
         is_next = number == self._next and number not in self._entries and number not in self._reading
-        if not is_next and (count >= MAX_WAITING_COMMANDS or waiting_bytes + size > MAX_WAITING_BYTES):
+        is_too_much = count >= MAX_WAITING_COMMANDS or waiting_bytes + size > MAX_WAITING_BYTES
+        if not is_next and (is_too_much or self._pool_bytes() + size > MAX_POOL_BYTES):
+            whose = "of this model" if is_too_much else "of this model, and many of others,"
             raise ProblemError.of(
                 TOO_MANY,
                 Reason.TOO_MANY_COMMANDS,
-                f"{count} calls of this model with {waiting_bytes} bytes are not complete. Send this call again later.",
+                f"{count} calls {whose} with {waiting_bytes} bytes are not complete. Send this call again later.",
             )
         self._reading[number] = self._reading.get(number, 0) + 1
         self._reading_bytes += size
@@ -109,7 +118,8 @@ class CommandSequence:
 
     def receive(self, number: int, received: ReceivedCommand) -> None:
         """Take a command. One that was received before changes nothing. Raises ProblemError (`CommandConflict`, 409) if
-        it differs, and `TokenInvalid` (401) if the run has left the pool.
+        it differs, `TokenInvalid` (401) if the run has left the pool, and `TrainerStopping` (503) if the session
+        executes no further command: the next session takes it.
         """
         if self._closed:
             raise not_in_pool()
@@ -121,6 +131,8 @@ class CommandSequence:
             return
         if self._is_gone(number):
             return
+        if self._session is not None:
+            self._session.require_staying()
         entry = self._entries[number] = _Entry(number, received.digest, received, received.size)
         if self._lost is not None:
             self._finish(entry, failed(self._lost, ErrorCategory.server))
@@ -182,6 +194,11 @@ class CommandSequence:
             except ProblemError as error:
                 log.info("Session %s: command %d was not executed: %s", session.name, entry.number, error)
                 return
+            except Exception as error:
+                # The commands after it would wait forever.
+                log.exception("Session %s: command %d", session.name, entry.number)
+                text = f"The trainer failed: {type(error).__name__}{self._resume_advice()}"
+                outcome = failed(text, ErrorCategory.server)
             entry.received, entry.size = None, 0
             self._next += 1
             self._settle(entry, outcome)

@@ -3,8 +3,10 @@
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from rlrun.api.base.received import InputInvalid, parse
+from pydantic import ValidationError
+from rlrun.api.base.received import InputInvalid, check_value, limits_of, read_fast, to_input_invalid
 from rlrun.protocol.client_command import (
     MAGIC,
     PREFIX,
@@ -14,11 +16,21 @@ from rlrun.protocol.client_command import (
     DatumHeader,
     ErrorCategory,
     ForwardBackward,
+    SaveState,
     TensorHeader,
 )
+from rlrun.protocol.client_run import MAX_METADATA_BYTES
 
 OFFSET_BYTES = 8
 """Size of a row offset and of a column of a sparse tensor."""
+HEADER_MEMORY = 24
+"""Bytes of memory for each byte of a header: JSON that describes many small tensors becomes many objects."""
+HEADER = "The command's header"
+MAX_NAMES = 32
+METADATA = frozenset({"userMetadata", "user_metadata"})
+"""Names of the field with the user's objects, of which each is one value for pydantic."""
+MAX_SMALL_HEADER = 8 * MAX_METADATA_BYTES
+"""Maximum size in bytes of the header of a command without datums."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +40,7 @@ class ReceivedCommand:
     digest: bytes
     """SHA-256 of the body."""
     size: int
-    """Size of the body in bytes."""
+    """Memory of the command in bytes."""
     command: Command | CommandError
     buffers: memoryview
 
@@ -40,8 +52,8 @@ class ReceivedCommand:
             command, buffers = _read(memoryview(body))
         except ValueError as error:
             refusal = CommandError(message=str(error)[:16_384], category=ErrorCategory.user)
-            return cls(digest, len(body), refusal, memoryview(b""))
-        return cls(digest, len(body), command, buffers)
+            return cls(digest, len(refusal.message), refusal, memoryview(b""))
+        return cls(digest, len(body) + HEADER_MEMORY * (len(body) - len(buffers)), command, buffers)
 
 
 def _read(body: memoryview) -> tuple[Command, memoryview]:
@@ -54,11 +66,11 @@ def _read(body: memoryview) -> tuple[Command, memoryview]:
     rest = body[PREFIX.size :]
     if size > len(rest):
         raise ValueError(f"The command's header has {size} bytes, but {len(rest)} bytes follow its prefix.")
-    try:
-        command = parse(CommandHeader, bytes(rest[:size]), "The command's header").command
-    except InputInvalid as error:
-        # Without a reference to the input.
-        raise ValueError(str(error)) from None
+    command = _read_header(bytes(rest[:size]))
+    if not isinstance(command, ForwardBackward) and size > MAX_SMALL_HEADER:
+        raise ValueError(f"The command's header has {size} bytes, more than {MAX_SMALL_HEADER}. Send less metadata.")
+    if isinstance(command, SaveState):
+        check_value(command.user_metadata, "user_metadata")
     buffers, wanted = rest[size:], 0
     if isinstance(command, ForwardBackward):
         for index, datum in enumerate(command.datums):
@@ -67,6 +79,31 @@ def _read(body: memoryview) -> tuple[Command, memoryview]:
     if len(buffers) != wanted:
         raise ValueError(f"The command's header describes {wanted} bytes of tensors, but {len(buffers)} bytes follow.")
     return command, buffers
+
+
+def _read_header(data: bytes) -> Command:
+    """Return the command of a header. Raises ValueError, without a reference to the input."""
+    try:
+        header = read_fast(data, HEADER, limits_of(CommandHeader), allows_nan=True)
+        _check_names(header)
+        return CommandHeader.model_validate(header).command
+    except InputInvalid as error:
+        message = str(error)
+    except ValidationError as error:
+        message = str(to_input_invalid(error, f"{HEADER} is not a valid CommandHeader of this version"))
+    raise ValueError(message)
+
+
+def _check_names(header: Any) -> None:
+    """Raise ValueError if an object of the header has many names. pydantic needs a kilobyte for each unknown one."""
+    level = [header]
+    while level:
+        objects = [value for value in level if isinstance(value, dict)]
+        if any(len(each) > MAX_NAMES for each in objects):
+            raise ValueError(f"{HEADER} has an object with more than {MAX_NAMES} names.")
+        lists = [value for value in level if isinstance(value, list)]
+        level = [value for each in objects for name, value in each.items() if name not in METADATA]
+        level += [value for each in lists for value in each]
 
 
 def _check_sizes(index: int, datum: DatumHeader) -> None:

@@ -116,7 +116,7 @@ class Session(ABC):
         """Reject further steps."""
         self._leaving = True
 
-    def _require_staying(self) -> None:
+    def require_staying(self) -> None:
         """Raise ProblemError (`TrainerStopping`, 503) if further steps are rejected."""
         if self._leaving:
             raise ProblemError.of(

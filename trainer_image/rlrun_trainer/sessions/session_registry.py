@@ -222,6 +222,9 @@ class Sessions:
                 log.error("Could not save a last checkpoint: %s: %s", type(error).__name__, error)
         if late:
             log.warning("%d last checkpoints were not saved in time, because a step is still running", len(late))
+        # A snapshot after the step was cancelled could have a part of its gradient.
+        for task in late:
+            task.cancel()
 
     def unsaved_steps(self) -> list[int]:
         """Return the newest step of each session that is open or has pending uploads, except sessions with a complete

@@ -109,7 +109,7 @@ class TrainingSession(Session):
                     Reason.STEP_CONFLICT,
                     f"Step {step} was requested, but the session is at step {self._step}. Continue from there.",
                 )
-            self._require_staying()
+            self.require_staying()
             if step >= self.spec.max_steps:
                 raise ProblemError.of(
                     UNPROCESSABLE, Reason.RUN_COMPLETE, f"All {self.spec.max_steps} steps of this run are done."

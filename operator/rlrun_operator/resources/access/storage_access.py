@@ -5,11 +5,13 @@ Pods have no S3 credentials (see `rlrun.protocol.storage_access`).
 
 import hashlib
 import hmac
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from rlrun.constants import Driver
 from rlrun.kube.objects import Obj
 from rlrun.protocol import signed_text
 from rlrun.protocol.resolved import ResolvedRun
@@ -47,9 +49,15 @@ def sign_references(key: bytes, identity: RunIdentity, resolved: ResolvedRun) ->
     """Return the signature of an attempt's references to files outside its run: HMAC-SHA256 in hexadecimal.
 
     The signature is stored on the ConfigMap with the configuration. Users can write ConfigMaps, and without the
-    signature could get a grant for other users' folders.
+    signature could get a grant for other users' folders. Of a run with `driver: Client` it also covers what the
+    operator takes from the RLModel into the order of the trainer, where a larger adapter or pass could use up the
+    memory of other runs.
     """
-    references = (identity.uid, str(identity.attempt), resolved.model.source, resolved.warm_start_from or "")
+    model = resolved.model
+    references = [identity.uid, str(identity.attempt), model.source, resolved.warm_start_from or ""]
+    if resolved.spec.driver is Driver.client:
+        sizes = [model.lora.rank, model.lora.dropout, model.seq_len, model.trainer.micro_batch_tokens]
+        references.append(json.dumps([*sizes, *model.lora.target_modules]))
     return hmac.digest(key, "\n".join(("references", *references)).encode(), hashlib.sha256).hex()
 
 

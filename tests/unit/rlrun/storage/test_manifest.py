@@ -26,6 +26,7 @@ def test_the_size_is_that_of_all_files(sizes: list[int], total: int) -> None:
         ("2026-02-01T00:00:00Z", "2026-02-01T00:00:00Z"),
         ("2026-02-01T02:00:00.5+02:00", "2026-02-01T00:00:00Z"),
         ("2026-02-01T00:00:00", None),
+        ("0001-01-01T00:00:00+14:00", None),
         ("tomorrow", None),
         (7, None),
         (None, None),

@@ -1,7 +1,9 @@
 """Life of runs with `driver: Client`: they have no pods, and the trainer of their pool tells how they go."""
 
+import base64
 import hashlib
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -98,6 +100,36 @@ async def test_a_changed_configuration_gives_no_session_of_another_run(runs: Sha
     write_config(runs, warmStartFrom="s3://rlrun/other/uid/checkpoints/step-000001")
     await runs.reconcile_pools()
     assert ordered(runs) == ["b"]
+    await runs.settle()
+    assert shown(runs) == ("Pending", "Restarting")
+    assert "a-config does not have the operator's signature" in runs.status("a")["message"]
+    await runs.settle(after=30)
+    assert (runs.status("a")["attempt"], ordered(runs)) == (2, ["a", "b"])
+    assert ordered_session(runs).warm_start_from is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"seqLen": 8192}, {"lora": {"rank": 512}}, {"trainer": {"microBatchTokens": 10**6}}]
+)
+async def test_a_user_cannot_enlarge_what_the_trainer_computes(runs: SharedRuns, change: Obj) -> None:
+    await start(runs, "a")
+    before = ordered_session(runs)
+    model = runs.config("a")["model"]
+    merged = {k: {**model[k], **v} if isinstance(v, dict) else v for k, v in change.items()}
+    write_config(runs, model={**model, **merged})
+    await runs.reconcile_pools()
+    assert ordered(runs) == []
+    await runs.settle()
+    await runs.settle(after=30)
+    assert ordered_session(runs) == before
+
+
+async def test_the_order_in_the_secret_has_no_fields_that_are_none(runs: SharedRuns) -> None:
+    """A process of a former version refuses unknown fields when it starts."""
+    await runs.start("a")
+    data = runs.cluster.held("Secret", f"{runs.pool_of('a')}-rlrun-token")["data"]
+    (ordered_run,) = json.loads(base64.b64decode(data["trainer-order.json"]))["runs"]
+    assert "client" not in ordered_run
 
 
 def write_config(runs: SharedRuns, **changes: Any) -> None:
@@ -236,6 +268,19 @@ async def test_a_trainer_that_does_not_respond_says_nothing_about_the_client(run
     assert shown(runs) == ("Running", None)
 
 
+async def test_a_client_may_have_called_since_an_old_response(runs: SharedRuns) -> None:
+    await start(runs, "a")
+    await runs.settle(after=SILENT_SECONDS)
+    runs.sidecars.clients = [session(silent_seconds=SILENT_SECONDS)]
+    await runs.reconcile_pools()
+    runs.sidecars.is_silent = True
+    await runs.settle(after=60)
+    assert shown(runs) == ("Running", None)
+    runs.sidecars.is_silent = False
+    await report(runs, silent_seconds=SILENT_SECONDS + 60)
+    assert shown(runs) == ("Suspended", "ClientSilent")
+
+
 @pytest.mark.parametrize("is_silent", [False, True])
 async def test_an_interrupted_suspension_is_repeated_unless_the_client_has_called(
     runs: SharedRuns, is_silent: bool
@@ -300,6 +345,23 @@ async def test_a_stopped_run_has_the_last_checkpoint_of_the_trainer(runs: Shared
     assert runs.cluster.all("ConfigMap") == []
     await runs.settle(after=3601)
     assert runs.cluster.all("RLRun") == []
+
+
+@pytest.mark.parametrize("how", ["stop", "suspend"])
+async def test_artifacts_of_a_run_that_does_not_train_are_deleted_when_they_expire(runs: SharedRuns, how: str) -> None:
+    await start(runs, "a")
+    soon = (runs.clock() + timedelta(hours=2)).isoformat()
+    for step in (3, 4, 9):
+        details: dict[str, Any] = {} if step == 3 else {"expiresAt": soon}
+        uri = f"s3://rlrun/team/uid-team-a/checkpoints/step-{step:06d}"
+        runs.world.artifacts.folders[uri] = manifest(step, **details)
+    await report(runs, saves=3)
+    runs.sidecars.clients = []
+    await runs.ask("a", **{how: True}, checkpoints={"keepCloud": -1})
+    assert present(await runs.look("a")) == pytest.approx(7200, abs=60)
+    await runs.settle(after=7201)
+    assert [obj["spec"]["step"] for obj in runs.cluster.all("RLCheckpoint")] == [3, 9], "the newest one is kept"
+    assert await runs.look("a") is None
 
 
 async def test_a_deleted_run_leaves_the_order(runs: SharedRuns) -> None:

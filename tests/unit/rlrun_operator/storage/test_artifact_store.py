@@ -9,7 +9,7 @@ import pytest
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
-from rlrun.storage.manifest import ArtifactKind
+from rlrun.storage.manifest import ArtifactKind, ready_facts
 from rlrun.storage.store import Store
 from rlrun_operator.planning.actions import RunFilesDeletion
 from rlrun_operator.planning.artifact_catalog import ObservedArtifact
@@ -140,6 +140,15 @@ async def test_a_folder_without_a_manifest_is_an_upload_unless_it_was_whole_befo
     assert not read
     assert problem
     assert "manifest.json is missing" in problem
+
+
+async def test_the_operator_reads_when_an_artifact_expires(bench: Bench) -> None:
+    details = {"expiresAt": "2026-02-01T02:00:00+02:00", "name": "last", "userMetadata": {"large": "x" * 1000}}
+    bench.store.upload_artifact(FILES, bench.layout.checkpoint(1), ArtifactKind.checkpoint, step=1, details=details)
+    found = (await bench.find(1)).manifest
+    assert found
+    assert ready_facts(found, "")["expiresAt"] == "2026-02-01T00:00:00Z"
+    assert found.details.keys() == {"expiresAt"}
 
 
 async def test_unlisted_files_in_a_checkpoint_folder_are_ignored(bench: Bench) -> None:

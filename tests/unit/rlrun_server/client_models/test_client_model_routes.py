@@ -24,6 +24,7 @@ from rlrun.protocol.client_run import (
     ClientModel,
     SavedState,
     SavedStates,
+    SaveKind,
     client_token,
 )
 from rlrun.protocol.problem import Problem
@@ -429,6 +430,28 @@ async def test_reading_a_model_shows_its_saved_states(models: Models) -> None:
     assert {name: state.step for name, state in found.saved.weights.items()} == {"a": 1, "b": 2}
     assert found.token is None
     assert len(models.calls) == 1
+
+
+@pytest.mark.parametrize(("kind", "resource"), [("weights", "RLCheckpoint"), ("sampler_weights", "RLAdapter")])
+async def test_a_deleted_state_is_not_shown(models: Models, kind: str, resource: str) -> None:
+    await models.created()
+
+    async def shown() -> set[str]:
+        found = model_of(await models.send("GET", path_of())).saved
+        assert found is not None
+        return set(found.of(SaveKind(kind)))
+
+    names = [f"s{number:02}" for number in range(20)]
+    models.save(kind, *names)
+    assert await shown() == set(names), "the operator has recorded none of them yet"
+    layout = RunLayout.of(BUCKET, "prefix", "team", models.stored()["metadata"]["uid"])
+    folder = layout.checkpoint if kind == "weights" else layout.adapter
+    for step in range(1, 19):
+        models.store.delete_prefix(folder(step))
+    models.record(resource, 19)
+    assert await shown() == {"s18", "s19"}
+    models.record(resource, 20, phase="Deleting")
+    assert await shown() == {"s18"}
 
 
 async def test_a_model_that_this_replica_has_not_seen_is_found(models: Models) -> None:

@@ -67,7 +67,7 @@ async def test_a_model_is_created_trained_saved_and_continued(world: World) -> N
     assert (waiting.status_code, waiting.json()["queue_state"]) == (408, "paused_capacity")
     assert "operator" in waiting.json()["queue_state_reason"]
     world.run_begins(model)
-    tinker.now[0] += 2
+    tinker.now[0] += 11
     created = await tinker.post("retrieve_future", {"request_id": future}, key)
     assert created.json() == {"model_id": model, "type": "create_model"}
     info = (await tinker.post("get_info", {"model_id": model}, key)).json()

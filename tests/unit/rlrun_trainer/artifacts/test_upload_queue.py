@@ -287,6 +287,17 @@ async def test_a_name_that_cannot_be_recorded_is_tried_again_and_finally_told() 
     assert ended == [False]
 
 
+@pytest.mark.parametrize(("name", "is_recorded"), [("a", True), ("b", False)])
+async def test_an_existing_artifact_gets_no_other_name(name: str, is_recorded: bool) -> None:
+    store = InMemoryStore()
+    store.publish(str(LAYOUT.adapter(1)), {"a": b"old"}, ADAPTER, name="a")
+    queue, recorded, ended = queue_of(store), list[str](), list[bool]()
+    named = SavedName({"name": name}, lambda: recorded.append(name), ended.append)
+    queue.submit(replace(job(ADAPTER, 1), named=named))
+    assert await queue.drain(30) == 0
+    assert (recorded, ended) == ([name] * is_recorded, [is_recorded])
+
+
 async def test_capacity_is_awaited_while_s3_accepts_uploads() -> None:
     store, may_end = InMemoryStore(), threading.Event()
     queue = queue_of(store, limit=1)

@@ -1,8 +1,10 @@
 """Programs of clients at the trainer of a shared pool, over HTTP."""
 
 import asyncio
+import gzip
 import math
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +13,25 @@ import pytest
 from rlrun.api.base.received import parse
 from rlrun.constants import OUT_OF_MEMORY, Reason
 from rlrun.protocol.access import bearer
-from rlrun.protocol.client_command import CONTENT_TYPE, MAX_COMMAND_BYTES, CommandResult, ErrorCategory
+from rlrun.protocol.client_command import (
+    CONTENT_TYPE,
+    MAX_COMMAND_BYTES,
+    CommandResult,
+    ErrorCategory,
+    ForwardBackward,
+)
 from rlrun.protocol.client_run import SavedStates, SaveKind
 from rlrun.protocol.engine_proof import NONCE_HEADER, PROOF_HEADER, is_proven
 from rlrun.protocol.shared_pool import ClientActivity, TrainerOrder
+from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest
 from rlrun.storage.store import Unreachable
+from rlrun_trainer.runtime.compute_thread import Units
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions import client_runs, client_session
+from typing_extensions import override
 
 from tests.support.client_commands import forward_backward, optim_step, read_result, save
 from tests.support.waiting import until
@@ -187,6 +198,48 @@ async def test_the_gradient_of_a_step_that_was_begun_survives_the_session(pool: 
     assert slots(pool).weights[ALICE.uid] == 7.0
 
 
+class GatedSlots(ClientSlots):
+    """Model whose first unit of a command with two datums waits, after it has added to the gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = {caller.uid: threading.Event() for caller in (ALICE, BOB)}
+        self.begun: list[str] = []
+
+    @override
+    def forward_backward(
+        self, name: str, spec: SessionSpec, command: ForwardBackward, buffers: memoryview
+    ) -> Units[tuple[dict[str, float], list[bytes]]]:
+        if len(command.datums) > 1:
+            self.gradients[name] = self.gradients.get(name, 0) + 1000
+            self.begun.append(name)
+            assert self.gates[name].wait(30)
+            yield
+        return (yield from super().forward_backward(name, spec, command, buffers))
+
+
+@pytest.mark.parametrize("backend", [GatedSlots()], ids=["gated"])
+async def test_no_checkpoint_contains_a_part_of_a_command(pool: Pool) -> None:
+    gated = pool.backend
+    assert isinstance(gated, GatedSlots)
+    alice, bob = await joined(pool, ALICE, BOB)
+    for program in (alice, bob):
+        await program.do(forward_backward([1]))
+    await alice.send(forward_backward([10], [20]))
+    await until(lambda: gated.begun == [ALICE.uid])
+    await bob.send(forward_backward([10], [20]))
+    await until(lambda: BOB.uid in pool.sessions._compute._waiting)
+    gated.gates[ALICE.uid].set()
+    await until(lambda: gated.begun == [ALICE.uid, BOB.uid])
+    await pool.sessions.rescue(0.05)
+    stopping = asyncio.create_task(pool.sessions.stop(30.0))
+    await asyncio.sleep(0.05)
+    gated.gates[BOB.uid].set()
+    await stopping
+    await pool.sessions.drain(1.0)
+    assert not pool.stores[0].is_complete(alice.layout.checkpoint(1))
+
+
 async def test_a_run_that_is_back_before_its_session_closes_keeps_its_commands(pool: Pool) -> None:
     (alice,) = await joined(pool, ALICE)
     await alice.do(forward_backward([1]))
@@ -242,6 +295,28 @@ async def test_names_are_used_once_unless_they_may_be_overwritten(pool: Pool) ->
     adapter = store.read_manifest(alice.layout.adapter(3))
     assert adapter is not None
     assert (adapter.kind, adapter.details["name"]) == (ArtifactKind.adapter, "a")
+
+
+async def test_the_name_of_an_expired_state_is_free(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    await alice.do(save("a", ttl_seconds=3600))
+    assert "was used by call 1" in (await alice.error(save("a")))[1]
+    states = pool.sessions._open[ALICE.uid]._saved._states  # type: ignore[attr-defined]
+    states.weights["a"].expires_at = states.weights["a"].time
+    assert (await alice.do(save("a"))).error is None
+    assert names_in(pool.stores[0], alice).weights["a"].step == 3
+
+
+async def test_the_name_of_a_deleted_state_is_free(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    await alice.do(save("a"))
+    store = pool.stores[0]
+    store.delete_prefix(alice.layout.checkpoint(1))
+    store.fail = Unreachable("no route to S3")
+    assert (await alice.error(save("a")))[0] is ErrorCategory.user, "S3 does not say that it is deleted"
+    store.fail = None
+    assert (await alice.do(save("a"))).error is None
+    assert names_in(store, alice).weights["a"].step == 3
 
 
 async def test_names_are_known_after_a_restart(pool: Pool) -> None:
@@ -374,6 +449,15 @@ async def test_requests_beyond_the_limits_are_refused(
     async with asyncio.timeout(30), pool.http.post(url, data=data, headers=bearer(ALICE.token) | headers) as response:
         problem = await response.json()
     assert (response.status, problem["reason"]) == (status, "CommandInvalid")
+
+
+async def test_a_compressed_command_is_refused_and_uses_no_number(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    url, headers = f"{pool.url}/sessions/{ALICE.uid}/commands/1", bearer(ALICE.token) | {"Content-Encoding": "gzip"}
+    async with pool.http.post(url, data=gzip.compress(forward_backward([1])), headers=headers) as response:
+        problem = await response.json()
+    assert (response.status, problem["reason"]) == (422, "CommandInvalid")
+    assert (await alice.do(forward_backward([1]))).error is None
 
 
 async def test_waiting_for_a_result_has_limits(pool: Pool) -> None:

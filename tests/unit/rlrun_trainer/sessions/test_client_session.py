@@ -3,7 +3,16 @@
 import struct
 
 import pytest
-from rlrun.protocol.client_command import DatumHeader, TensorHeader, TensorType
+from rlrun.protocol.client_command import (
+    MAX_DATUMS,
+    MAX_RESULT_BYTES,
+    MAX_TARGETS,
+    CommandResult,
+    DatumHeader,
+    TensorHeader,
+    TensorType,
+    frame,
+)
 from rlrun_trainer.sessions import client_session
 
 from tests.support.client_commands import read_result
@@ -20,3 +29,10 @@ def test_a_result_has_the_number_of_targets_of_each_token(shapes: list[list[int]
     result, values = read_result(client_session._result({"loss:sum": 1.0}, logprobs, datums))
     assert result.widths == widths
     assert [len(each) for each in values] == result.lengths == [len(data) // 4 for data in logprobs]
+
+
+def test_rlrun_tinker_receives_the_largest_result() -> None:
+    lengths = [MAX_TARGETS // MAX_DATUMS] * MAX_DATUMS
+    metrics = dict.fromkeys(("loss:sum", "tokens:sum"), -1.2345678901234567e-300)
+    header = frame(CommandResult(metrics=metrics, lengths=lengths, widths=lengths))
+    assert len(header) + 4 * MAX_TARGETS <= MAX_RESULT_BYTES

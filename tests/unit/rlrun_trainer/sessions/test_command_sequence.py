@@ -31,10 +31,13 @@ class Session:
         self.uploads: dict[int, asyncio.Task[bytes]] = {}
         self.result = b"done"
 
-    async def execute(self, number: int, _: ReceivedCommand) -> Outcome:
-        await self.may_execute.wait()
+    def require_staying(self) -> None:
         if self.is_leaving:
             raise ProblemError.of(LATER, Reason.TRAINER_STOPPING, "it ends")
+
+    async def execute(self, number: int, _: ReceivedCommand) -> Outcome:
+        await self.may_execute.wait()
+        self.require_staying()
         self.executed.append(number)
         self.step = number
         return self.uploads.get(number, self.result)
@@ -131,6 +134,27 @@ async def test_an_upload_delays_no_later_command() -> None:
     sequence.close()
 
 
+async def test_a_fault_that_nobody_expected_fails_one_command() -> None:
+    session = Session()
+    execute = session.execute
+
+    async def fail_first(number: int, received: ReceivedCommand) -> Outcome:
+        if number == 1:
+            raise RuntimeError("broken")
+        return await execute(number, received)
+
+    session.execute = fail_first  # type: ignore[assignment, method-assign]
+    sequence = started(session)
+    send(sequence, 1, 2)
+    failure, other = await results(sequence, 1, 2)
+    assert failure is not None
+    error = read_result(failure)[0].error
+    assert error is not None
+    assert (error.category, "RuntimeError" in error.message) == (ErrorCategory.server, True)
+    assert other == b"done"
+    sequence.close()
+
+
 async def test_a_gap_fails_what_waits_and_what_comes_later() -> None:
     session = Session()
     sequence = started(session, gap_seconds=0.05)
@@ -175,6 +199,24 @@ async def test_bodies_count_before_they_are_read(monkeypatch: pytest.MonkeyPatch
         pass
     with sequence.reading(6, 600):
         pass
+
+
+async def test_the_calls_of_all_runs_have_a_limit_but_each_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_sequence, "MAX_POOL_BYTES", 1000)
+    session, of_others = Session(), 950
+    sequence = CommandSequence(pool_bytes=lambda: of_others + sequence.waiting_bytes)
+    sequence.start(cast(ClientSession, session))
+    with pytest.raises(ProblemError, match="and many of others"):
+        send(sequence, 2)
+    send(sequence, 1)
+    assert await results(sequence, 1) == [b"done"]
+    of_others = 0
+    send(sequence, 3)
+    assert sequence.waiting_bytes > 0
+    send(sequence, 2)
+    assert await results(sequence, 2, 3) == [b"done"] * 2
+    assert sequence.waiting_bytes == 0
+    sequence.close()
 
 
 async def test_unknown_and_dropped_results_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,9 +275,16 @@ async def test_users_learn_what_a_command_waits_for() -> None:
 async def test_after_the_session_nothing_is_executed_and_nothing_received() -> None:
     session = Session()
     sequence = started(session)
-    session.is_leaving = True
     send(sequence, 1)
-    assert await sequence.result(1, 0.05) is None
+    assert await results(sequence, 1) == [b"done"]
+    send(sequence, 2)
+    session.is_leaving = True
+    with pytest.raises(ProblemError, match="TrainerStopping"):
+        send(sequence, 3)
+    assert await refused(sequence, 3) == (404, "CommandUnknown")
+    send(sequence, 1, 2)
+    assert await sequence.result(2, 0.05) is None
+    assert session.executed == [1]
     sequence.close()
     with pytest.raises(ProblemError, match="TokenInvalid"):
         sequence.receive(2, command("c2"))

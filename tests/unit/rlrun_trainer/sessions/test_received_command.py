@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from rlrun.protocol.client_command import (
     TensorHeader,
     TensorType,
 )
-from rlrun_trainer.sessions.received_command import ReceivedCommand
+from rlrun_trainer.sessions.received_command import HEADER_MEMORY, ReceivedCommand
 
 from tests.support.client_commands import body_of, forward_backward, optim_step, save
 
@@ -38,6 +39,67 @@ def test_a_command_is_read_with_its_buffers() -> None:
     assert isinstance(ReceivedCommand.read(optim_step()).command, OptimStep)
     assert isinstance(ReceivedCommand.read(save("a")).command, SaveState)
     assert ReceivedCommand.read(save("a")).digest != ReceivedCommand.read(save("b")).digest
+
+
+def with_metadata(text: str) -> bytes:
+    header = f'{{"command":{{"kind":"save","savedAs":"weights","name":"a","userMetadata":{{"x":{text}}}}}}}'.encode()
+    return PREFIX.pack(MAGIC, len(header), 0) + header
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("NaN", "not a number in JSON"),
+        ("9" * 4000, "too many digits"),
+        ("[" * 40 + "]" * 40, "nested deeper"),
+        (f"[{'[],' * 60_000}[]]", "Send less metadata"),
+    ],
+)
+def test_metadata_that_cannot_be_stored_is_refused(text: str, message: str) -> None:
+    assert message in error_of(with_metadata(text))
+    assert isinstance(ReceivedCommand.read(with_metadata('["é", 1.5, {"y": null}]')).command, SaveState)
+
+
+UNKNOWN = ",".join(f'"{number:x}":1' for number in range(200_000))
+WRONG_TENSOR = '{"a":1,"b":1,"name":1,"dtype":1,"shape":["a","b"],"sizes":["a","b","c"]}'
+WRONG_DATUM = f'{{"length":0,"tensors":[{",".join([WRONG_TENSOR] * 8)}]}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"command":{{"kind":"optim_step"}},{UNKNOWN}}}',
+        f'{{"command":{{"kind":"optim_step",{UNKNOWN}}}}}',
+        f'{{"command":{{"kind":"forward_backward","loss":"x","datums":[{{"length":1,{UNKNOWN}}}]}}}}',
+        f'{{"command":{{"kind":"forward_backward","loss":"x","datums":[{",".join([WRONG_DATUM] * 4096)}]}}}}',
+    ],
+    ids=["header", "command", "datum", "datums"],
+)
+def test_a_header_with_many_faults_costs_as_much_as_a_valid_one(text: str) -> None:
+    body = PREFIX.pack(MAGIC, len(text), 0) + text.encode()
+    tracemalloc.start()
+    error_of(body)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < HEADER_MEMORY * len(body)
+
+
+def test_metadata_may_have_many_names() -> None:
+    names = ",".join(f'"{number:x}":1' for number in range(1000))
+    assert isinstance(ReceivedCommand.read(with_metadata(f"{{{names}}}")).command, SaveState)
+
+
+def test_the_size_of_a_command_covers_its_objects_in_memory() -> None:
+    tensors = [TensorHeader(name=str(number), dtype=TensorType.int32, shape=[0], sizes=[0]) for number in range(8)]
+    datums = [DatumHeader(length=1, tensors=tensors)] * 1000
+    bodies = [body_of(ForwardBackward(loss="x", datums=datums), bytes(4000)), with_metadata(f"[{'[],' * 40_000}[]]")]
+    bodies.append(b"no command" * 100_000)
+    for body in bodies:
+        tracemalloc.start()
+        received = ReceivedCommand.read(body)
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert held <= received.size + 10_000
 
 
 def tensor(shape: list[int], *sizes: int, dtype: TensorType = TensorType.float32) -> bytes:
