@@ -47,7 +47,7 @@ class Chunk(TinkerRequest):
     """Part of a prompt."""
 
     type: Text = "encoded_text"
-    tokens: list[Token] | None = None
+    tokens: Annotated[list[Token], Field(max_length=MAX_SAMPLE_BODY // 2)] | None = None
 
 
 class Prompt(TinkerRequest):
