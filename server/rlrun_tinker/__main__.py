@@ -10,6 +10,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.authority_files import AuthorityFiles, end_on_change, follow_authorities
 from rlrun.service.client import HttpClient
 from rlrun.service.errors import FatalError
+from rlrun.service.listening import allow_connections
 from rlrun.service.run_service import run_service
 from rlrun.service.server import stop_event
 from rlrun_server.http.connection_limits import ConnectionLimits
@@ -20,6 +21,7 @@ from rlrun_server.runtime.log_format import format_lines
 from rlrun_tinker.app import TinkerApi, probes_app, tinker_app
 from rlrun_tinker.callers import Callers
 from rlrun_tinker.metrics import CONNECTIONS, MAX_CONNECTIONS
+from rlrun_tinker.pool_engines import IN_ENGINES, PoolEngines
 from rlrun_tinker.run_server import RunServer
 from rlrun_tinker.settings import TinkerSettings, load_settings
 from rlrun_tinker.trainer_client import TrainerClient
@@ -29,6 +31,7 @@ log = logging.getLogger("rlrun_tinker")
 SERVER_SECONDS = 15.0
 """Time limit of a request to rlrun-server, in seconds."""
 SERVER_CONNECTIONS = 64
+ENGINE_CONNECTIONS = 4 * IN_ENGINES
 PROBE_CONNECTIONS = (64, 16)
 """Maximum number of connections to the port for probes and metrics, in total and per address."""
 LEAVING_SECONDS = 3.0
@@ -46,16 +49,19 @@ async def serve(settings: TinkerSettings) -> int:
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
     if settings.server_authority is not None:
         end_on_change(AuthorityFiles([settings.server_authority]))
-    limits = ConnectionLimits(settings.max_connections, settings.max_connections_per_address)
+    # As many connections to engines as a few runs have samples.
+    total = min(settings.max_connections, allow_connections(settings.max_connections + ENGINE_CONNECTIONS))
+    limits = ConnectionLimits(total, settings.max_connections_per_address)
     CONNECTIONS.set_function(lambda: limits.count)
     MAX_CONNECTIONS.set(limits.total)
     callers = Callers(time.monotonic)
     http = HttpClient(SERVER_SECONDS, SERVER_CONNECTIONS, settings.trust())
     trainers = TrainerClient()
     # Some connections stay free for requests that do not wait for results.
-    max_requests = max(1, settings.max_connections * 3 // 4)
+    max_requests = max(1, total * 3 // 4)
     server = RunServer(settings.server, http, callers)
-    api = TinkerApi(callers, server, trainers, time.monotonic, max_requests=max_requests)
+    engines = PoolEngines()
+    api = TinkerApi(callers, server, trainers, time.monotonic, max_requests=max_requests, engines=engines)
     context = None if certificate is None else certificate.context
     try:
         async with (
@@ -76,6 +82,7 @@ async def serve(settings: TinkerSettings) -> int:
     finally:
         api.close()
         await trainers.close()
+        await engines.close()
         await http.close()
     return ExitCode.COMPLETED
 

@@ -32,8 +32,9 @@ from rlrun_tinker.callers import Caller, Callers
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import ForwardBackwardRequest, decode_request
 from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, end_of, waiting_reason
-from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS
+from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS, SAMPLES
 from rlrun_tinker.open_models import Heartbeats, OpenModels
+from rlrun_tinker.pool_engines import PoolEngines
 from rlrun_tinker.requests import (
     CreateModel,
     CreateSession,
@@ -48,6 +49,8 @@ from rlrun_tinker.requests import (
     parse_id,
 )
 from rlrun_tinker.run_server import RunServer
+from rlrun_tinker.samples import Samples, is_sample
+from rlrun_tinker.sampling import SamplingApi
 from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
 
 PREFIX = "/api/v1"
@@ -71,8 +74,10 @@ SEND_SECONDS = 15.0
 """Seconds for which a command waits for its trainer. The SDK sends the next command after it, and waits 60 s."""
 RETRIEVE_SECONDS = 40.0
 """Time limit of retrieve_future in seconds. The SDK waits 45 s."""
-REQUESTS_PER_CALLER = 384
-"""Maximum number of a client's requests at the same time. A client waits for each of its results with a request."""
+REQUESTS_PER_CALLER = 2200
+"""Maximum number of a client's requests at the same time. A client waits for each of its results with a request, and
+the SDK for up to 2000 samples.
+"""
 CLIENT_CONFIG = {
     # A program sends at most this many bytes of batches at the same time.
     "fwdbwd_dispatch_bytes_semaphore_size": 20_000_000,
@@ -84,7 +89,7 @@ CLIENT_CONFIG = {
 }
 DYNAMIC_CONFIG = {
     "refresh_interval_sec": 300,
-    "sample_cancel_enabled": False,
+    "sample_cancel_enabled": True,
     "sample_cancel_max_batch_size": 64,
 }
 REJECTED = b"rejected by rlrun-tinker"
@@ -93,7 +98,6 @@ SESSION_WARNING = (
     "train_unembed=True, the default, trains no output head on this server: LoRA adapts all linear layers of attention "
     "and MLP."
 )
-NO_SAMPLING = "Sampling is not available on this server yet."
 NEEDS_SDK = "This route is of an older SDK. Install tinker 0.38 or later: pip install --upgrade tinker"
 
 log = logging.getLogger(__name__)
@@ -153,6 +157,8 @@ class TinkerApi:
         max_requests: int = 750,
         send_seconds: float = SEND_SECONDS,
         futures: Callable[[RunServer, OpenModels, TrainerClient], Futures] = Futures,
+        engines: PoolEngines,
+        samples: Samples | None = None,
     ) -> None:
         """`max_requests` is the maximum number of requests with credentials at the same time. `send_seconds` is the
         time for which a command waits for its trainer.
@@ -164,6 +170,10 @@ class TinkerApi:
         self._models = OpenModels(server, clock)
         self._heartbeats = Heartbeats(server, self._models, trainers, clock)
         self._futures = futures(server, self._models, trainers)
+        self._samples = samples or Samples(clock)
+        self._sampling = SamplingApi(
+            callers, server, self._models, self._heartbeats, trainers, self._samples, engines, clock
+        )
         self._quota = TenantQuota(REQUESTS_PER_CALLER, max_requests)
         self._leaving = asyncio.Event()
         self._decoding = ThreadPoolExecutor(2, "decoding")
@@ -172,10 +182,17 @@ class TinkerApi:
     def leave(self) -> None:
         """End the waiting of all requests, so that clients repeat them at another replica."""
         self._leaving.set()
+        self._samples.leave()
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Stop the threads, and cancel all samples."""
+        self._samples.close()
         self._decoding.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def sample_requests(self) -> int:
+        """Number of requests for samples that are in progress."""
+        return self._samples.in_progress
 
     def routes(self) -> list[Route]:
         """Return all routes."""
@@ -185,11 +202,7 @@ class TinkerApi:
             ("POST", "/client/config"): _discard(CLIENT_CONFIG),
             ("POST", "/client/dynamic_config"): _discard(DYNAMIC_CONFIG),
             ("POST", "/telemetry"): _discard({"status": "accepted"}),
-            ("POST", "/cancel_future"): _discard(None),
             ("POST", "/sessions/{session}/finish"): _discard(None),
-            ("POST", "/create_sampling_session"): _refusal(400, NO_SAMPLING),
-            ("POST", "/asample"): _refusal(400, NO_SAMPLING),
-            ("GET", "/samplers/{sampler}"): _refusal(404, NO_SAMPLING),
             ("POST", "/forward"): _refusal(400, NEEDS_SDK),
             ("POST", "/unload_model"): _refusal(400, NEEDS_SDK),
         }
@@ -205,6 +218,10 @@ class TinkerApi:
             ("POST", "/save_weights"): self._save_weights,
             ("POST", "/save_weights_for_sampler"): self._save_weights_for_sampler,
             ("POST", "/retrieve_future"): self._retrieve_future,
+            ("POST", "/create_sampling_session"): self._sampling.create_session,
+            ("GET", "/samplers/{sampler}"): self._sampling.get_sampler,
+            ("POST", "/asample"): self._sampling.sample,
+            ("POST", "/cancel_future"): self._sampling.cancel,
             ("POST", "/weights_info"): self._weights_info,
             ("GET", "/training_runs/{model}"): self._training_run,
             ("DELETE", checkpoints): self._delete_checkpoint,
@@ -239,7 +256,7 @@ class TinkerApi:
     async def _capabilities(self, _: Request, caller: Caller) -> Response:
         found = await self._server.base_models(caller)
         models = [
-            {"model_name": model.id, "max_context_length": model.seqLen, "trainable": True, "sampleable": False}
+            {"model_name": model.id, "max_context_length": model.seqLen, "trainable": True, "sampleable": True}
             for model in found.items
         ]
         return JSONResponse({"supported_models": models})
@@ -335,17 +352,14 @@ class TinkerApi:
 
     async def _save_weights_for_sampler(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, SaveWeights)
-        async with self._using_number(caller, body):
-            if body.path is None:
-                advice = "Give a name: training_client.save_weights_for_sampler(name)"
-                raise InputInvalid("`path`", f"is missing. {NO_SAMPLING} {advice}")
-        return await self._save(caller, body, SaveKind.sampler_weights, FutureKind.sampler_weights)
+        kind = FutureKind.policy if body.path is None else FutureKind.sampler_weights
+        return await self._save(caller, body, SaveKind.sampler_weights, kind)
 
     async def _save(self, caller: Caller, body: SaveWeights, saved_as: SaveKind, kind: FutureKind) -> Response:
         async with self._using_number(caller, body):
             command = body.to_command(saved_as)
         await self._send(caller, body.model, body.seq_id, _frame(command))
-        return FutureId(kind, body.model, body.seq_id, command.name).response()
+        return FutureId(kind, body.model, body.seq_id, command.name or "").response()
 
     @asynccontextmanager
     async def _using_number(self, caller: Caller, body: OptimStepRequest | SaveWeights) -> AsyncIterator[None]:
@@ -405,8 +419,12 @@ class TinkerApi:
 
     async def _retrieve_future(self, request: Request, caller: Caller) -> Response:
         body = await _read(request, RetrieveFuture)
-        future = parse_id(FutureId.parse, body.request_id)
-        retrieving = self._futures.retrieve(caller, future, self._leaving, allow_metadata_only=body.allow_metadata_only)
+        is_first = body.allow_metadata_only
+        if is_sample(body.request_id):
+            retrieving = self._samples.retrieve(caller, body.request_id, allow_metadata_only=is_first)
+        else:
+            future = parse_id(FutureId.parse, body.request_id)
+            retrieving = self._futures.retrieve(caller, future, self._leaving, allow_metadata_only=is_first)
         deadline = asyncio.get_running_loop().time() + RETRIEVE_SECONDS
         try:
             return await until_left(request.receive, retrieving, deadline)
@@ -536,6 +554,7 @@ def tinker_app(api: TinkerApi) -> ASGIApp:
     """Return the application for clients."""
     memory = ClientMemory(ByteBudget(*BODY_BYTES), ByteBudget(*ANSWER_BYTES))
     BODIES.set_function(lambda: memory.bodies.held)
+    SAMPLES.set_function(lambda: api.sample_requests)
     app = Starlette(routes=api.routes(), exception_handlers={HTTPException: _on_http})
     app.router.redirect_slashes = False
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from rlrun.api.base.received import InputInvalid
 from rlrun.constants import Reason
 from rlrun.protocol.client_command import CommandError, CommandPending, CommandResult, CommandState, ErrorCategory
-from rlrun.protocol.client_run import ClientModel, ModelId, SavedStateUri, SaveKind
+from rlrun.protocol.client_run import ClientModel, ModelId, SamplerId, SavedStateUri, SaveKind
 from starlette.responses import JSONResponse, Response
 
 from rlrun_tinker.callers import Caller
@@ -40,6 +40,8 @@ class FutureKind(StrEnum):
     optim_step = "o"
     weights = "w"
     sampler_weights = "s"
+    policy = "p"
+    """Weights for sampling without a name."""
 
 
 SAVES = {FutureKind.weights: SaveKind.weights, FutureKind.sampler_weights: SaveKind.sampler_weights}
@@ -180,6 +182,8 @@ class Futures:
             raise explained from None
         if not isinstance(result, CommandPending) and result[0].error is not None:
             raise _Failed(result[0].error)
+        if future.kind is FutureKind.policy and not isinstance(result, CommandPending) and result[0].policy is None:
+            raise _failure("The trainer saved no weights for sampling: it has another version.", ErrorCategory.server)
         return result
 
     async def _explain(
@@ -242,12 +246,16 @@ def _response(future: FutureId, found: tuple[CommandResult, memoryview], *, allo
             return JSONResponse({"model_id": model, "type": "load_weights"})
         case FutureKind.optim_step:
             # JSONResponse refuses NaN, which a diverged run may have and the SDK reads.
-            content = json.dumps({"metrics": result.metrics})
-            return Response(content, media_type="application/json")
+            return Response(json.dumps({"metrics": result.metrics}), media_type="application/json")
         case FutureKind.forward_backward:
             if allow_metadata_only and len(arrays) > INLINE_BYTES:
                 return JSONResponse({"status": "complete_metadata", "response_payload_size": len(arrays)})
             return Response(encode_output(result, arrays), media_type=PROTOBUF)
+        case FutureKind.policy:
+            assert result.policy is not None
+            sampler = SamplerId(future.model, result.policy.version, result.policy.digest[:8])
+            content = {"path": None, "sampling_session_id": str(sampler), "type": "save_weights_for_sampler"}
+            return JSONResponse(content)
         case _:
             return JSONResponse({"path": future.path, "type": f"save_{_save_type(future.kind)}"})
 

@@ -11,3 +11,4 @@ REQUESTS = Counter(
 CONNECTIONS = Gauge("rlrun_tinker_connections", "Open connections.", registry=REGISTRY)
 MAX_CONNECTIONS = Gauge("rlrun_tinker_connections_limit", "Maximum number of open connections.", registry=REGISTRY)
 BODIES = Gauge("rlrun_tinker_body_bytes", "Bytes of request bodies in memory.", registry=REGISTRY)
+SAMPLES = Gauge("rlrun_tinker_sample_requests", "Requests for samples in progress.", registry=REGISTRY)

@@ -193,7 +193,8 @@ class SaveWeights(OfModel):
             SaveState,
             BODY,
             saved_as=kind,
-            name=self.path or f"{self.seq_id:06d}",
+            # Weights for sampling without a name are a policy version.
+            name=self.path or (f"{self.seq_id:06d}" if kind is SaveKind.weights else None),
             ttl_seconds=self.ttl_seconds,
             overwrite=self.overwrite,
             user_metadata=_metadata(self.user_metadata),

@@ -27,9 +27,9 @@ class TinkerSettings(Schema):
     tls: Path | None = None
     """Folder with tls.crt and tls.key, which may change. None disables TLS."""
     metrics_port: int = SERVER_METRICS_PORT
-    max_connections: int = Field(default=1000, ge=10, le=100_000)
+    max_connections: int = Field(default=6000, ge=10, le=100_000)
     """Maximum number of open connections. Each result that a client waits for is one."""
-    max_connections_per_address: int = Field(default=500, ge=1, le=100_000)
+    max_connections_per_address: int = Field(default=4000, ge=1, le=100_000)
     """Maximum number of open connections from one address, or from one IPv6 /64 network outside the cluster."""
 
     @field_validator("server")

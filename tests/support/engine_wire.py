@@ -112,6 +112,12 @@ WRITTEN: dict[str, Json] = {**FORCED, "prompt": "abc<sep>"}
 RECORDED: dict[str, Json] = {"logprobs": True, "return_token_ids": True}
 """Fields that the gateway adds to chats."""
 RECORDED_TEXT: dict[str, Json] = {"logprobs": 0, "return_token_ids": True}
+SAMPLED_BY_CLIENT: dict[str, Json] = {
+    "prompt": [3, 4, 2], "n": 1, "stream": False, "temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.0,
+    "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "skip_special_tokens": False,
+    "include_stop_str_in_output": True, "stop": "bb", "stop_token_ids": [OTHER],
+}  # fmt: skip
+"""Fields that rlrun-tinker adds to completions."""
 LONG: dict[str, Json] = {"stream": True, "max_tokens": 16}
 """So many tokens that they arrive in several events, also on a busy machine."""
 STREAMED: dict[str, Json] = {**LONG, "stream_options": {"include_usage": True}}
@@ -157,6 +163,20 @@ def wire_requests(folder: Path) -> list[WireRequest]:
         WireRequest("text", TEXT, WRITTEN),
         WireRequest("text of the gateway", TEXT, {**WRITTEN, **RECORDED_TEXT, "prompt": [3, 4, 2]}),
         WireRequest("text with likely tokens", TEXT, {**WRITTEN, **RECORDED_TEXT, "logprobs": 2}),
+        WireRequest("text of a sampling client", TEXT, {**WRITTEN, **RECORDED_TEXT, **SAMPLED_BY_CLIENT}),
+        WireRequest(
+            "text of a sampling client with likely tokens",
+            TEXT,
+            {
+                **WRITTEN,
+                **RECORDED_TEXT,
+                **SAMPLED_BY_CLIENT,
+                "logprobs": 2,
+                "return_tokens_as_token_ids": True,
+                "ignore_eos": True,
+                "allowed_token_ids": [END],
+            },
+        ),
         WireRequest("texts", TEXT, {**WRITTEN, **RECORDED_TEXT, "prompt": ["a<sep>", "b<sep>"], "n": 2}),
         WireRequest("text that ends", TEXT, {**WRITTEN, **RECORDED_TEXT, "allowed_token_ids": [END]}),
         WireRequest("streamed text", TEXT, {**WRITTEN, **STREAMED}),
@@ -220,6 +240,13 @@ TEACHER = WireRequest(
     free=frozenset({"text", "finish_reason"}),
 )
 """For an engine without adapters: vLLM 0.32 on CPUs ends at this request if they are enabled."""
+SCORES = WireRequest(
+    "text of a sampling client with its prompt",
+    TEXT,
+    {"model": BASE, **SAMPLED_BY_CLIENT, **RECORDED_TEXT, "max_tokens": 1, "prompt_logprobs": 2},
+    free=frozenset({"text", "finish_reason", "stop_reason", "token_ids", "tokens"}),
+)
+"""For an engine without adapters, too."""
 METRICS = frozenset({"vllm:num_requests_running", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"})
 """Names of the stub, which users of vLLM's metrics know."""
 ENGINE_GAUGES = frozenset({"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"})
@@ -409,7 +436,7 @@ def main() -> None:
         with engine(VLLM, folder) as url:
             found = observe(url, wire_requests(folder), folder)
         with engine(VLLM, folder / "teacher", adapters=False) as url:
-            found |= observe(url, [TEACHER], folder)
+            found |= observe(url, [TEACHER, SCORES], folder)
     yaml.safe_dump(found, sys.stdout, sort_keys=False, allow_unicode=True, width=120)
 
 

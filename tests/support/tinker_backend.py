@@ -1,8 +1,10 @@
 """rlrun-server and the trainer of a shared pool as rlrun-tinker sees them. Both are fakes: they keep the contract of
-`rlrun.protocol.client_run` and `rlrun.protocol.client_command`, and compute nothing.
+`rlrun.protocol.client_run` and `rlrun.protocol.client_command`, and compute nothing. The pool's engines are in
+`tests.support.tinker_engines`.
 """
 
 import asyncio
+import hashlib
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -41,6 +43,7 @@ from rlrun.protocol.client_run import (
     SaveKind,
 )
 from rlrun.protocol.engine_proof import NONCE_HEADER, PROOF_HEADER, proof_of
+from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
 from rlrun.service.client import HttpClient
 from rlrun.service.errors import ProblemError
@@ -51,7 +54,9 @@ from rlrun_server.http.serving import serving_on
 from rlrun_tinker.app import TinkerApi, tinker_app
 from rlrun_tinker.callers import Callers
 from rlrun_tinker.futures import Futures
+from rlrun_tinker.pool_engines import PoolEngines
 from rlrun_tinker.run_server import RunServer
+from rlrun_tinker.samples import Samples
 from rlrun_tinker.trainer_client import TrainerClient
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -59,10 +64,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from tests.support.tinker_engines import BASE_MODEL, FakePool
+
+HOST = "engines.test"
+"""Host of the engines of every pool."""
 KEYS = {"ann": "team", "bob": "other"}
 """API keys and their namespaces."""
-MODEL = "Qwen/Qwen3-8B"
+MODEL = BASE_MODEL
 LOGPROB = -0.5
+
+
+def uri_of(uid: str) -> str:
+    """Return the folder of a run in S3."""
+    return f"s3://bucket/team/{uid}"
 
 
 @dataclass
@@ -142,10 +156,16 @@ class FakeTrainer:
         if self.error is not None:
             return frame(CommandResult(error=self.error))
         if isinstance(command, SaveState):
+            is_adapter = command.saved_as is SaveKind.sampler_weights
+            digest = hashlib.sha256(f"{uid}/{seq}".encode()).hexdigest() if is_adapter else None
             states = self.names.setdefault(uid, SavedStates()).of(command.saved_as)
-            if states.setdefault(command.name, SavedState(step=seq, time=datetime.now(UTC))).step != seq:
+            state = SavedState(step=seq, time=datetime.now(UTC), digest=digest)
+            if command.name is not None and states.setdefault(command.name, state).step != seq:
                 error = CommandError(message=f"{command.name} is used", category=ErrorCategory.user)
                 return frame(CommandResult(error=error))
+            if digest is not None:
+                folder = f"policy/v{seq:06d}-{digest[:8]}" if command.name is None else f"adapters/step-{seq:06d}"
+                return frame(CommandResult(policy=PolicyRef(version=seq, digest=digest, uri=f"{uri_of(uid)}/{folder}")))
         if not isinstance(command, ForwardBackward):
             return frame(CommandResult(metrics={}))
         shapes = [next((t.shape for t in datum.tensors if t.name == "target_tokens"), [0]) for datum in command.datums]
@@ -195,6 +215,7 @@ class FakeRunServer:
     """Creates a run at once. Callers are the keys in KEYS, each with the rights of its namespace."""
 
     trainer: FakeTrainer
+    pool: FakePool = field(default_factory=FakePool)
     models: dict[tuple[str, str], ClientModel] = field(default_factory=dict)
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
     """Method, path and body of each request."""
@@ -224,8 +245,8 @@ class FakeRunServer:
     def _current(self, model: ClientModel) -> ClientModel:
         if self.is_full or model.has_ended:
             waiting = Problem(reason="PoolFull", message="3 runs ahead")
-            return model.model_copy(update={"trainer_url": None, "waiting": waiting})
-        return model.model_copy(update={"trainer_url": self.trainer.url})
+            return model.model_copy(update={"trainer_url": None, "inference_host": None, "waiting": waiting})
+        return model.model_copy(update={"trainer_url": self.trainer.url, "inference_host": HOST})
 
     def _model(self, request: Request) -> ClientModel:
         place = request.path_params
@@ -269,7 +290,8 @@ class FakeRunServer:
         token = self.token_of(model.uid)
         if model.trainer_url:
             self.trainer.tokens[model.uid] = token
-        return model.model_copy(update={"token": token})
+            self.pool.add(model.uid, token, uri_of(model.uid))
+        return model.model_copy(update={"token": token, "run_uri": uri_of(model.uid)})
 
     async def _delete(self, request: Request, _: str) -> None:
         states = self.trainer.names.get(self._model(request).uid, SavedStates())
@@ -326,6 +348,7 @@ class TinkerBackend:
 
     server: FakeRunServer
     trainer: FakeTrainer
+    pool: FakePool
     client: httpx.AsyncClient
     url: str
     api: TinkerApi
@@ -357,15 +380,19 @@ class TinkerBackend:
 
 
 @asynccontextmanager
-async def serving_tinker(poll_seconds: float = 0.2, run_server: ASGIApp | None = None) -> AsyncIterator[TinkerBackend]:
-    """Serve rlrun-tinker and its fakes while the context is open. `run_server` takes the place of the fake."""
+async def serving_tinker(
+    poll_seconds: float = 0.2, run_server: ASGIApp | None = None, pool: FakePool | None = None
+) -> AsyncIterator[TinkerBackend]:
+    """Serve rlrun-tinker and its fakes while the context is open. `run_server` takes the place of the fake. `pool` has
+    the engines.
+    """
     trainer = FakeTrainer()
-    server = FakeRunServer(trainer)
+    server = FakeRunServer(trainer, pool or FakePool())
     now = [0.0]
     sockets = [listen("127.0.0.1", 0) for _ in range(3)]
     trainer.url, server.url, url = (f"http://127.0.0.1:{each[0].getsockname()[1]}" for each in sockets)
     callers, trainers, http = Callers(lambda: now[0]), TrainerClient(), HttpClient(10)
-
+    engines = PoolEngines(resolve=server.pool.resolve)
     api = TinkerApi(
         callers,
         RunServer(server.url, http, callers),
@@ -373,6 +400,8 @@ async def serving_tinker(poll_seconds: float = 0.2, run_server: ASGIApp | None =
         lambda: now[0],
         send_seconds=poll_seconds,
         futures=lambda *parts: Futures(parts[0], parts[1], parts[2], poll_seconds),
+        engines=engines,
+        samples=Samples(lambda: now[0], poll_seconds),
     )
     try:
         async with (
@@ -381,8 +410,9 @@ async def serving_tinker(poll_seconds: float = 0.2, run_server: ASGIApp | None =
             serving_on(tinker_app(api), sockets[2]),
             httpx.AsyncClient(base_url=url, timeout=30) as client,
         ):
-            yield TinkerBackend(server, trainer, client, url, api, now)
+            yield TinkerBackend(server, trainer, server.pool, client, url, api, now)
     finally:
         api.close()
         await trainers.close()
+        await engines.close()
         await http.close()

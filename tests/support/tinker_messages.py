@@ -23,6 +23,11 @@ MESSAGES = {
     "repeated ProvenanceSpan loss_fn_input_spans=4",
     "ForwardBackwardRequest": "string model_id=1; int32 seq_id=2; repeated Datum data=3; string loss_fn=4; "
     "map double loss_fn_config=5; bool forward_only=6; map LossConfigValue loss_fn_config_v2=7",
+    "TopkLogprobs": "bytes token_ids=1; bytes logprobs=2; int32 k=3; int32 length=4",
+    # `stop_reason` is an enumeration, which has the same bytes.
+    "SampledSequence": "int32 stop_reason=1; bytes tokens=2; bytes logprobs=3; TopkLogprobs topk_sampled_logprobs=4",
+    "SampleResponse": "repeated SampledSequence sequences=1; bytes prompt_logprobs=2; "
+    "TopkLogprobs topk_prompt_logprobs=3; int32 prompt_cache_hit_tokens=4",
 }
 _FIELD = re.compile(r"(?:(repeated|map) )?(\w+) (\w+)=(\d+)")
 _SCALARS = {"double": 1, "int64": 3, "int32": 5, "bool": 8, "string": 9, "bytes": 12}

@@ -68,11 +68,10 @@ async def test_a_client_begins(backend: TinkerBackend) -> None:
     assert "train_unembed" in session["warning_message"]
     assert (await backend.post("telemetry", {"events": ["x" * 10_000]})).json() == {"status": "accepted"}
     assert (await backend.post(f"sessions/{session['session_id']}/finish", {"reason": {}})).status_code == 204
-    assert (await backend.post("cancel_future", {"request_id": "x"})).status_code == 204
     headers = {"X-API-Key": "tml-ann"}
     found = (await backend.client.get("/api/v1/get_server_capabilities", headers=headers)).json()
     assert found["supported_models"] == [
-        {"model_name": MODEL, "max_context_length": 4096, "trainable": True, "sampleable": False}
+        {"model_name": MODEL, "max_context_length": 4096, "trainable": True, "sampleable": True}
     ]
 
 
@@ -559,14 +558,9 @@ MODEL_ID = "ts-0123456789ab.team:train:0"
         ("optim_step", {"model_id": MODEL_ID, "seq_id": 0, "adam_params": {}}, 400, "seq_id"),
         ("optim_step", {"model_id": MODEL_ID, "adam_params": {}}, 400, "seq_id"),
         ("save_weights", {"model_id": MODEL_ID, "seq_id": 1, "path": "a/b"}, 400, "name: String should match"),
-        (
-            "save_weights_for_sampler",
-            {"model_id": MODEL_ID, "seq_id": 1, "sampling_session_seq_id": 0, "kind": "snapshot"},
-            400,
-            "Sampling is not available",
-        ),
-        ("create_sampling_session", {}, 400, "Sampling is not available"),
-        ("asample", {}, 400, "Sampling is not available"),
+        ("create_sampling_session", {}, 400, "session_id"),
+        ("asample", {}, 400, "prompt"),
+        ("cancel_future", {"request_id": "x"}, 404, "not the id of a request"),
         ("retrieve_future", {"request_id": "x"}, 404, "not the id of a request"),
         ("forward", {}, 400, "tinker 0.38"),
         ("copy_weights", {}, 404, "is not available"),
@@ -588,7 +582,7 @@ async def test_a_rejected_call_uses_its_number(backend: TinkerBackend) -> None:
         await backend.send("forward_backward", body(model, 1, loss="stable_reinforce")),
         await backend.post("optim_step", {"model_id": model, "seq_id": 2, "optimizer_params": {"type": "dimuon"}}),
         await backend.post("save_weights", save(model, 3, "a/b")),
-        await backend.post("save_weights_for_sampler", save(model, 4, None)),
+        await backend.post("save_weights_for_sampler", save(model, 4, "a/b")),
         await backend.post("load_weights", {"model_id": model, "seq_id": 5, "path": PATH, "optimizer": True}),
     ]
     assert [answer.status_code for answer in answers] == [400] * 5
@@ -639,19 +633,23 @@ async def test_requests_are_counted(backend: TinkerBackend) -> None:
 
 
 FUTURE = str(FutureId(FutureKind.weights, ModelId.parse(MODEL_ID), 1, "a"))
-ROUTES = ["create_model", "load_weights", "get_info", "optim_step", "save_weights", "retrieve_future", "weights_info"]
+ROUTES = [
+    "create_model", "load_weights", "get_info", "optim_step", "save_weights", "retrieve_future", "weights_info",
+    "save_weights_for_sampler", "create_sampling_session", "asample", "cancel_future",
+]  # fmt: skip
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(2**70), 2**70),
     st.floats(),
     st.text(max_size=20),
-    st.sampled_from([MODEL_ID, PATH, "ts-0123456789ab.other:train:0", FUTURE, "../x", "{}"]),
+    st.sampled_from([MODEL_ID, PATH, "ts-0123456789ab.other:train:0", FUTURE, "../x", "{}", f"{MODEL_ID}:base"]),
     st.dictionaries(st.text(max_size=5), st.integers(), max_size=3),
 )
 FIELDS = [
     "model_id", "seq_id", "session_id", "model_seq_id", "path", "optimizer", "adam_params", "base_model",
-    "lora_config", "request_id", "tinker_path", "user_metadata", "ttl_seconds",
+    "lora_config", "request_id", "tinker_path", "user_metadata", "ttl_seconds", "sampling_session_id", "prompt",
+    "sampling_session_seq_id", "model_path", "num_samples", "sampling_params",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from tests.support.engine_wire import (
     EXPECTED,
     LITERAL,
     METRICS,
+    SCORES,
     TEACHER,
     engine,
     metric_names,
@@ -35,7 +36,7 @@ def stub(folder: Path) -> Iterator[str]:
 @pytest.mark.slow
 def test_the_stub_answers_as_vllm_does(stub: str, folder: Path) -> None:
     expected = yaml.safe_load(EXPECTED.read_text())
-    found = observe(stub, [*wire_requests(folder), TEACHER], folder)
+    found = observe(stub, [*wire_requests(folder), TEACHER, SCORES], folder)
     assert found.keys() == expected.keys()
     for name, answer in found.items():
         assert answer == expected[name], name

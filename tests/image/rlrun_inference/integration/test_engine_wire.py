@@ -12,6 +12,7 @@ from tests.support.engine_wire import (
     EXPECTED,
     METRICS,
     MODEL_FOLDER,
+    SCORES,
     TEACHER,
     arguments,
     metric_names,
@@ -44,8 +45,9 @@ def test_vllm_has_the_metrics_of_the_dashboards(adapter_engine: str) -> None:
 
 
 def test_a_teacher_scores_prompts_as_the_stub_does(plain_engine: str, tmp_path: Path) -> None:
-    found = observe(plain_engine, [TEACHER], tmp_path)[TEACHER.name]
-    assert found == yaml.safe_load(EXPECTED.read_text())[TEACHER.name], WRITE_AGAIN
+    expected = yaml.safe_load(EXPECTED.read_text())
+    for name, answer in observe(plain_engine, [TEACHER, SCORES], tmp_path).items():
+        assert answer == expected[name], f"{name}: {WRITE_AGAIN}"
 
 
 def test_flags_of_the_stub_are_flags_of_vllm(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,8 +77,8 @@ class StubEngine:
                 await asyncio.sleep(self._token_seconds * max(len(made.token_ids) for made in completions))
         self._prompt.inc(sum(map(len, prompts)))
         self._generated.inc(sum(len(made.token_ids) for made in completions))
-        wanted = request.prompt_logprobs is not None
-        scores = [self._prompt_logprobs(model, prompt) if wanted else None for prompt in prompts]
+        top = request.prompt_logprobs
+        scores = [None if top is None else self._prompt_logprobs(model, prompt, top) for prompt in prompts]
         return model, Answer(request, self.tokenizer, prompts, scores, completions)
 
     async def events(self, events: Iterator[Object]) -> AsyncIterator[bytes]:
@@ -99,14 +99,18 @@ class StubEngine:
         """Return the tokens of a text up to one behind the limit, where vLLM's tokenizer stops."""
         return tokens[: self.max_model_len + 1]
 
-    def _prompt_logprobs(self, model: ServedModel, prompt: Sequence[int]) -> list[Object | None]:
-        """Return the log-probability of each token of a prompt, None for the first."""
+    def _prompt_logprobs(self, model: ServedModel, prompt: Sequence[int], top: int) -> list[Object | None]:
+        """Return the log-probabilities of each token of a prompt and of the `top` likeliest, None for the first."""
         found: list[Object | None] = [None]
         for at in range(1, len(prompt)):
-            token, probabilities = prompt[at], self._language_model.next_token(model.weights, prompt[:at])
-            rank = 1 + sum(value > probabilities[token] for value in probabilities.values())
-            entry = {"logprob": math.log(probabilities[token]), "rank": rank}
-            found.append({str(token): entry | {"decoded_token": self.tokenizer.decode([token])}})
+            probabilities = self._language_model.next_token(model.weights, prompt[:at])
+            ranked = sorted(probabilities, key=lambda other: -probabilities[other])
+            entries = {}
+            for token in dict.fromkeys([prompt[at], *ranked[:top]]):
+                rank = 1 + sum(value > probabilities[token] for value in probabilities.values())
+                entry = {"logprob": math.log(probabilities[token]), "rank": rank}
+                entries[str(token)] = entry | {"decoded_token": self.tokenizer.decode([token])}
+            found.append(entries)
         return found
 
 

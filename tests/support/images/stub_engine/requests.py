@@ -111,6 +111,7 @@ class TextRequest(SamplingRequest):
     prompt: Prompt
     max_tokens: int | None = 16
     logprobs: int | None = None
+    return_tokens_as_token_ids: bool | None = None
 
 
 class TokenizeRequest(BaseModel):

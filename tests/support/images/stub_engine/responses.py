@@ -228,7 +228,11 @@ def _chat_logprobs(answer: Answer, made: Completion, request: ChatRequest, start
 def _text_logprobs(answer: Answer, made: Completion, request: TextRequest, start: int, end: int) -> Object | None:
     if request.logprobs is None:
         return None
-    tokens = [answer.tokenizer.decode([token]) for token in made.token_ids]
+
+    def name(token: int) -> str:
+        return f"token_id:{token}" if request.return_tokens_as_token_ids else answer.tokenizer.decode([token])
+
+    tokens = [name(token) for token in made.token_ids]
     offsets = [sum(map(len, tokens[:position])) for position in range(start, end)]
     chosen = list(zip(made.token_ids, made.logprobs, strict=True))[start:end]
     return {
@@ -236,7 +240,6 @@ def _text_logprobs(answer: Answer, made: Completion, request: TextRequest, start
         "token_logprobs": [logprobs[token] for token, logprobs in chosen],
         "tokens": tokens[start:end],
         "top_logprobs": [
-            {answer.tokenizer.decode([o]): logprobs[o] for o in _top(logprobs, token, request.logprobs)}
-            for token, logprobs in chosen
+            {name(o): logprobs[o] for o in _top(logprobs, token, request.logprobs)} for token, logprobs in chosen
         ],
     }

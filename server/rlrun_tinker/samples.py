@@ -1,0 +1,281 @@
+"""Futures of samples. They live in the process that accepted the request, in contrast to those of commands.
+
+The id of a future has the id of its process. Another process, which an Ingress may have chosen for this poll, answers
+with "try again" for a few times, so that the client finds the right one. After that, and after the end of a future, the
+response is 410: the client sends its request for samples again.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from rlrun.protocol.client_command import CommandError, CommandPending, CommandState, ErrorCategory
+from rlrun_server.http.client_memory import ByteBudget
+from starlette.responses import JSONResponse, Response
+
+from rlrun_tinker.callers import Caller
+from rlrun_tinker.errors import TinkerError
+from rlrun_tinker.futures import INLINE_BYTES, POLL_SECONDS, PROTOBUF
+
+MAX_FUTURES = (8192, 2048)
+"""Maximum number of futures, of all clients and of one. The SDK waits for up to 2000 at the same time."""
+MAX_SAMPLES = (32_768, 8192)
+"""Maximum number of samples of these futures."""
+PROMPT_BYTES = (64 * 1024**2, 40 * 1024**2)
+"""Maximum number of bytes of the prompts of these futures."""
+RESULT_BYTES = (64 * 1024**2, 40 * 1024**2)
+"""Maximum number of bytes of results that are kept. The oldest ones are dropped if that does not suffice."""
+OBJECT_BYTES = 2048
+"""Bytes that a future occupies besides its result."""
+ABANDONED_SECONDS = 120.0
+"""Seconds without a poll after which a future is cancelled or dropped. The SDK polls all the time."""
+SWEEP_SECONDS = 5.0
+FOREIGN_SECONDS = 0.3
+"""Pause in seconds before a poll for a future of another process is answered."""
+FOREIGN_POLLS = 10
+"""Number of such polls in a row after which the future is considered lost."""
+FOREIGN_MEMORY_SECONDS = 5.0
+"""Seconds after which such a poll no longer counts: meanwhile, the client has waited at the right process."""
+MAX_FOREIGN = 8192
+"""Maximum number of such futures that are remembered."""
+ACTIVE = CommandPending(state=CommandState.active)
+INTERNAL = CommandError(message="Internal error of rlrun-tinker: see its log.", category=ErrorCategory.server)
+_ID = re.compile(r"sample\.(?P<process>[0-9a-f]{12})\.(?P<number>[0-9]{1,15})")
+
+Tell = Callable[[CommandPending], None]
+log = logging.getLogger(__name__)
+
+
+class SamplesFailed(Exception):
+    """Raised if samples cannot be made, with an error for the user."""
+
+    def __init__(self, error: CommandError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class SamplesLost(Exception):
+    """Raised if the client has to send its request again."""
+
+
+@dataclass(eq=False)
+class SampleFuture:
+    """Samples that are being made, or have been."""
+
+    owner: str
+    """Digest of the client's credential."""
+    prompt_bytes: int
+    count: int
+    polled: float
+    """Time of the last poll."""
+    task: "asyncio.Task[None] | None" = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    state: CommandPending = field(default_factory=lambda: ACTIVE)
+    result: bytes | CommandError | None = None
+    """None while the future is not done, and if its result was lost or dropped."""
+    polls: int = 0
+    """Number of polls in progress."""
+
+
+class Samples:
+    """Futures of this process by number."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        poll_seconds: float = POLL_SECONDS,
+        result_bytes: tuple[int, int] = RESULT_BYTES,
+    ) -> None:
+        self._process = secrets.token_hex(6)
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._futures: OrderedDict[int, SampleFuture] = OrderedDict()
+        self._finished: OrderedDict[int, int] = OrderedDict()
+        """Size of each result, oldest first."""
+        self._counts, self._samples = Counter[str](), Counter[str]()
+        self._prompts, self._results = ByteBudget(*PROMPT_BYTES), ByteBudget(*result_bytes)
+        self._foreign: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._last = 0
+        self._is_leaving = False
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def in_progress(self) -> int:
+        """Number of futures that are not done."""
+        return sum(not future.done.is_set() for future in self._futures.values())
+
+    def start(self, caller: Caller, prompt_bytes: int, count: int, work: Callable[[Tell], Awaitable[bytes]]) -> str:
+        """Start to make `count` samples, and return the future's id. `work` receives the function to which it tells
+        what it waits for, and raises SamplesFailed and SamplesLost. Raises TinkerError if there are too many.
+        """
+        if self._is_leaving:
+            raise TinkerError(503, "rlrun-tinker is shutting down; retry the request.")
+        owner = caller.digest
+        for counts, (total, share), more in ((self._counts, MAX_FUTURES, 1), (self._samples, MAX_SAMPLES, count)):
+            if counts[owner] + more > share or counts.total() + more > total:
+                raise TinkerError(429, "Too many samples are in progress. Wait for some before you ask for more.")
+        if not self._prompts.take(owner, prompt_bytes):
+            raise TinkerError(429, "Too many long prompts are in progress. Wait for some before you send more.")
+        self._counts[owner] += 1
+        self._samples[owner] += count
+        self._last += 1
+        future = SampleFuture(owner, prompt_bytes, count, self._clock())
+        self._futures[self._last] = future
+        future.task = asyncio.create_task(self._make(self._last, future, work))
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.create_task(self._sweep_regularly())
+        return f"sample.{self._process}.{self._last}"
+
+    async def retrieve(self, caller: Caller, request_id: str, *, allow_metadata_only: bool) -> Response:
+        """Return the response with the samples, a failure or the state of the future. Raises TinkerError."""
+        future = await self._find(caller, request_id)
+        if future is None:
+            return _try_again(request_id, ACTIVE)
+        future.polls += 1
+        try:
+            async with asyncio.timeout(self._poll_seconds):
+                await future.done.wait()
+        except TimeoutError:
+            return _try_again(request_id, future.state)
+        finally:
+            future.polls -= 1
+            future.polled = self._clock()
+        match future.result:
+            case None:
+                raise _gone()
+            case CommandError() as error:
+                return JSONResponse({"error": error.message, "category": error.category.value})
+            case data:
+                if allow_metadata_only and len(data) > INLINE_BYTES:
+                    return JSONResponse({"status": "complete_metadata", "response_payload_size": len(data)})
+                return Response(data, media_type=PROTOBUF)
+
+    def cancel(self, caller: Caller, request_id: str) -> None:
+        """Cancel a future. That of another process ends by itself, as nobody polls it."""
+        number = self._number(request_id)
+        future = self._futures.get(number)
+        if future is not None and future.owner == caller.digest:
+            self._drop(number, future)
+
+    def sweep(self) -> None:
+        """Cancel and drop the futures that nobody polls."""
+        before = self._clock() - ABANDONED_SECONDS
+        for number, future in list(self._futures.items()):
+            if not future.polls and future.polled <= before:
+                self._drop(number, future)
+
+    def leave(self) -> None:
+        """Cancel the futures that are not done, so that clients send their requests to another process."""
+        self._is_leaving = True
+        for number, future in list(self._futures.items()):
+            if not future.done.is_set():
+                self._drop(number, future)
+
+    def close(self) -> None:
+        """Cancel all futures."""
+        for number, future in list(self._futures.items()):
+            self._drop(number, future)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    async def _sweep_regularly(self) -> None:
+        while self._futures:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.sweep()
+
+    async def _make(self, number: int, future: SampleFuture, work: Callable[[Tell], Awaitable[bytes]]) -> None:
+        def tell(state: CommandPending) -> None:
+            future.state = state
+
+        try:
+            future.result = await work(tell)
+        except SamplesFailed as failed:
+            future.result = failed.error
+        except SamplesLost:
+            pass
+        except Exception:
+            log.exception("samples failed")
+            future.result = INTERNAL
+        self._release(future)
+        self._keep(number, future)
+        future.done.set()
+
+    def _keep(self, number: int, future: SampleFuture) -> None:
+        """Count a future that is done. Drops the oldest ones of the client, or of all, to make space."""
+        owner, size = future.owner, OBJECT_BYTES + (len(future.result) if isinstance(future.result, bytes) else 0)
+        while not self._results.take(owner, size):
+            is_own = self._results.is_share_used(owner, size)
+            numbers = (other for other in self._finished if not is_own or self._futures[other].owner == owner)
+            oldest = next(numbers, None)
+            if oldest is None:
+                self._drop(number, future)
+                return
+            self._drop(oldest, self._futures[oldest])
+        self._finished[number] = size
+
+    def _release(self, future: SampleFuture) -> None:
+        """Stop counting a future's request."""
+        if not future.count:
+            return
+        self._prompts.free(future.owner, future.prompt_bytes)
+        for counts, less in ((self._counts, 1), (self._samples, future.count)):
+            counts[future.owner] -= less
+            if counts[future.owner] <= 0:
+                del counts[future.owner]
+        future.count = 0
+
+    def _drop(self, number: int, future: SampleFuture) -> None:
+        del self._futures[number]
+        if future.task is not None and future.task is not asyncio.current_task():
+            future.task.cancel()
+        self._release(future)
+        future.result = None
+        future.done.set()
+        if number in self._finished:
+            self._results.free(future.owner, self._finished.pop(number))
+
+    async def _find(self, caller: Caller, request_id: str) -> SampleFuture | None:
+        """Return the future, or None if it may be that of another process. Raises TinkerError."""
+        future = self._futures.get(self._number(request_id))
+        if future is not None:
+            if future.owner != caller.digest:
+                raise _gone()
+            return future
+        if request_id.split(".")[1] == self._process:
+            raise _gone()
+        now, (polls, last) = self._clock(), self._foreign.pop(request_id, (0, 0.0))
+        polls = 1 if now > last + FOREIGN_MEMORY_SECONDS else polls + 1
+        if polls > FOREIGN_POLLS:
+            raise _gone()
+        self._foreign[request_id] = polls, now
+        if len(self._foreign) > MAX_FOREIGN:
+            self._foreign.popitem(last=False)
+        await asyncio.sleep(FOREIGN_SECONDS)
+        return None
+
+    def _number(self, request_id: str) -> int:
+        """Return the number of a future, or 0 for one of another process. Raises TinkerError."""
+        match = _ID.fullmatch(request_id)
+        if match is None:
+            raise TinkerError(404, f"{request_id[:100]!r} is not the id of a request of this server")
+        return int(match["number"]) if match["process"] == self._process else 0
+
+
+def is_sample(request_id: str) -> bool:
+    """Return whether the id is that of a future of samples."""
+    return _ID.fullmatch(request_id) is not None
+
+
+def _gone() -> TinkerError:
+    return TinkerError(410, "The samples are lost: rlrun-tinker restarted, or nobody asked for them. Sample again.")
+
+
+def _try_again(request_id: str, pending: CommandPending) -> Response:
+    body = {"type": "try_again", "request_id": request_id, "queue_state": pending.state.value}
+    if pending.reason:
+        body["queue_state_reason"] = pending.reason
+    return JSONResponse(body, 408)

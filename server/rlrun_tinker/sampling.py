@@ -1,0 +1,203 @@
+"""Handlers of the Tinker API for samplers and samples.
+
+The id of a sampler says what its engines load (`rlrun.protocol.client_run.SamplerId`), so a sampler is nothing that is
+made: any process samples from it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from rlrun.api.base.received import BODY, InputInvalid, parse
+from rlrun.protocol.client_command import CommandError, CommandPending, CommandState, ErrorCategory
+from rlrun.protocol.client_run import ClientModel, ModelId, NewClientModel, SamplerId, SavedStateUri, SaveKind
+from rlrun.protocol.policy import PolicyRef
+from rlrun_server.http.body import read_body
+from rlrun_server.http.client_memory import CountedBody
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rlrun_tinker.callers import Caller, Callers
+from rlrun_tinker.engine_client import SampleRefused
+from rlrun_tinker.errors import RETRYABLE, TinkerError
+from rlrun_tinker.futures import MAX_REASON
+from rlrun_tinker.open_models import Heartbeats, OpenModels
+from rlrun_tinker.pool_engines import PoolEngines, RunEngines, SampleLost
+from rlrun_tinker.requests import RetrieveFuture, parse_id
+from rlrun_tinker.run_server import RunServer
+from rlrun_tinker.sample_requests import MAX_SAMPLE_BODY, CreateSamplingSession, Sampling, read_sampling
+from rlrun_tinker.sample_response import encode_samples
+from rlrun_tinker.samples import Samples, SamplesFailed, SamplesLost, Tell
+from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
+
+FIRST_BASE_NUMBER = 900_000
+"""Number of the first model of a session that only gives its base model to a sampler."""
+BASE_RANK = 8
+"""Rank of such a model, which is never trained."""
+TOUCH_SECONDS = 60.0
+"""Seconds between two messages to a trainer that the client of a run is alive. Heartbeats of another session, which
+samples from the run's weights, do not reach it.
+"""
+MAX_JSON = 256 * 1024
+
+
+class SamplingApi:
+    """Handlers of samplers and samples."""
+
+    def __init__(
+        self,
+        callers: Callers,
+        server: RunServer,
+        models: OpenModels,
+        heartbeats: Heartbeats,
+        trainers: TrainerClient,
+        samples: Samples,
+        engines: PoolEngines,
+        clock: Callable[[], float],
+    ) -> None:
+        self._callers = callers
+        self._server = server
+        self._models = models
+        self._heartbeats = heartbeats
+        self._trainers = trainers
+        self._samples = samples
+        self._engines = engines
+        self._clock = clock
+        self._touches: set[asyncio.Task[None]] = set()
+
+    async def create_session(self, request: Request, caller: Caller) -> Response:
+        """Return the id of a sampler of saved weights or of a base model."""
+        body = parse(CreateSamplingSession, await read_body(request, MAX_JSON), is_user_input=True)
+        if body.model_path is not None:
+            sampler = await self._sampler_of(caller, parse_id(SavedStateUri.parse, body.model_path))
+        elif body.base_model is not None:
+            model = ModelId(body.session, FIRST_BASE_NUMBER + body.sampling_session_seq_id)
+            await self._server.create(caller, model, NewClientModel(base_model=body.base_model, rank=BASE_RANK))
+            self._heartbeats.remember(caller, model)
+            sampler = SamplerId(model)
+        else:
+            raise InputInvalid(BODY, "has neither `model_path` nor `base_model`.")
+        return JSONResponse({"type": "create_sampling_session", "sampling_session_id": str(sampler)})
+
+    async def get_sampler(self, request: Request, caller: Caller) -> Response:
+        """Return the base model and the path of a sampler."""
+        sampler = parse_id(SamplerId.parse, request.path_params["sampler"])
+        found = await self._server.read(caller, sampler.model)
+        answer = {"sampler_id": str(sampler), "base_model": found.base_model}
+        states = found.saved.sampler_weights if found.saved is not None and sampler.is_named else {}
+        name = next((name for name, state in states.items() if state.step == sampler.step), None)
+        if name is not None:
+            answer["model_path"] = str(SavedStateUri(sampler.model, SaveKind.sampler_weights, name))
+        return JSONResponse(answer)
+
+    async def sample(self, request: Request, caller: Caller) -> Response:
+        """Start samples, and return their future."""
+        if not self._callers.is_accepted(caller):
+            # A body of a stranger would be received and decoded before anything else asks rlrun-server.
+            await self._server.check(caller)
+            request.state.limited_as = caller.digest
+        held = CountedBody(request)
+        try:
+            sampling = read_sampling(await read_body(request, MAX_SAMPLE_BODY, held=held))
+        finally:
+            held.release()
+        sampler = parse_id(SamplerId.parse, sampling.sampler)
+        model = await self._models.open(caller, sampler.model)
+        if model.has_ended:
+            raise TinkerError(400, _ended(model))
+        policy = policy_of(sampler, model)
+        self._heartbeats.remember(caller, sampler.model)
+        engines = self._engines.of(model.uid)
+
+        async def open_model(is_stale: bool) -> ClientModel | CommandPending:
+            return await self._open(caller, sampler.model, engines, is_stale=is_stale)
+
+        async def work(tell: Tell) -> bytes:
+            numbers = range(sampling.count)
+            each = (engines.sample(open_model, policy, sampling, number, tell) for number in numbers)
+            tasks = [asyncio.ensure_future(one) for one in each]
+            try:
+                return encode_samples(await asyncio.gather(*tasks))
+            except SampleRefused as error:
+                raise SamplesFailed(CommandError(message=str(error), category=ErrorCategory.user)) from None
+            except SampleLost:
+                raise SamplesLost from None
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+        request_id = self._samples.start(caller, len(sampling.prompt), sampling.count, work)
+        return JSONResponse(_promise(request_id, sampler, sampling))
+
+    async def cancel(self, request: Request, caller: Caller) -> Response:
+        """Cancel samples."""
+        body = parse(RetrieveFuture, await read_body(request, MAX_JSON) or b"{}", is_user_input=True)
+        self._samples.cancel(caller, body.request_id)
+        return Response(status_code=204)
+
+    async def _sampler_of(self, caller: Caller, state: SavedStateUri) -> SamplerId:
+        if state.kind is not SaveKind.sampler_weights:
+            message = "is a state for training. Sample from one of save_weights_for_sampler(name)."
+            raise InputInvalid("`model_path`", message)
+        found = await self._server.read(caller, state.model)
+        if found.has_ended:
+            raise TinkerError(400, _ended(found))
+        saved = None if found.saved is None else found.saved.sampler_weights.get(state.name)
+        if saved is None:
+            raise TinkerError(404, f"{state} does not exist: it was never saved, was deleted or has expired.")
+        if saved.digest is None or saved.step < 1:
+            raise TinkerError(400, f"{state} was saved by an older version. Save the weights again.")
+        return SamplerId(state.model, saved.step, saved.digest[:8], is_named=True)
+
+    async def _open(
+        self, caller: Caller, model: ModelId, engines: RunEngines, *, is_stale: bool
+    ) -> ClientModel | CommandPending:
+        """Return the run, or the reason why rlrun-server does not return it now. Raises SampleRefused."""
+        if is_stale:
+            self._models.forget(caller, model)
+        try:
+            found = await self._models.open(caller, model)
+        except TinkerError as error:
+            if error.status not in RETRYABLE:
+                raise SampleRefused(error.message) from None
+            return CommandPending(state=CommandState.paused_capacity, reason=error.message[:MAX_REASON])
+        if found.has_ended:
+            raise SampleRefused(_ended(found))
+        if found.trainer_url is not None and self._clock() >= engines.touched + TOUCH_SECONDS:
+            engines.touched = self._clock()
+            touch = asyncio.create_task(self._touch(found))
+            self._touches.add(touch)
+            touch.add_done_callback(self._touches.discard)
+        return found
+
+    async def _touch(self, model: ClientModel) -> None:
+        with contextlib.suppress(TrainerUnready, CommandRejected):
+            await self._trainers.touch(model)
+
+
+def policy_of(sampler: SamplerId, model: ClientModel) -> PolicyRef | None:
+    """Return the policy that engines load for a sampler, or None for the base model. Raises TinkerError."""
+    if sampler.step is None:
+        return None
+    if model.run_uri is None:
+        raise TinkerError(503, "rlrun-server does not say where the weights are: it has another version.")
+    # As `rlrun.storage.layout.RunLayout`, which this program may not import.
+    folder = f"adapters/step-{sampler.step:06d}" if sampler.is_named else f"policy/v{sampler.step:06d}-{sampler.digest}"
+    return PolicyRef(version=sampler.step, digest=sampler.digest, uri=f"{model.run_uri.rstrip('/')}/{folder}")
+
+
+def _promise(request_id: str, sampler: SamplerId, sampling: Sampling) -> dict[str, object]:
+    return {
+        "request_id": request_id,
+        "model_id": str(sampler.model),
+        "sample_sequence_ids": [f"{request_id}.{number}" for number in range(sampling.count)],
+    }
+
+
+def _ended(model: ClientModel) -> str:
+    return (
+        f"The run {model.namespace}/{model.run} has ended ({model.phase.value}): its pool samples no longer from its "
+        "weights. Deploy the adapter (rlrun adapters deploy) and use its OpenAI API, or load the state into a new "
+        "model."
+    )
