@@ -149,7 +149,7 @@ def test_a_loop_that_sends_each_call_twice_trains_once(tenant: Tenant) -> None:
 
 @pytest.mark.usefixtures("released")
 def test_the_program_of_the_guide_runs(tenant: Tenant) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    program = "".join(re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL))
     named = re.sub(r'base_model="[^"]+"', f'base_model="{MODEL}"', program)
     assert named != program
     printed = tenant.client.run("python", "-c", named)
