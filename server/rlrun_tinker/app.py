@@ -45,6 +45,7 @@ from rlrun_tinker.requests import (
     RetrieveFuture,
     SaveWeights,
     TinkerRequest,
+    TtlRequest,
     WeightsInfo,
     parse_id,
 )
@@ -225,6 +226,7 @@ class TinkerApi:
             ("POST", "/weights_info"): self._weights_info,
             ("GET", "/training_runs/{model}"): self._training_run,
             ("DELETE", checkpoints): self._delete_checkpoint,
+            ("PUT", f"{checkpoints}/ttl"): self._set_ttl,
         }
         handlers = public | {key: self._identified(handler) for key, handler in private.items()}
         return [
@@ -458,10 +460,19 @@ class TinkerApi:
         return JSONResponse(answer)
 
     async def _delete_checkpoint(self, request: Request, caller: Caller) -> Response:
-        place = request.path_params
-        text = f"tinker://{place['model']}/{place['kind']}/{place['name']}"
-        await self._server.delete(caller, parse_id(SavedStateUri.parse, text))
+        await self._server.delete(caller, _state_of(request))
         return Response(status_code=204)
+
+    async def _set_ttl(self, request: Request, caller: Caller) -> Response:
+        body = await _read(request, TtlRequest)
+        await self._server.set_ttl(caller, _state_of(request), body.to_ttl())
+        return Response(status_code=204)
+
+
+def _state_of(request: Request) -> SavedStateUri:
+    """Return the saved state in the request's path. Raises InputInvalid."""
+    place = request.path_params
+    return parse_id(SavedStateUri.parse, f"tinker://{place['model']}/{place['kind']}/{place['name']}")
 
 
 def _decode(body: bytes, request: ForwardBackwardRequest) -> bytes:

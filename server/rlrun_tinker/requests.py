@@ -12,6 +12,7 @@ from rlrun.protocol.client_run import (
     LoadedState,
     ModelId,
     NewClientModel,
+    SavedStateTtl,
     SavedStateUri,
     SaveKind,
     SessionId,
@@ -199,6 +200,17 @@ class SaveWeights(OfModel):
             overwrite=self.overwrite,
             user_metadata=_metadata(self.user_metadata),
         )
+
+
+class TtlRequest(TinkerRequest):
+    """Body of a change of a checkpoint's time of deletion."""
+
+    ttl_seconds: int | None
+    """None for never."""
+
+    def to_ttl(self) -> SavedStateTtl:
+        """Return the request to rlrun-server. Raises InputInvalid."""
+        return build(SavedStateTtl, BODY, ttl_seconds=self.ttl_seconds)
 
 
 class RetrieveFuture(TinkerRequest):

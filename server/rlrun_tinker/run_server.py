@@ -13,6 +13,7 @@ from rlrun.protocol.client_run import (
     ModelId,
     NewClientModel,
     NewClientSession,
+    SavedStateTtl,
     SavedStateUri,
 )
 from rlrun.service.client import HttpClient
@@ -73,8 +74,11 @@ class RunServer:
 
     async def delete(self, caller: Caller, state: SavedStateUri) -> None:
         """Delete a saved state."""
-        place = {"namespace": state.model.namespace, "run": state.model.run, "kind": state.kind, "name": state.name}
-        await self._send(caller, "DELETE", CLIENT_SAVE_PATH.format(**place))
+        await self._send(caller, "DELETE", _state_path(state))
+
+    async def set_ttl(self, caller: Caller, state: SavedStateUri, ttl: SavedStateTtl) -> None:
+        """Change the time from which a saved state is deleted."""
+        await self._send(caller, "PUT", f"{_state_path(state)}/ttl", ttl)
 
     async def check(self, caller: Caller) -> None:
         """Check that the credential is valid."""
@@ -93,9 +97,10 @@ class RunServer:
         self._callers.accept(caller)
         return found
 
-    async def _send(self, caller: Caller, method: str, path: str) -> None:
+    async def _send(self, caller: Caller, method: str, path: str, body: BaseModel | None = None) -> None:
+        content = None if body is None else body.model_dump(mode="json", by_alias=True)
         try:
-            await self._http.fetch(method, self._url + path, MAX_NOTHING, headers=caller.headers)
+            await self._http.fetch(method, self._url + path, MAX_NOTHING, content, caller.headers)
         except RequestError as error:
             raise self._refusal(caller, error) from None
         self._callers.accept(caller)
@@ -108,3 +113,8 @@ class RunServer:
 
 def _path(model: ModelId) -> str:
     return CLIENT_MODEL_PATH.format(namespace=model.namespace, run=model.run)
+
+
+def _state_path(state: SavedStateUri) -> str:
+    place = {"namespace": state.model.namespace, "run": state.model.run, "kind": state.kind, "name": state.name}
+    return CLIENT_SAVE_PATH.format(**place)

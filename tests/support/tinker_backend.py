@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -40,6 +40,7 @@ from rlrun.protocol.client_run import (
     NewClientSession,
     SavedState,
     SavedStates,
+    SavedStateTtl,
     SaveKind,
 )
 from rlrun.protocol.engine_proof import NONCE_HEADER, PROOF_HEADER, proof_of
@@ -298,6 +299,14 @@ class FakeRunServer:
         if states.of(SaveKind(request.path_params["kind"])).pop(request.path_params["name"], None) is None:
             raise ProblemError.of(404, Reason.OBJECT_NOT_FOUND, "the state does not exist")
 
+    async def _set_ttl(self, request: Request, _: str) -> None:
+        states = self.trainer.names.get(self._model(request).uid, SavedStates())
+        state = states.of(SaveKind(request.path_params["kind"])).get(request.path_params["name"])
+        if state is None:
+            raise ProblemError.of(404, Reason.OBJECT_NOT_FOUND, "the state does not exist")
+        seconds = parse(SavedStateTtl, await request.body()).ttl_seconds
+        state.expires_at = None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)
+
     async def _base_models(self, _request: Request, _: str) -> Response:
         return JSONResponse({"items": [{"id": MODEL, "name": "qwen", "seqLen": 4096, "newer": 1}]})
 
@@ -331,6 +340,7 @@ class FakeRunServer:
             ("GET", CLIENT_MODEL_PATH): self._read,
             ("POST", f"{CLIENT_MODEL_PATH}/open"): self._open,
             ("DELETE", CLIENT_SAVE_PATH): self._delete,
+            ("PUT", f"{CLIENT_SAVE_PATH}/ttl"): self._set_ttl,
             ("GET", "/rlrun/v1/models"): self._base_models,
             ("GET", "/rlrun/v1/whoami"): self._identity,
         }

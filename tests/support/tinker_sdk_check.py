@@ -141,6 +141,8 @@ def main(model: str) -> None:
     again = service.create_training_client_from_state_with_optimizer(path).result()
     again.forward_backward(datums(2), "cross_entropy").result(timeout=120)
     rest = service.create_rest_client()
+    for seconds in (7200, None):
+        rest.set_checkpoint_ttl_from_tinker_path(path, seconds).result(timeout=60)
     run = asyncio.run(_training_run(rest, str(client.model_id)))
     assert run.user_metadata == {"loop": "own"}
     assert run.last_checkpoint is not None

@@ -20,9 +20,9 @@ RESTORE_EPILOG = """Examples:
   rlrun restore --create
 
 For administrators with credentials for the bucket, after a cluster was rebuilt or etcd was restored: see "Back up and \
-restore" in docs/guides/operate.md. Existing objects are not changed, so the command can be repeated. `sharedWith` and \
-`deployed` are not stored in the bucket: set them again. Artifacts that have a tombstone or whose run exists are \
-skipped.
+restore" in docs/guides/operate.md. Existing objects are not changed, so the command can be repeated. `sharedWith`, \
+`expiresAt` and `deployed` are not stored in the bucket: set them again. Artifacts that have a tombstone or whose run \
+exists are skipped.
 
 Exit codes: 0 all objects listed or created; 1 an object could not be read or created; 2 invalid command line."""
 HEADERS = ["KIND", "NAMESPACE", "NAME", "SIZE", "URI"]

@@ -28,7 +28,7 @@ class RLAdapterSpec(ArtifactSpec):
     deployed: bool = False
     """Serves the adapter for inference. A deployed adapter is exempt from retention."""
 
-    mutable: ClassVar[frozenset[str] | None] = frozenset({"shared_with", "deployed"})
+    mutable: ClassVar[frozenset[str] | None] = frozenset({"shared_with", "expires_at", "deployed"})
 
 
 class RLAdapterStatus(ArtifactStatus):

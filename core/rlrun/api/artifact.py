@@ -1,11 +1,11 @@
 """Fields that RLCheckpoint and RLAdapter share: one folder in S3 and its lifecycle."""
 
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlrun.api.base.kubernetes_types import Condition, Status
+from rlrun.api.base.kubernetes_types import Condition, Status, UtcTime
 from rlrun.api.base.names import ModelId, Namespace, ObjectName, S3Path
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.base.rules import LIST_MAP_KEYS, LIST_TYPE, Spec, Transition
@@ -26,6 +26,26 @@ class ArtifactSpec(Spec):
     """URI of the artifact's folder in S3."""
     shared_with: list[Namespace] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_TYPE: "set"})
     """Other namespaces whose runs may use the artifact."""
+    expires_at: UtcTime | None = None
+    """Time from which retention deletes the artifact's files and this object, while the artifact's run exists. Takes precedence over the time that the program which saved it chose. Once set, it can be changed but not removed: a time in the year 9999 means never. The newest checkpoint of a run that has not ended is deleted when the run has a newer one or has ended, because a restarted run continues from it. A deployed adapter and a checkpoint that a run starts from are kept."""  # noqa: E501
+
+    spec_transitions: ClassVar[tuple[Transition, ...]] = (
+        Transition(
+            "expiresAt",
+            "!has(oldSelf.expiresAt) || has(self.expiresAt)",
+            "expiresAt cannot be removed: set 9999-12-31T00:00:00Z to keep the artifact",
+            lambda new, old: old.expires_at is None or new.expires_at is not None,
+        ),
+    )
+
+
+NEVER = datetime(9999, 12, 31, tzinfo=UTC)
+"""`spec.expiresAt` of an artifact that never expires, although the program that saved it may have chosen a time."""
+
+
+def expiry_text(expires_at: datetime) -> str:
+    """Return a time in UTC as the `expiresAt` of an artifact."""
+    return expires_at.replace(microsecond=0).isoformat().replace("+00:00", "Z")
 
 
 class ArtifactStatus(Status):
@@ -44,7 +64,7 @@ class ArtifactStatus(Status):
     created_at: datetime | None = None
     """Time at which the upload completed."""
     expires_at: datetime | None = None
-    """Time from which retention deletes the artifact, as the client's program that saved it has asked. The newest artifact, a deployed adapter and a checkpoint that a run starts from are kept."""  # noqa: E501
+    """Time from which retention deletes the artifact: that of the spec, or the one that the program which saved it chose. The newest artifact is kept unless the spec has the time, and a deployed adapter and a checkpoint that a run starts from are kept."""  # noqa: E501
     message: str | None = Field(default=None, max_length=4096)
     """Cause if the artifact is not Ready, and what to do about it."""
     observed_generation: int | None = Field(default=None, ge=0)

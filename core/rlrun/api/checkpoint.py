@@ -12,7 +12,7 @@ from rlrun.api.base.rules import Transition
 class RLCheckpointSpec(ArtifactSpec):
     """Identity and location of the checkpoint."""
 
-    mutable: ClassVar[frozenset[str] | None] = frozenset({"shared_with"})
+    mutable: ClassVar[frozenset[str] | None] = frozenset({"shared_with", "expires_at"})
 
 
 class RLCheckpointStatus(ArtifactStatus):

@@ -1,7 +1,8 @@
 """Restoration of objects for checkpoints and adapters in the bucket.
 
-The bucket has all fields of an object except `sharedWith` and `deployed`. The namespace, the run's UID and the step
-come from the path of the folder, to which no other run may write. The run's name and the model come from the manifest.
+The bucket has all fields of an object except `sharedWith`, `expiresAt` and `deployed`. The namespace, the run's UID
+and the step come from the path of the folder, to which no other run may write. The run's name and the model come from
+the manifest.
 """
 
 from dataclasses import dataclass

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from rlrun.api.base.phases import ArtifactPhase
@@ -85,6 +86,15 @@ def is_artifact_ready(obj: Mapping[str, Any] | None) -> bool:
     return obj is not None and phase_of(obj) == ArtifactPhase.ready.value
 
 
+def ordered_expiry(artifact: Mapping[str, Any] | None) -> datetime | None:
+    """Return the `spec.expiresAt` of the RLCheckpoint or RLAdapter, or None if it is unset or cannot be read."""
+    try:
+        expires_at = datetime.fromisoformat(str(((artifact or {}).get("spec") or {}).get("expiresAt")))
+        return None if expires_at.tzinfo is None else expires_at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 def artifact_name(run: str, run_uid: str, step: int) -> str:
     """Return the name of the RLCheckpoint or RLAdapter of one step.
 
@@ -94,7 +104,7 @@ def artifact_name(run: str, run_uid: str, step: int) -> str:
 
 
 def artifact_object(kind: str, namespace: str, run_name: str, run_uid: str, *, model: str, step: int, uri: str) -> Obj:
-    """Return an RLCheckpoint or RLAdapter with the fields that identify it, without `sharedWith` and `deployed`."""
+    """Return an RLCheckpoint or RLAdapter with the fields that identify it, without those of users."""
     return {
         "apiVersion": API_VERSION,
         "kind": kind,

@@ -32,7 +32,7 @@ from pydantic import ConfigDict, FailFast, Field
 from rlrun.api.base.names import Text
 from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
-from rlrun.protocol.client_run import SAVE_NAME, SaveKind
+from rlrun.protocol.client_run import MAX_TTL, SAVE_NAME, SaveKind
 from rlrun.protocol.policy import PolicyRef
 
 CONTENT_TYPE = "application/vnd.rlrun.command"
@@ -132,7 +132,7 @@ class SaveState(Schema):
     saved_as: SaveKind
     name: str | None = Field(default=None, pattern=f"^{SAVE_NAME}$", max_length=128)
     """May be omitted only for `sampler_weights`."""
-    ttl_seconds: int | None = Field(default=None, ge=1, le=10 * 366 * 86400)
+    ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL)
     overwrite: bool = False
     """False to refuse a name that the run has used."""
     user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=256)

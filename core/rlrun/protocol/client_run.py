@@ -17,6 +17,7 @@ rlrun-tinker calls rlrun-server with the credential of the user:
     GET    CLIENT_MODEL_PATH                             -> ClientModel       without a token
     POST   CLIENT_MODEL_PATH/open                        -> ClientModel       with a token; resumes a silent run
     DELETE CLIENT_SAVE_PATH                              -> 204               deletes a saved state
+    PUT    CLIENT_SAVE_PATH/ttl        SavedStateTtl     -> 204               changes the time of its deletion
 
 whose errors are `Problem`s, and the trainer of the run's pool with the token (see `client_command`). The trainer opens
 the session of such a run by itself, from the specification in its order, and lists what it has saved in the object
@@ -42,6 +43,8 @@ from rlrun.protocol.problem import Problem
 CLIENT_SESSIONS_PATH = "/rlrun/v1/client-sessions"
 CLIENT_MODEL_PATH = "/rlrun/v1/namespaces/{namespace}/client-models/{run}"
 CLIENT_SAVE_PATH = f"{CLIENT_MODEL_PATH}/{{kind}}/{{name}}"
+MAX_TTL = 10 * 366 * 86400
+"""Maximum number of seconds after which a saved state expires."""
 MAX_RANK = 4096
 MAX_METADATA_BYTES = 16_384
 MAX_METADATA_ENTRIES = 256
@@ -258,6 +261,13 @@ class SavedState(Schema):
     """Time from which the operator deletes the artifact, or None to keep it."""
     digest: Text | None = None
     """SHA-256 of an adapter's weights in hexadecimal (`PolicyRef.digest`). None for checkpoints."""
+
+
+class SavedStateTtl(Schema):
+    """Request to change the time from which a saved state is deleted."""
+
+    ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL)
+    """Seconds from now, or None to keep the state."""
 
 
 class SavedStates(Schema):

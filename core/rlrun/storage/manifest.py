@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import Field
 
+from rlrun.api.artifact import expiry_text
 from rlrun.api.base.names import Text
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.base.received import InputLimits
@@ -134,7 +135,7 @@ def ready_facts(manifest: Manifest, digest: str) -> dict[str, Any]:
     if isinstance(reward, int | float):
         facts["reward"] = float(reward)
     if (expires_at := expiry_of(manifest)) is not None:
-        facts["expiresAt"] = expires_at.replace(microsecond=0).isoformat().replace("+00:00", "Z")
+        facts["expiresAt"] = expiry_text(expires_at)
     return facts
 
 

@@ -20,7 +20,7 @@ from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
 from rlrun.kube.conditions import parse_time
-from rlrun.kube.objects import Obj, artifact_name, is_artifact_ready, phase_of
+from rlrun.kube.objects import Obj, artifact_name, is_artifact_ready, ordered_expiry, phase_of
 from rlrun.kube.references import split_checkpoint_id
 from rlrun.storage.manifest import Manifest, changed_message
 
@@ -115,7 +115,7 @@ def _seconds_to_expiry(obj: Obj, now: datetime | None) -> float:
     passes.
     """
     try:
-        expires_at = parse_time((obj.get("status") or {}).get("expiresAt"))
+        expires_at = ordered_expiry(obj) or parse_time((obj.get("status") or {}).get("expiresAt"))
         return math.inf if now is None or expires_at is None else (expires_at - now).total_seconds()
     except (TypeError, ValueError):
         return math.inf
@@ -134,7 +134,11 @@ class KindCatalog:
     referenced: frozenset[int] = frozenset()
     """Steps whose checkpoints other runs start from."""
     overdue: frozenset[int] = frozenset()
-    """Steps whose `status.expiresAt` has passed."""
+    """Steps whose time of expiry has passed."""
+    ordered: frozenset[int] = frozenset()
+    """Overdue steps whose time a user has set in `spec.expiresAt`."""
+    needs_newest: bool = True
+    """True if a restarted run would continue from the newest artifact."""
 
     @cached_property
     def deployed(self) -> frozenset[int]:
@@ -158,11 +162,13 @@ class KindCatalog:
     @cached_property
     def surplus_steps(self) -> frozenset[int]:
         """Steps to delete: expired steps, old incomplete steps, and remains of unfinished deletions."""
-        expired = frozenset(expired_steps(self.complete, self.keep, self.deployed, self.referenced))
-        newest = max(self.complete, default=0)
-        expired |= {step for step in self.overdue & self.complete if step < newest} - self.deployed - self.referenced
-        kept = self.complete - expired - self.deployed
+        newest = frozenset({max(self.complete, default=0)})
         broken = {step for step, folder in self.folders.items() if step not in self.complete and folder.problem}
+        due = (self.overdue & self.complete) - (newest if self.needs_newest else newest - self.ordered)
+        due = (due | (self.ordered & broken)) - self.deployed - self.referenced
+        # Artifacts that are deleted anyway do not count toward `keep`.
+        expired = due | set(expired_steps(self.complete - due, self.keep, self.deployed, self.referenced))
+        kept = self.complete - expired - self.deployed
         older = {step for step in broken if 0 < self.keep <= len(kept) and step < min(kept)}
         remains = {step for step in self.deleting_steps if step in self.folders and step not in self.complete}
         return expired | (older - self.deployed - self.referenced) | remains
@@ -204,9 +210,13 @@ class ArtifactCatalog:
             left = {step: math.inf if spec is None else _seconds_to_expiry(obj, now) for step, obj in own.items()}
             times.extend(seconds for seconds in left.values() if 0 < seconds < math.inf)
             overdue = frozenset(step for step, seconds in left.items() if seconds <= 0)
-            return KindCatalog(names, own, by_step, keep, overdue=overdue)
+            ordered = frozenset(step for step in overdue if ordered_expiry(own[step]) is not None)
+            needs_newest = kind == "RLCheckpoint" and not has_ended
+            return KindCatalog(names, own, by_step, keep, overdue=overdue, ordered=ordered, needs_newest=needs_newest)
 
         times: list[float] = []
+        phase = RLRunStatus.parse(run.get("status")).phase
+        has_ended = phase is not None and phase.finished
 
         return cls(
             checkpoints=of_kind("RLCheckpoint", KEEP_ALL if spec is None else spec.checkpoints.keep_cloud),

@@ -7,8 +7,8 @@ once. From then on the object defines the artifact: if the files are replaced, t
 
 Retention deletes an artifact in two reconciles: the first sets phase Deleting; the next one checks again that no run
 references it, and deletes the files, then the object. An interrupted deletion is therefore recorded in the object and
-continued. Objects have their run as owner only with artifactPolicy Delete. With Retain they outlive the run, like the
-files.
+continued. A user deletes an artifact by `spec.expiresAt`, because the object alone would be created again. Objects have
+their run as owner only with artifactPolicy Delete. With Retain they outlive the run, like the files.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from rlrun.api.adapter import DeploymentState
+from rlrun.api.artifact import expiry_text
 from rlrun.api.base.phases import ArtifactPhase
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_sections.retention import ArtifactPolicy
@@ -23,7 +24,7 @@ from rlrun.api.run_status import ArtifactEntry, RLRunStatus
 from rlrun.constants import API_VERSION, ConditionType, Driver, Reason
 from rlrun.kube import objects
 from rlrun.kube.conditions import find_condition
-from rlrun.kube.objects import Obj, ObjectRef, phase_of, precondition_of
+from rlrun.kube.objects import Obj, ObjectRef, ordered_expiry, phase_of, precondition_of
 from rlrun.kube.references import checkpoint_id
 from rlrun.protocol.problem import Problem
 from rlrun.protocol.resolved import ResolvedRun
@@ -76,7 +77,9 @@ SERVING_STATUS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "
 """Fields of an RLAdapter's status that belong to the serving controller."""
 DELETED = ConditionType.DELETED
 """Condition that records a failed deletion of an artifact's files."""
-DELETING_MESSAGE = "Retention deletes this artifact, because newer ones exist. No action needed."
+DELETING_MESSAGE = (
+    "Retention deletes this artifact, because newer ones exist or its time of expiry has passed. No action needed."
+)
 DELETION_RETRY_SECONDS = 30.0
 """Seconds until a failed deletion of files is retried."""
 
@@ -165,7 +168,7 @@ class _KindPlanner:
 
     def _mark_missing(self, plan: ArtifactPlan, step: int) -> None:
         obj = self.kind.objects[step]
-        if step in self.kind.deleting_steps:
+        if step in self.kind.deleting_steps | (self.kind.ordered - self.kind.deployed):
             plan.deletes.append(ObjectRef.of(obj))
         elif phase_of(obj) != ArtifactPhase.failed.value:
             deployed = step in self.kind.deployed
@@ -205,8 +208,12 @@ class _KindPlanner:
                 facts["conditions"] = [_changed_condition(held, folder.problem, self.now)]
         elif folder.manifest is not None:
             facts = {k: v for k, v in held.items() if k not in ("message", "conditions")} | _facts(folder, held)
+        elif obj is not None:
+            facts = dict(held)
         else:
             return
+        if (expires_at := ordered_expiry(obj)) is not None:
+            facts["expiresAt"] = expiry_text(expires_at)
         if facts != held:
             plan.statuses.append(_status(obj or desired, facts))
 
@@ -262,7 +269,7 @@ def _false_condition(kind: ConditionType, problem: Problem, now: datetime) -> Ob
 
 
 def artifact_object(observation: RunObservation, spec: RLRunSpec, artifact: ObservedArtifact) -> Obj:
-    """Return the RLCheckpoint or RLAdapter with the operator's fields only, without `sharedWith` and `deployed`."""
+    """Return the RLCheckpoint or RLAdapter with the operator's fields only, without those of users."""
     obj = objects.artifact_object(
         artifact.kind,
         observation.namespace,

@@ -5,12 +5,14 @@ cluster with the permissions of the user. The token of a model gives control ove
 created the model, and users who may change its RLRun, receive it.
 
 Requests to the API server, besides cached reviews of tokens and permissions: one for a creation, one for a resumption
-and one for a deletion. Other requests are answered from memory and S3.
+and one for a deletion or a change of its time. Other requests are answered from memory and S3.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 
+from rlrun.api.artifact import NEVER, expiry_text
 from rlrun.api.base.names import MAX_NAMESPACE, NAMESPACE
 from rlrun.api.base.received import parse
 from rlrun.constants import REQUEST_ANNOTATION, SERVER_FIELD_MANAGER, USER_ANNOTATION, Reason
@@ -27,6 +29,7 @@ from rlrun.protocol.client_run import (
     NewClientSession,
     SavedState,
     SavedStates,
+    SavedStateTtl,
     SaveKind,
     client_token,
 )
@@ -45,18 +48,21 @@ from rlrun_server.client_models.model_objects import (
     request_digest,
     to_client_model,
 )
-from rlrun_server.client_models.model_starts import GONE_PHASES, choose_start, find_run
-from rlrun_server.client_models.saved_states import SavedStateReader
+from rlrun_server.client_models.model_starts import choose_start, find_run
+from rlrun_server.client_models.saved_states import SavedStateReader, is_deleted, with_expiry
 from rlrun_server.http.body import read_body
 from rlrun_server.http.endpoint import Endpoint, Handler, json_response
 from rlrun_server.rest.base.access import Caller, namespace_not_found
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.context.caller_cluster import CallerCluster, caller_cluster
 from rlrun_server.rest.context.services import services_of
+from rlrun_server.rest.objects.kept_objects import KeptObjects
+from rlrun_server.rest.objects.summaries import ArtifactSummary
 
 MAX_SESSION_BYTES = 4096
 MAX_MODEL_BYTES = 128 * 1024
 """Maximum size of a request for a model in bytes. JSON may need six bytes for one of the metadata."""
+MAX_TTL_BYTES = 1024
 MAX_LOOKUPS = 8
 """Maximum number of states of a kind that a request looks up in S3."""
 SAVED_KINDS = {
@@ -79,6 +85,7 @@ def client_model_routes(saved: SavedStateReader, platform_key: Callable[[], byte
         route(CLIENT_MODEL_PATH, models.get, "GET"),
         route(f"{CLIENT_MODEL_PATH}/open", models.open, "POST"),
         route(CLIENT_SAVE_PATH, models.delete_save, "DELETE"),
+        route(f"{CLIENT_SAVE_PATH}/ttl", models.set_ttl, "PUT"),
     ]
 
 
@@ -147,12 +154,26 @@ class ClientModels:
         return json_response(found)
 
     async def delete_save(self, request: Request) -> Response:
-        """Delete a saved state. The operator deletes its files."""
+        """Delete a saved state: it expires now, and the operator deletes its files and its object. The deletion of a
+        deleted state changes nothing.
+        """
+        return await self._expire(request)
+
+    async def set_ttl(self, request: Request) -> Response:
+        """Change the time from which the operator deletes a saved state."""
+        return await self._expire(request, has_ttl=True)
+
+    async def _expire(self, request: Request, *, has_ttl: bool = False) -> Response:
+        """Set the time of expiry of the state's object, with the permissions of the caller: now, or with `has_ttl` the
+        time in the request. Raises RestError for an object that the operator has not created yet, and with `has_ttl`
+        for a deleted state.
+        """
         caller, model = await _authorize(request, Check("get", "rlruns", ""))
         kind = _save_kind(request)
         resource, plural, not_ready = SAVED_KINDS[kind]
-        await services_of(request).access.require(caller.user, Check("delete", plural, model.namespace))
+        await services_of(request).access.require(caller.user, Check("patch", plural, model.namespace))
         cluster = await caller_cluster(request, caller)
+        expires_at = await _time_of(request) if has_ttl else datetime.now(UTC)
         run = await _require_model(request, caller, model)
         uid, name = str(run["metadata"]["uid"]), request.path_params["name"]
         layout, tenant = self._saved.layout(model.namespace, uid), caller.user.limited_as
@@ -161,13 +182,24 @@ class ClientModels:
         if state is None:
             detail = f"Model {model} has no {kind} with the name {name[:128]!r}. Its names: {listed(states)}."
             raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
-        artifact = artifact_name(model.run, uid, state.step)
-        if await cluster.find(requests.delete(resource, model.namespace, artifact)) is None:
-            folder = (layout.checkpoint if kind is SaveKind.weights else layout.adapter)(state.step)
-            # A deletion removes the manifest first, so files without an object are not recorded yet.
-            if await self._saved.is_complete(tenant, folder):
-                detail = f"The operator has not recorded {kind} {name} yet. Retry the request in a few seconds."
-                raise RestError(503, not_ready, detail)
+        recorded, artifact = _recorded(request, kind), artifact_name(model.run, uid, state.step)
+        known = recorded.find(model.namespace, artifact)
+        gone = RestError(404, Reason.OBJECT_NOT_FOUND, f"{kind} {name} of model {model} was deleted or has expired.")
+        if has_ttl and is_deleted(state, None if known is None else known.summary):
+            raise gone
+        changes = {"spec": {"expiresAt": expiry_text(expires_at)}}
+        patch = requests.patch(resource, model.namespace, artifact, changes, SERVER_FIELD_MANAGER)
+        changed = await cluster.find(patch)
+        if changed is not None:
+            recorded.put(changed)
+            return Response(status_code=204)
+        folder = (layout.checkpoint if kind is SaveKind.weights else layout.adapter)(state.step)
+        # A deletion removes the manifest first, so files without an object are not recorded yet.
+        if await self._saved.is_complete(tenant, folder):
+            detail = f"The operator has not recorded {kind} {name} yet. Retry the request in a few seconds."
+            raise RestError(503, not_ready, detail)
+        if has_ttl:
+            raise gone
         return Response(status_code=204)
 
     async def _existing(
@@ -178,16 +210,15 @@ class ClientModels:
         The operator creates an object some seconds after the save, so the newest states without one are looked up in
         S3. If all of these are complete, the operator is behind, and older states without an object are returned too.
         """
-        objects, metadata = services_of(request).objects, run["metadata"]
-        recorded = objects.checkpoints if kind is SaveKind.weights else objects.adapters
-        objects.require(recorded)
+        recorded, metadata = _recorded(request, kind), run["metadata"]
         namespace, uid = metadata["namespace"], str(metadata["uid"])
         layout = self._saved.layout(namespace, uid)
         existing, looked, is_behind = dict[str, SavedState](), 0, True
         for name, state in sorted(states.items(), key=lambda item: item[1].step, reverse=True):
             found = recorded.find(namespace, artifact_name(metadata["name"], uid, state.step))
-            if found is not None:
-                exists = found.summary.phase not in GONE_PHASES
+            artifact = None if found is None else found.summary
+            if found is not None or is_deleted(state, None):
+                exists = not is_deleted(state, artifact)
             elif looked < MAX_LOOKUPS:
                 looked += 1
                 folder = (layout.checkpoint if kind is SaveKind.weights else layout.adapter)(state.step)
@@ -196,7 +227,7 @@ class ClientModels:
             else:
                 exists = is_behind
             if exists:
-                existing[name] = state
+                existing[name] = with_expiry(state, artifact)
         return existing
 
     async def _namespace_of(self, request: Request, user: User, asked: str) -> str:
@@ -254,6 +285,20 @@ def _checked_namespace(name: str) -> str:
     if len(name) > MAX_NAMESPACE or not re.fullmatch(NAMESPACE, name):
         raise namespace_not_found(name[:MAX_NAMESPACE])
     return name
+
+
+def _recorded(request: Request, kind: SaveKind) -> KeptObjects[ArtifactSummary]:
+    """Return the objects of the kind. Raises RestError until all of them are known."""
+    objects = services_of(request).objects
+    recorded = objects.checkpoints if kind is SaveKind.weights else objects.adapters
+    objects.require(recorded)
+    return recorded
+
+
+async def _time_of(request: Request) -> datetime:
+    """Return the time that a request for another time of expiry asks for."""
+    asked = parse(SavedStateTtl, await read_body(request, MAX_TTL_BYTES) or b"{}", is_user_input=True)
+    return NEVER if asked.ttl_seconds is None else datetime.now(UTC) + timedelta(seconds=asked.ttl_seconds)
 
 
 def _save_kind(request: Request) -> SaveKind:

@@ -21,14 +21,11 @@ from rlrun_server.client_models.model_objects import (
     refused_field,
     trains_clients,
 )
-from rlrun_server.client_models.saved_states import SavedStateReader
+from rlrun_server.client_models.saved_states import SavedStateReader, is_deleted
 from rlrun_server.rest.base.access import Caller
 from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.context.caller_cluster import caller_cluster
 from rlrun_server.rest.context.services import Services, services_of
-
-GONE_PHASES = ("Failed", "Deleting")
-"""Phases of artifacts that no run can start from."""
 
 
 async def choose_start(
@@ -100,10 +97,10 @@ async def _saved_start(
     name = artifact_name(model.run, uid, state.step)
     services.objects.require(services.objects.checkpoints)
     checkpoint = services.objects.checkpoints.find(model.namespace, name)
-    is_known = checkpoint is not None and checkpoint.summary.phase not in GONE_PHASES
+    is_gone = is_deleted(state, None if checkpoint is None else checkpoint.summary)
     # The operator creates the object some seconds after the save. A run that names the checkpoint waits for it.
-    if not is_known and not await saved.is_complete(tenant, layout.checkpoint(state.step)):
-        text = f"{uri} was deleted, or its upload did not complete. Load another state: {listed(states)}"
+    if is_gone or (checkpoint is None and not await saved.is_complete(tenant, layout.checkpoint(state.step))):
+        text = f"{uri} was deleted, has expired, or its upload did not complete. Load another state: {listed(states)}"
         raise RestError(404, Reason.CHECKPOINT_NOT_FOUND, f"load.path: {text}")
     if model.namespace != namespace and (checkpoint is None or namespace not in checkpoint.summary.shared_with):
         text = (

@@ -1,14 +1,37 @@
 """Names of the saved states of runs with `driver: Client`, which the trainer stores in S3."""
 
+from datetime import UTC, datetime
+
+from rlrun.api.artifact import NEVER
 from rlrun.api.base.received import InputInvalid, limits_of, parse
-from rlrun.protocol.client_run import SavedStates
+from rlrun.protocol.client_run import SavedState, SavedStates
 from rlrun.storage.errors import Corrupt, NotFound
 from rlrun.storage.layout import MANIFEST, RunLayout, S3Uri
 from rlrun.storage.store import Store
 
 from rlrun_server.rest.base.stored_files import PlatformStorage, StoredFiles
+from rlrun_server.rest.objects.summaries import ArtifactSummary
 
 THREADS = 2
+GONE_PHASES = ("Failed", "Deleting")
+"""Phases of artifacts that no run can start from."""
+
+
+def with_expiry(state: SavedState, artifact: ArtifactSummary | None) -> SavedState:
+    """Return the state with the time of expiry of its artifact, which users may change. `artifact` is None if it is not
+    recorded yet.
+    """
+    if artifact is None or artifact.expires_at is None:
+        return state
+    expires_at = None if artifact.expires_at >= NEVER else artifact.expires_at
+    return state.model_copy(update={"expires_at": expires_at})
+
+
+def is_deleted(state: SavedState, artifact: ArtifactSummary | None) -> bool:
+    """Return whether the state has expired or cannot be used. The operator may not have deleted it yet."""
+    expires_at = with_expiry(state, artifact).expires_at
+    has_expired = expires_at is not None and expires_at <= datetime.now(UTC)
+    return has_expired or (artifact is not None and artifact.phase in GONE_PHASES)
 
 
 class SavedStateReader:

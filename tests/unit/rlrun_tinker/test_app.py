@@ -213,10 +213,29 @@ async def test_states_are_saved_shown_and_deleted(backend: TinkerBackend) -> Non
     run = (await backend.client.get(f"/api/v1/training_runs/{model}", headers=headers)).json()
     assert run["last_checkpoint"]["tinker_path"] == f"tinker://{model}/weights/000003"
     assert run["last_sampler_checkpoint"]["checkpoint_id"] == "sampler_weights/final"
+    assert run["last_sampler_checkpoint"]["expires_at"] is None
     place = f"/api/v1/training_runs/{model}/checkpoints/weights/a"
     assert (await backend.client.delete(place, headers=headers)).status_code == 204
     assert (await backend.post("weights_info", {"tinker_path": path})).status_code == 404
     assert (await backend.client.delete(place, headers=headers)).status_code == 404
+
+
+async def test_the_time_of_a_checkpoint_is_changed(backend: TinkerBackend) -> None:
+    model = await backend.model()
+    await backend.retrieve(await backend.post("save_weights", save(model, 1, ttl_seconds=3600)))
+    headers = {"X-API-Key": "tml-ann"}
+    run = f"/api/v1/training_runs/{model}"
+    place = f"{run}/checkpoints/weights/a/ttl"
+    for seconds in (None, 7200):
+        answer = await backend.client.put(place, json={"ttl_seconds": seconds}, headers=headers)
+        assert (answer.status_code, answer.content) == (204, b"")
+        shown = (await backend.client.get(run, headers=headers)).json()["last_checkpoint"]["expires_at"]
+        assert (shown is None) == (seconds is None)
+    for body in ({"ttl_seconds": 0}, {"ttl_seconds": 400_000_000}, {}):
+        answer = await backend.client.put(place, json=body, headers=headers)
+        assert (answer.status_code, "ttl_seconds" in answer.json()["detail"]) == (400, True)
+    other = f"{run}/checkpoints/weights/b/ttl"
+    assert (await backend.client.put(other, json={"ttl_seconds": None}, headers=headers)).status_code == 404
 
 
 async def test_a_used_name_is_a_failure_of_the_user(backend: TinkerBackend) -> None:

@@ -1,9 +1,11 @@
 """Commands that list, show and delete checkpoints and adapters."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 from rich.text import Text
+from rlrun.api.artifact import expiry_text
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN, ResourceKind
 from rlrun.kube.objects import Obj
 from rlrun.kube.references import checkpoint_id
@@ -40,14 +42,13 @@ DELETE_CHECKPOINT_EPILOG = """Examples:
 
   rlrun checkpoints delete reverse-text-x7k2p-step-000030-842409bd
 
-Its files in S3 are deleted by the platform's garbage collection. While its run exists, the operator would recreate \
-the checkpoint: set checkpoints.keep_cloud of the run, or delete the run first."""
+Its files in S3 are deleted by retention or, if its run was deleted, by the platform's garbage collection. The newest \
+checkpoint of a run that has not ended is deleted when the run has a newer one or has ended."""
 DELETE_ADAPTER_EPILOG = """Examples:
 
   rlrun adapters delete reverse-text-x7k2p-step-000030-842409bd
 
-Its files in S3 are deleted by the platform's garbage collection. While its run exists, the operator would recreate \
-the adapter: set adapters.keep_last of the run, or delete the run first."""
+Its files in S3 are deleted by retention or, if its run was deleted, by the platform's garbage collection."""
 
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="List only artifacts of this run.")]
 ArtifactName = Annotated[str, typer.Argument(metavar="NAME", help="Name, as shown in the list.")]
@@ -105,6 +106,7 @@ def describe(item: Obj) -> list[Text]:
         ("Size", output.size(status.get("sizeBytes"))),
         ("URI", spec.get("uri")),
         ("Shared with", ", ".join(spec.get("sharedWith") or [])),
+        ("Expires", status.get("expiresAt")),
         ("Age", output.age(item)),
     ]
     if item["kind"] == RLADAPTER.kind:
@@ -134,13 +136,13 @@ def get_adapter(ctx: typer.Context, api: RemoteCluster, name: ArtifactName, choi
 
 @with_cluster
 def delete_checkpoint(api: RemoteCluster, name: ArtifactName, yes: Yes = False) -> None:
-    """Delete a checkpoint whose run has been deleted."""
+    """Delete a checkpoint and its files in S3."""
     _delete(api, RLCHECKPOINT, name, yes=yes)
 
 
 @with_cluster
 def delete_adapter(api: RemoteCluster, name: ArtifactName, yes: Yes = False) -> None:
-    """Delete an adapter whose run has been deleted. The adapter must not be deployed."""
+    """Delete an adapter and its files in S3. The adapter must not be deployed."""
     _delete(api, RLADAPTER, name, yes=yes)
 
 
@@ -153,13 +155,15 @@ def _delete(api: RemoteCluster, kind: ResourceKind, name: str, *, yes: bool) -> 
         run = api.get(RLRUN, str(spec["runName"]))
     except NotFoundError:
         run = None
-    if run is not None and run["metadata"]["uid"] == spec.get("runUid"):
-        keep = "checkpoints.keepCloud" if kind is RLCHECKPOINT else "adapters.keepLast"
-        raise CliError(
-            f"{name} was not deleted: its run {spec['runName']} still exists, so the operator would recreate it",
-            f"let retention delete it (the run's {keep}), or delete the run first: rlrun delete {spec['runName']}",
-        )
     confirm(f"Delete {api.namespace}/{name}?", f"{name} was not deleted", yes=yes)
-    api.delete(kind, name, item["metadata"]["uid"])
+    uid = item["metadata"]["uid"]
+    if run is not None and run["metadata"]["uid"] == spec.get("runUid"):
+        # The operator would create the object of an artifact in S3 again.
+        expires_at = expiry_text(datetime.now(UTC))
+        api.patch(kind, name, {"metadata": {"uid": uid}, "spec": {"expiresAt": expires_at}})
+        typer.echo(f"{kind.plural}.rlrun.dev/{name} deleting")
+        output.notice(f"Retention of the run {spec['runName']} deletes it with its files in S3.")
+        return
+    api.delete(kind, name, uid)
     typer.echo(f"{kind.plural}.rlrun.dev/{name} deleted")
     output.notice("The platform's garbage collection deletes its files in S3.")

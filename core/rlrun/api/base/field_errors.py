@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from rlrun.api.base.names import (
     LABEL,
+    UTC_TIME,
     CheckpointId,
     EgressHost,
     EnvironmentId,
@@ -50,6 +51,7 @@ FORMS: dict[Any, str] = {
 }
 """Instruction to the user, by the type of the name."""
 OTHER_FORMS = {
+    UTC_TIME: "write a time in UTC as in 2027-01-31T12:00:00Z",
     LABEL: "use lower-case letters, digits and -, beginning with a letter",
     r"^https?://[^\s]+$": "write a URL with http:// or https://, without spaces",
     r"^(hf|s3|pvc|oci)://[^/\s]+(/[^\s]*)?$": "write hf://owner/name@COMMIT, s3://bucket/path, pvc://claim/path or "

@@ -1,12 +1,14 @@
 """Types with the fields of their Kubernetes counterparts: conditions, tolerations, resources, variables."""
 
+import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
-from rlrun.api.base.names import ObjectName
+from rlrun.api.base.names import UTC_TIME, ObjectName
 from rlrun.api.base.rules import Rule, Spec
 from rlrun.api.base.schema import Schema
 from rlrun.constants import API_VERSION, ApiVersion
@@ -34,6 +36,20 @@ Quantity = Annotated[
     ),
 ]
 """Kubernetes quantity: `4`, `500m`, `16Gi`."""
+
+
+def _utc_time(value: Any) -> Any:
+    if isinstance(value, datetime) or (isinstance(value, str) and re.fullmatch(UTC_TIME, value)):
+        return value
+    raise PydanticCustomError("time", "write a time in UTC as in 2027-01-31T12:00:00Z")
+
+
+UtcTime = Annotated[
+    AwareDatetime,
+    Field(strict=False, json_schema_extra={"pattern": UTC_TIME, "maxLength": 32}),
+    BeforeValidator(_utc_time),
+]
+"""Time in UTC, as RFC 3339 with the suffix Z."""
 
 LabelValue = Annotated[str, Field(max_length=253)]
 

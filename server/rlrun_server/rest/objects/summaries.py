@@ -7,7 +7,7 @@ from rlrun.api.base.phases import Phase
 from rlrun.api.base.schema import Schema
 from rlrun.api.run_status import EndedAttempt
 from rlrun.constants import USER_ANNOTATION, Driver, Reason
-from rlrun.kube.objects import Obj, annotation, is_client_run, max_steps_of
+from rlrun.kube.objects import Obj, annotation, is_client_run, max_steps_of, ordered_expiry
 from rlrun.kube.run_phase import explain_phase
 
 
@@ -70,6 +70,8 @@ class ArtifactSummary(Schema):
     """Name of the model in requests to the serving pool. Only for adapters."""
     message: str | None = None
     created_at: datetime
+    expires_at: datetime | None = None
+    """Time from which retention deletes the artifact."""
 
 
 class ModelSummary(Schema):
@@ -140,6 +142,7 @@ def summarize_artifact(artifact: Obj) -> ArtifactSummary:
         deployment_model=status.get("deploymentModel"),
         message=status.get("message"),
         created_at=status.get("createdAt") or metadata["creationTimestamp"],
+        expires_at=ordered_expiry(artifact) or status.get("expiresAt"),
     )
 
 

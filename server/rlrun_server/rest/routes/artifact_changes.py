@@ -1,6 +1,9 @@
 """Routes that deploy adapters, and delete checkpoints and adapters, with the caller's permissions."""
 
+from datetime import UTC, datetime
+
 from fastapi import APIRouter, Request
+from rlrun.api.artifact import expiry_text
 from rlrun.api.base.names import Namespace
 from rlrun.api.base.schema import Schema
 from rlrun.constants import SERVER_FIELD_MANAGER
@@ -48,7 +51,9 @@ async def undeploy_adapter(
 async def delete_adapter(
     request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("delete", "rladapters")
 ) -> Response:
-    """Delete an adapter and its files in S3."""
+    """Delete an adapter and its files in S3. While its run exists, the request sets `expiresAt` to the current time,
+    which needs the permission to patch the adapter, and retention deletes it.
+    """
     return await _delete(request, services_of(request).objects.adapters, namespace, name, caller)
 
 
@@ -56,7 +61,10 @@ async def delete_adapter(
 async def delete_checkpoint(
     request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("delete", "rlcheckpoints")
 ) -> Response:
-    """Delete a checkpoint and its files in S3."""
+    """Delete a checkpoint and its files in S3. While its run exists, the request sets `expiresAt` to the current time,
+    which needs the permission to patch the checkpoint, and retention deletes it. The newest checkpoint is kept until
+    the run has a newer one or has ended.
+    """
     return await _delete(request, services_of(request).objects.checkpoints, namespace, name, caller)
 
 
@@ -78,5 +86,13 @@ async def _delete(
 ) -> Response:
     artifact = find_artifact(services_of(request), known, namespace, name)
     cluster = await caller_cluster(request, caller)
-    await cluster.send(requests.delete(known.kind, namespace, artifact.name, artifact.uid))
+    run = services_of(request).objects.runs.find(namespace, artifact.summary.run)
+    if run is None or run.uid != artifact.summary.run_uid:
+        await cluster.send(requests.delete(known.kind, namespace, artifact.name, artifact.uid))
+    else:
+        # The operator would create the object of an artifact in S3 again.
+        expires_at = expiry_text(datetime.now(UTC))
+        changes = {"metadata": {"uid": artifact.uid}, "spec": {"expiresAt": expires_at}}
+        patch = requests.patch(known.kind, namespace, artifact.name, changes, SERVER_FIELD_MANAGER)
+        known.put(await cluster.send(patch))
     return schema_response(DeletedArtifact(namespace=namespace, name=artifact.name, uid=artifact.uid))

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from rlrun.api.artifact import expiry_text
 from rlrun.constants import Reason
 from rlrun.kube.errors import ApiError
 from rlrun.kube.objects import Obj
@@ -362,6 +363,28 @@ async def test_artifacts_of_a_run_that_does_not_train_are_deleted_when_they_expi
     await runs.settle(after=7201)
     assert [obj["spec"]["step"] for obj in runs.cluster.all("RLCheckpoint")] == [3, 9], "the newest one is kept"
     assert await runs.look("a") is None
+
+
+async def test_an_artifact_that_a_user_lets_expire_is_deleted_with_its_files(runs: SharedRuns) -> None:
+    await start(runs, "a")
+    folder = "s3://rlrun/team/uid-team-a/checkpoints/step-{:06d}"
+    far = (runs.clock() + timedelta(hours=2)).isoformat()
+    for step in (3, 9):
+        runs.world.artifacts.folders[folder.format(step)] = manifest(step, expiresAt=far)
+    await report(runs, saves=2)
+    first, newest = sorted(runs.cluster.all("RLCheckpoint"), key=lambda obj: obj["spec"]["step"])
+    soon = expiry_text(runs.clock())
+    for obj in (first, newest):
+        runs.cluster.put({**obj, "spec": {**obj["spec"], "expiresAt": soon}})
+    await runs.look("a", "a", "a")
+    left = runs.cluster.all("RLCheckpoint")
+    assert [(obj["spec"]["step"], obj["status"]["expiresAt"]) for obj in left] == [(9, soon)]
+    assert folder.format(3) not in runs.world.artifacts.folders
+    runs.sidecars.clients = []
+    await runs.ask("a", stop=True)
+    await runs.settle()
+    assert runs.cluster.all("RLCheckpoint") == []
+    assert folder.format(9) not in runs.world.artifacts.folders
 
 
 async def test_a_deleted_run_leaves_the_order(runs: SharedRuns) -> None:

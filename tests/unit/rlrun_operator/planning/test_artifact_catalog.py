@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from rlrun.api.artifact import expiry_text
 from rlrun.api.run import RLRunSpec
 from rlrun.kube.async_client import PAGE_LIMIT
 from rlrun.kube.objects import Obj, artifact_name
@@ -165,6 +166,52 @@ def test_an_artifact_expires_at_its_time_unless_it_is_the_newest_or_in_use(kind:
     assert not ArtifactCatalog.build(run, objects, folders, spec_of(run)).has_deletions
     unreadable = [{**obj, "status": {**obj["status"], "expiresAt": "2026-01-01T00:00:00"}} for obj in objects]
     assert not ArtifactCatalog.build(run, unreadable, folders, spec_of(run), START).has_deletions
+
+
+@pytest.mark.parametrize("kind", ["RLCheckpoint", "RLAdapter"])
+@pytest.mark.parametrize("phase", ["Running", "Suspended", "Stopped"])
+def test_a_time_in_the_spec_takes_precedence_and_also_expires_the_newest(kind: ArtifactObjectKind, phase: str) -> None:
+    folders = [folder(step, kind) for step in (1, 2, 3, 4)]
+    deployed: dict[str, Any] = {"deployed": True} if kind == "RLAdapter" else {}
+    objects = [
+        until(1, kind, -60, expiresAt=time_after(60)),
+        until(2, kind, 60, expiresAt=time_after(0)),
+        artifact(3, kind, expiresAt=time_after(-1), **deployed),
+        artifact(4, kind, expiresAt=time_after(-1)),
+    ]
+    spec = {**RUN["spec"], "checkpoints": {"keepCloud": -1}, "adapters": {"keepLast": -1}}
+    run = {**RUN, "spec": spec, "status": {"phase": phase}}
+    catalog = ArtifactCatalog.build(run, objects, folders, spec_of(run), START)
+    found = catalog.checkpoints if kind == "RLCheckpoint" else catalog.adapters
+    # A restarted run would continue from its newest checkpoint.
+    newest = set() if kind == "RLCheckpoint" and phase != "Stopped" else {4}
+    assert found.surplus_steps == {2} | newest | (set() if deployed else {3})
+    assert replace(found, referenced=frozenset({2, 4})).surplus_steps == (set() if deployed else {3})
+    assert catalog.next_expiry == 60
+    damaged = replace(folders[1], manifest=None, problem="a file is missing")
+    catalog = ArtifactCatalog.build(run, [artifact(2, kind, "Failed", expiresAt=time_after(-1))], [damaged],
+                                    spec_of(run), START)  # fmt: skip
+    found = catalog.checkpoints if kind == "RLCheckpoint" else catalog.adapters
+    assert found.surplus_steps == {2}
+
+
+def test_what_expires_counts_as_none_that_is_kept() -> None:
+    objects = [artifact(1), artifact(2, expiresAt=time_after(-1))]
+    run = {**RUN, "status": {"phase": "Stopped"}}
+    catalog = ArtifactCatalog.build(run, objects, [folder(1), folder(2)], spec_of(run), START)
+    assert catalog.checkpoints.surplus_steps == {2}
+
+
+def test_an_expired_artifact_without_files_loses_its_object() -> None:
+    objects = [artifact(1, expiresAt=time_after(-1)), artifact(2, expiresAt=time_after(1))]
+    catalog = ArtifactCatalog.build(RUN, objects, [], spec_of(RUN), START)
+    plan = present(plan_artifacts(RunObservation(RUN, catalog=catalog), spec_of(RUN), START))
+    assert [ref.name for ref in plan.deletes] == [artifact_name("reverse", "uid-1", 1)]
+    assert [each["status"]["phase"] for each in plan.statuses] == ["Failed"]
+
+
+def time_after(seconds: int) -> str:
+    return expiry_text(START + timedelta(seconds=seconds))
 
 
 def until(step: int, kind: ArtifactObjectKind, seconds: int, **spec: Any) -> Obj:

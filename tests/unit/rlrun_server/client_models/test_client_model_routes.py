@@ -1,11 +1,12 @@
 """Models of clients' programs: creation, reading, tokens and deletion, with the rights of the caller."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
+from rlrun.api.artifact import NEVER
 from rlrun.api.model import RLModel
 from rlrun.api.run import RLRun
 from rlrun.constants import (
@@ -16,7 +17,7 @@ from rlrun.constants import (
     USER_ANNOTATION,
 )
 from rlrun.kube.errors import ApiError
-from rlrun.kube.objects import Obj, artifact_name
+from rlrun.kube.objects import Obj, artifact_name, ordered_expiry
 from rlrun.kube.references import shared_pool_name
 from rlrun.protocol.client_run import (
     CLIENT_SESSIONS_PATH,
@@ -98,11 +99,19 @@ class Models:
         metadata = {**stored["metadata"], "resourceVersion": str(1 + int(stored["metadata"]["resourceVersion"]))}
         self.rest.add({**stored, "metadata": metadata, "spec": spec, "status": status or stored.get("status") or {}})
 
-    def save(self, kind: str, *names: str, run: str = RUN, namespace: str = "team", are_complete: bool = True) -> None:
+    def save(
+        self,
+        kind: str,
+        *names: str,
+        run: str = RUN,
+        namespace: str = "team",
+        are_complete: bool = True,
+        expires_at: datetime | None = None,
+    ) -> None:
         """Let the trainer save states with steps 1, 2, ..."""
         layout = RunLayout.of(BUCKET, "prefix", namespace, self.stored(run, namespace)["metadata"]["uid"])
         states = SavedStates.model_validate(
-            {kind: {name: SavedState(step=n, time=SAVED_AT) for n, name in enumerate(names, 1)}}
+            {kind: {name: SavedState(step=n, time=SAVED_AT, expires_at=expires_at) for n, name in enumerate(names, 1)}}
         )
         self.store.put_bytes(layout.saved_states, states.model_dump_json(by_alias=True).encode())
         for step in range(1, len(names) + 1 if are_complete else 1):
@@ -122,6 +131,16 @@ class Models:
         fields = {"runName": run, "runUid": uid, "model": BASE, "step": step, "uri": "s3://b/k", **spec}
         self.rest.add({"kind": kind, "metadata": metadata, "spec": fields, "status": {"phase": phase}})
         return name
+
+    def expiry(self, kind: str, name: str, namespace: str = "team") -> datetime | None:
+        """Time of expiry that a user has set."""
+        return ordered_expiry(self.rest.cluster.objects[kind, namespace, name])
+
+    async def shown(self, kind: str) -> dict[str, SavedState]:
+        """States of the model that the server shows."""
+        found = model_of(await self.send("GET", path_of())).saved
+        assert found is not None
+        return found.of(SaveKind(kind))
 
     @property
     def calls(self) -> list[str]:
@@ -379,7 +398,7 @@ async def test_a_deleted_or_incomplete_state_cannot_be_loaded(models: Models, ph
         models.record("RLCheckpoint", 1, phase=phase)
     status, reason, message = problem_of(await models.create(loading(), SECOND))
     assert (status, reason) == (404, "CheckpointNotFound")
-    assert "was deleted, or its upload did not complete" in message
+    assert "was deleted, has expired, or its upload did not complete" in message
 
 
 @pytest.mark.parametrize(
@@ -577,16 +596,62 @@ async def test_a_saved_state_is_deleted_by_the_caller(models: Models, kind: str,
     await models.created()
     models.save(kind, "a", "b")
     name, other = models.record(resource, 2), models.record(resource, 1)
-    user = models.rest.user("ann", *RIGHTS, f"delete {plural} in team")
+    user = models.rest.user("ann", *RIGHTS, f"patch {plural} in team")
     answer = await models.send("DELETE", path_of(rest=f"/{kind}/b"), None, user)
     assert (answer.status_code, answer.content) == (204, b""), answer.text
-    assert models.calls[-1] == f"delete {resource} team/{name}"
-    assert (resource, "team", name) not in models.rest.cluster.objects
-    assert (resource, "team", other) in models.rest.cluster.objects
-    # The operator deletes the files.
+    assert models.calls[-1] == f"change {resource} team/{name}"
+    # The operator would create the object of files in S3 again, so it deletes both.
+    expires_at = models.expiry(resource, name)
+    assert expires_at is not None
+    assert expires_at <= datetime.now(UTC)
+    assert models.expiry(resource, other) is None
+    assert set(await models.shown(kind)) == {"a"}
+    assert (await models.send("PUT", path_of(rest=f"/{kind}/b/ttl"), {"ttlSeconds": 9}, user)).status_code == 404
+    assert (await models.send("DELETE", path_of(rest=f"/{kind}/b"), None, user)).status_code == 204
+    models.rest.cluster.objects.pop((resource, "team", name))
     layout = RunLayout.of(BUCKET, "prefix", "team", models.stored()["metadata"]["uid"])
     models.store.delete_prefix(layout.checkpoint(2) if kind == "weights" else layout.adapter(2))
     assert (await models.send("DELETE", path_of(rest=f"/{kind}/b"), None, user)).status_code == 204
+
+
+@pytest.mark.parametrize(("kind", "resource", "plural"), KINDS)
+async def test_the_time_of_a_saved_state_is_changed_by_the_caller(
+    models: Models, kind: str, resource: str, plural: str
+) -> None:
+    await models.created()
+    models.save(kind, "a", "b", expires_at=datetime.now(UTC) + timedelta(hours=1))
+    name = models.record(resource, 2)
+    user = models.rest.user("ann", *RIGHTS, f"patch {plural} in team")
+    path = path_of(rest=f"/{kind}/b/ttl")
+    assert (await models.send("PUT", path, {"ttlSeconds": 7200}, user)).status_code == 204
+    expires_at = models.expiry(resource, name)
+    assert expires_at is not None
+    assert timedelta(hours=1) < expires_at - datetime.now(UTC) <= timedelta(hours=2)
+    assert (await models.shown(kind))["b"].expires_at == expires_at
+    for body in ({"ttlSeconds": None}, {}):
+        assert (await models.send("PUT", path, body, user)).status_code == 204
+        assert models.expiry(resource, name) == NEVER
+    assert (await models.shown(kind))["b"].expires_at is None
+    assert (await models.shown(kind))["a"].expires_at is not None
+    for seconds in (0, 11 * 366 * 86400, "x"):
+        assert problem_of(await models.send("PUT", path, {"ttlSeconds": seconds}, user))[0] in (400, 422)
+    not_ready = "CheckpointNotReady" if kind == "weights" else "AdapterNotReady"
+    answer = await models.send("PUT", path_of(rest=f"/{kind}/a/ttl"), {}, user)
+    assert problem_of(answer)[:2] == (503, not_ready), "the operator has not recorded it yet"
+    viewer = models.rest.user("bob", "get rlruns in team", "list rlruns in team")
+    assert problem_of(await models.send("PUT", path, {}, viewer))[:2] == (403, "AccessForbidden")
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+async def test_an_expired_state_is_neither_shown_nor_loaded(models: Models, is_recorded: bool) -> None:
+    await models.created()
+    models.save("weights", "a", expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    if is_recorded:
+        models.record("RLCheckpoint", 1)
+    assert await models.shown("weights") == {}
+    status, reason, message = problem_of(await models.create(loading(), SECOND))
+    assert (status, reason) == (404, "CheckpointNotFound")
+    assert "has expired" in message
 
 
 @pytest.mark.parametrize(("kind", "resource", "plural"), KINDS)
@@ -597,7 +662,7 @@ async def test_refused_deletions(models: Models, kind: str, resource: str, plura
     viewer = models.rest.user("bob", "get rlruns in team", "list rlruns in team")
     assert problem_of(await models.send("DELETE", path, None, viewer))[:2] == (403, "AccessForbidden")
     assert problem_of(await models.send("DELETE", path, None, models.rest.user("eve")))[0] == 404
-    user = models.rest.user("ann", *RIGHTS, f"delete {plural} in team")
+    user = models.rest.user("ann", *RIGHTS, f"patch {plural} in team")
     not_ready = "CheckpointNotReady" if kind == "weights" else "AdapterNotReady"
     assert problem_of(await models.send("DELETE", path, None, user))[:2] == (503, not_ready)
     status, _, message = problem_of(await models.send("DELETE", path_of(rest=f"/{kind}/c"), None, user))
@@ -615,6 +680,7 @@ ROUTES = [
     ("GET", path_of()),
     ("POST", path_of(rest="/open")),
     ("DELETE", path_of(rest="/weights/a")),
+    ("PUT", path_of(rest="/weights/a/ttl")),
 ]
 
 

@@ -48,7 +48,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     models = Models()
     keys = []
     for namespace in ("team", "other"):
-        changes = [f"{verb} {kind}" for verb in ("get", "delete") for kind in ("rlcheckpoints", "rladapters")]
+        changes = [f"{verb} {kind}" for verb in ("get", "patch") for kind in ("rlcheckpoints", "rladapters")]
         rights = [
             *(right.replace("team", namespace) for right in RIGHTS),
             *(f"{each} in {namespace}" for each in changes),

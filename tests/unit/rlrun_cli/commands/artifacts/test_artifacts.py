@@ -1,5 +1,8 @@
+from datetime import UTC, datetime
+
 import pytest
 from rlrun.kube.kinds import RLADAPTER, RLCHECKPOINT, RLRUN, ResourceKind
+from rlrun.kube.objects import ordered_expiry
 
 from tests.support.command_line import Rlrun
 from tests.support.fake_cluster import FakeCluster
@@ -43,14 +46,15 @@ def test_get_shows_one_artifact(rlrun: Rlrun, artifacts: FakeCluster, command: s
 
 
 @pytest.mark.parametrize(("command", "kind"), [("checkpoints", RLCHECKPOINT), ("adapters", RLADAPTER)])
-def test_an_artifact_is_deleted_only_after_its_run(
+def test_an_artifact_is_deleted_by_retention_while_its_run_exists(
     rlrun: Rlrun, artifacts: FakeCluster, command: str, kind: ResourceKind
 ) -> None:
     spec = {"runName": "first", "runUid": "uid-first", "step": 1, "uri": "s3://b/1"}
     artifacts.put(custom_object(kind, "one", spec=spec))
-    answer = rlrun(command, "delete", "one", "--yes")
-    assert answer.code == 1
-    assert "would recreate it" in answer.err
+    assert rlrun(command, "delete", "one", "--yes").out == f"rl{command}.rlrun.dev/one deleting\n"
+    changed = ordered_expiry(artifacts.find(kind.kind, "one"))
+    assert changed is not None
+    assert changed <= datetime.now(UTC)
     artifacts.put(custom_object(RLRUN, "first", spec={"model": "a/b"}) | {"metadata": {
         "name": "first", "namespace": "team", "uid": "another"}})  # fmt: skip
     assert rlrun(command, "delete", "one").code == 2, "nobody confirms"

@@ -1,10 +1,13 @@
 """Deployment and deletion of artifacts, with the rights of the caller."""
 
+from datetime import UTC, datetime
+
 import pytest
 from rlrun.constants import SERVER_FIELD_MANAGER
 from rlrun.kube.errors import ApiError
+from rlrun.kube.objects import ordered_expiry
 
-from tests.support.rest_api import RestApi, rest_api
+from tests.support.rest_api import RestApi, rest_api, run_object
 from tests.unit.rlrun_server.rest.routes.test_artifacts import artifact
 
 RIGHTS = [
@@ -47,6 +50,20 @@ async def test_an_artifact_is_deleted_by_the_caller(api: RestApi, kind: str) -> 
     assert sent.body is not None
     assert sent.body["preconditions"] == {"uid": answer.json()["uid"]}
     assert ("RLAdapter" if kind == "adapters" else "RLCheckpoint", "team", "first-step-1") not in api.cluster.objects
+
+
+@pytest.mark.parametrize("kind", ["adapters", "checkpoints"])
+async def test_an_artifact_of_a_run_that_exists_is_left_to_retention(api: RestApi, kind: str) -> None:
+    run = run_object("first")
+    api.add({**run, "metadata": {**run["metadata"], "uid": "uid-of-first"}})
+    answer = await api.client.delete(f"/namespaces/team/{kind}/first-step-1", headers=api.user("ann", *RIGHTS))
+    assert answer.status_code == 200
+    resource = "RLAdapter" if kind == "adapters" else "RLCheckpoint"
+    changed = ordered_expiry(api.cluster.objects[resource, "team", "first-step-1"])
+    assert changed is not None
+    assert changed <= datetime.now(UTC)
+    known = getattr(api.services.objects, kind).find("team", "first-step-1")
+    assert known.summary.expires_at == changed
 
 
 @pytest.mark.parametrize(
