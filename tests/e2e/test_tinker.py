@@ -1,7 +1,7 @@
 """Unmodified programs of the Tinker SDK train on a shared pool: the cookbook's own tests, the guide, and our loops.
 
-The trainer computes with torch, because these tests are about what it computes. Nothing is sampled, so the engine is a
-stub.
+The trainer computes with torch, because these tests are about what it computes. The engine is a stub, except in the
+tests of samples.
 """
 
 import json
@@ -11,7 +11,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,18 @@ from tests.chaos.cluster_faults import processes_of
 from tests.e2e.conftest import ENGINES, STUBS, Platform
 from tests.e2e.server_clients import api_key, forwarded
 from tests.support.source_tree import ROOT
-from tests.support.tinker_client import HOME, SAMPLER_RECIPES, TinkerClient, script, tinker_client
-from tests.support.tinker_world import MODEL, make_hub_cache
+from tests.support.tinker_client import HOME, NEWEST_RECIPES, RECIPES, TinkerClient, script, tinker_client
+from tests.support.tinker_world import MODEL, RL_MODEL, make_hub_cache
 
 PORT = 8080
 KILLED_AFTER = 20
 """Updates of the loop after which the trainer is killed; it has saved its last state long before."""
-RECIPES = tuple(f"tests/recipes/test_recipe_{name}.py" for name in ("chat_sl", "rolling_checkpoints"))
 GUIDE = ROOT / "docs" / "guides" / "tinker.md"
 SDK_CHECK = script(ROOT / "tests" / "support" / "tinker_sdk_check.py")
 LOOP = script(ROOT / "tests" / "support" / "tinker_loop.py")
 SECONDS = 180.0
+LARGEST_MISMATCH = 1e-3
+"""Difference between log-probabilities of the engine and the trainer, both in float32."""
 TOLERANCE = 1e-4
 """Difference between log-probabilities of trainer and stock peft."""
 
@@ -65,14 +66,20 @@ def url(platform: Platform) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def shared_model(platform: Platform) -> Iterator[str]:
     """RLModel under the official name that the recipe trains by default."""
-    entry = platform.model_object("tinker", MODEL, ENGINES)
-    entry["spec"]["inference"] = platform.model_object("tinker", MODEL, STUBS)["spec"]["inference"]
+    with pooled_model(platform, "tinker", MODEL):
+        yield MODEL
+
+
+@contextmanager
+def pooled_model(platform: Platform, name: str, model_id: str, engines: str = STUBS) -> Iterator[None]:
+    entry = platform.model_object(name, model_id, ENGINES)
+    entry["spec"]["inference"] = platform.model_object(name, model_id, engines)["spec"]["inference"]
     entry["spec"]["lora"] = {"rank": 32}
     entry["spec"]["sharing"] = {"mode": "Namespace", "maxRuns": 8, "idleSeconds": 5, "recoverySeconds": 1}
     platform.kubectl.apply(entry)
-    yield MODEL
+    yield
     with suppress(RuntimeError):
-        platform.kubectl("delete", "rlmodel", "tinker", "--wait=false")
+        platform.kubectl("delete", "rlmodel", name, "--wait=false")
 
 
 @pytest.fixture(scope="module")
@@ -124,21 +131,27 @@ def ready_artifact(platform: Platform, kind: str, path: str) -> Object:
 
 
 @pytest.mark.usefixtures("released")
-def test_the_own_tests_of_the_recipes_pass(tenant: Tenant) -> None:
-    printed = run_recipes(tenant.client, 0)
+@pytest.mark.parametrize("version", [RECIPES, NEWEST_RECIPES])
+def test_the_own_tests_of_the_recipes_pass(tenant: Tenant, version: str) -> None:
+    printed = run_recipes(replace(tenant.client, recipes=version), "chat_sl", "rolling_checkpoints")
     assert re.search(r"\b4 passed\b", printed), printed[-4000:]
 
 
 @pytest.mark.usefixtures("released")
-def test_recipes_that_sample_stop_with_the_reason(tenant: Tenant) -> None:
-    printed = run_recipes(replace(tenant.client, recipes=SAMPLER_RECIPES), 1, "-k", "test_chat_sl and not resume")
-    assert "Sampling is not available on this server yet" in printed
+def test_the_own_tests_of_the_recipe_for_rl_pass(platform: Platform, tenant: Tenant, model: str) -> None:
+    with pooled_model(platform, "tinker-rl", RL_MODEL, model):
+        printed = run_recipes(tenant.client, "math_rl")
+        assert re.search(r"\b3 passed\b", printed), printed[-4000:]
+        if model == ENGINES:
+            found = tenant.loop("sampled", RL_MODEL)
+            assert found["sampled"] == pytest.approx(found["trained"], abs=LARGEST_MISMATCH)
+            assert found["scored"] == pytest.approx(found["sampled"][: len(found["scored"])], abs=LARGEST_MISMATCH)
 
 
-def run_recipes(client: TinkerClient, code: int, *options: str) -> str:
+def run_recipes(client: TinkerClient, *recipes: str) -> str:
     """Run the recipes' own tests, which this repository does not have."""
     plugins = ("-p", "no:asyncio", "-p", "no:hypothesispytest")
-    return client.run("python", "-m", "pytest", *plugins, *options, *RECIPES, code=code)
+    return client.run("python", "-m", "pytest", *plugins, *(f"tests/recipes/test_recipe_{name}.py" for name in recipes))
 
 
 @pytest.mark.usefixtures("released")

@@ -3,7 +3,7 @@
 The image has torch, transformers, peft and an interpreter. All other packages are installed once into the cache of the
 local cluster, by the image's pip, in the versions and with the hashes of `tinker_clients/packages.txt`. The recipes are
 run from their source archives, `tinker_clients/recipes-*.txt`, because their own tests are in no wheel. `--no-deps`
-ignores that version 0.6.1 requires a tml-renderers that PyPI lacks, and 0.5.7 an older transformers than the image's.
+ignores that version 0.6.1 requires a tml-renderers that PyPI lacks, and 0.5.8 an older transformers than the image's.
 """
 
 import fcntl
@@ -24,8 +24,8 @@ from tests.support.source_tree import ROOT
 PINS = Path(__file__).parent / "tinker_clients"
 IMAGE = "trainer"
 INSTALLED_AT, HOME = "/client", "/home-of-client"
-FORWARD_RECIPES, SAMPLER_RECIPES = "0.5.7", "0.6.1"
-"""Newest version of the cookbook whose supervised training evaluates with `forward`, and the newest, which samples."""
+RECIPES, NEWEST_RECIPES = "0.5.8", "0.6.1"
+"""Versions of the cookbook: the newest whose `math_rl` uses a loss with a public formula, and the newest."""
 TEST_TOOLS_AT = "/opt/test-tools"
 INSTALL_SECONDS = 900
 COMMAND_SECONDS = 600
@@ -47,7 +47,7 @@ class TinkerClient:
     folder: Path
     installed: Path
 
-    recipes: str = FORWARD_RECIPES
+    recipes: str = RECIPES
     """Version of the cookbook."""
 
     def start(self, *command: str, **variables: str) -> "subprocess.Popen[str]":
@@ -80,7 +80,8 @@ class TinkerClient:
     def end(self, process: "subprocess.Popen[str]", code: int = 0) -> str:
         """Wait for a command that ends with this code, and return what it prints from now on."""
         printed, _ = process.communicate(timeout=COMMAND_SECONDS + 60)
-        assert process.returncode == code, f"{process.args!r}: {process.returncode}\n{printed[-20_000:]}"
+        # Without the command, which has the key.
+        assert process.returncode == code, f"exit status {process.returncode}\n{printed[-20_000:]}"
         return printed
 
     @property
@@ -97,7 +98,7 @@ def tinker_client(url: str, key: str, folder: Path) -> TinkerClient:
 
 def install() -> Path:
     """Return the folder with the packages and the source archive, which is made if it is not yet there."""
-    archives = {version: PINS / f"recipes-{version}.txt" for version in (FORWARD_RECIPES, SAMPLER_RECIPES)}
+    archives = {version: PINS / f"recipes-{version}.txt" for version in (RECIPES, NEWEST_RECIPES)}
     pins = [PINS / "packages.txt", *archives.values()]
     parts = [*(file.read_bytes() for file in pins), *(text.encode() for text in TOOLS.values())]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]

@@ -5,6 +5,7 @@ The last line of each is JSON with what the test compares. It imports nothing of
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,43 @@ def logprobs(client: tinker.TrainingClient) -> list[list[float]]:
     """Log-probabilities of all tokens, which the wire has as float32."""
     done = client.forward(datums(), "cross_entropy").result()
     return [output["logprobs"].tolist() for output in done.loss_fn_outputs]
+
+
+def sampled(model: str) -> dict[str, Any]:
+    """Log-probabilities of samples after some updates: by the engine that sampled, and by the trainer."""
+    service = tinker.ServiceClient()
+    client = service.create_lora_training_client(base_model=model, rank=RANK, seed=SEED)
+    train(client, 20)
+    sampler = client.save_weights_and_get_sampling_client()
+    prompt = [3, 8, 15, 22, 29]
+    params = types.SamplingParams(max_tokens=24, seed=1, stop=[])
+    sequences = sampler.sample(types.ModelInput.from_ints(prompt), 8, params).result().sequences
+    found, data = [], []
+    for sequence in sequences:
+        tokens = [*prompt, *sequence.tokens]
+        weights = [0.0] * (len(prompt) - 1) + [1.0] * len(sequence.tokens)
+        inputs = {"target_tokens": tokens[1:], "weights": weights}
+        data.append(types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs))
+        found += sequence.logprobs or []
+    outputs = client.forward(data, "cross_entropy").result().loss_fn_outputs
+    trained = [value for output in outputs for value in output["logprobs"].tolist()[len(prompt) - 1 :]]
+    scored = sampler.compute_logprobs(types.ModelInput.from_ints([*prompt, *sequences[0].tokens])).result()
+    return {"sampled": found, "trained": trained, "scored": scored[len(prompt) :]}
+
+
+def first_samples(model: str) -> dict[str, Any]:
+    """Seconds from the creation of a model to its first sample, for models of one program in a pool that runs."""
+    service = tinker.ServiceClient()
+    seconds = []
+    for number in range(9):
+        started = time.monotonic()
+        client = service.create_lora_training_client(base_model=model, rank=RANK, seed=number)
+        sampler = client.save_weights_and_get_sampling_client()
+        params = types.SamplingParams(max_tokens=1, seed=1)
+        sampler.sample(types.ModelInput.from_ints([3, 8, 15]), 1, params).result()
+        seconds.append(time.monotonic() - started)
+        print(f"model {number}: {seconds[-1]:.2f} s", flush=True)
+    return {"seconds": seconds}
 
 
 def continued(model: str) -> dict[str, Any]:
@@ -106,9 +144,7 @@ def peft(folder: str) -> dict[str, Any]:
     return {"logprobs": found}
 
 
+LOOPS = (continued, killed, deleted, peft, sampled, first_samples)
+
 if __name__ == "__main__":
-    print(
-        json.dumps(
-            {"continued": continued, "killed": killed, "deleted": deleted, "peft": peft}[sys.argv[1]](sys.argv[2])
-        )
-    )
+    print(json.dumps({loop.__name__: loop for loop in LOOPS}[sys.argv[1]](sys.argv[2])))

@@ -13,6 +13,8 @@ from demo.install import MODEL_URI
 
 MODEL = "Qwen/Qwen3.5-9B-Base"
 """Id of the model that the recipe `chat_sl` trains by default."""
+RL_MODEL = "Qwen/Qwen3.5-4B"
+"""Id of the model that the tests of the recipe `math_rl` train."""
 COMMIT = "0" * 40
 TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 TRAIN_ROWS = 6 * 256
@@ -22,10 +24,11 @@ WORDS = ("red", "blue", "small", "large", "cold", "warm", "new", "old")
 
 
 def make_hub_cache(folder: Path, store: Store) -> None:
-    """Fill HF_HOME with the tokenizer of the example model under the name MODEL, and with a data set of short chats
-    under the name that the recipe `chat_sl` loads.
+    """Fill HF_HOME with the tokenizer of the example model under the names of both models, and with a data set of short
+    chats under the name that the recipe `chat_sl` loads.
     """
-    add_tokenizer(folder / "hub", MODEL, store)
+    for name in (MODEL, RL_MODEL):
+        add_tokenizer(folder / "hub", name, store)
     rows = {"train": chats(TRAIN_ROWS), "test": chats(TEST_ROWS)}
     add_dataset(folder / "datasets", "HuggingFaceH4/no_robots", rows)
     for path in [folder, *folder.rglob("*")]:
