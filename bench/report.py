@@ -30,7 +30,7 @@ from bench.repetitions import spread_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
-NAMES = ("trl", "async", "gateway", "wire", "trainer", "scale", "server", "pools")
+NAMES = ("trl", "async", "gateway", "wire", "trainer", "scale", "server", "pools", "tinker")
 """Names of the benchmarks, in the order of the table."""
 DIGITS = 6
 """Significant digits of the numbers in a file; few enough for a readable diff."""

@@ -2,7 +2,7 @@
 # `make bench`: cluster, images, then every benchmark, one after the other. A part that fails or exceeds its time does
 # not stop the later ones, and earlier results stay in build/bench. Stops the cluster at the end unless KEEP is set.
 #
-#   bench/run.sh [PART...]     parts: trainer gateway wire scale server async pools trl (default: all, in this order)
+#   bench/run.sh [PART...]     parts: trainer gateway wire scale server async pools tinker trl (default: all, in this order)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/bench/log
@@ -28,7 +28,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-wanted=" ${*:-trainer gateway wire scale server async pools trl} "
+wanted=" ${*:-trainer gateway wire scale server async pools tinker trl} "
 if [[ $wanted == " server " ]]; then
     KEEP=1 # it has an API server of its own, and leaves a cluster as it is
 else
@@ -37,7 +37,7 @@ else
     "$PY" -m bench.prepare || failed+=(prepare)
 fi
 
-for name in trainer gateway wire scale server async pools trl; do
+for name in trainer gateway wire scale server async pools tinker trl; do
     [[ $wanted == *" $name "* ]] || continue
     case $name in
     trainer)
@@ -53,6 +53,7 @@ for name in trainer gateway wire scale server async pools trl; do
     server) part server 25 "$PY" -m bench.server ;;
     async) part async 70 "$PY" -m bench.async_levels ;;
     pools) part pools 60 "$PY" -m bench.pools ;;
+    tinker) part tinker 10 "$PY" -m bench.tinker --in-image ;;
     trl) part trl 80 "$PY" -m bench.trl ;;
     esac
 done

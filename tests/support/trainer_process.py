@@ -35,15 +35,21 @@ def start(
 
 def call(port: int, method: str, path: str, body: str | bytes = b"", token: str = "") -> tuple[int, str]:
     """Make a request; return status and body."""
+    status, content = call_bytes(port, method, path, body, token)
+    return status, content.decode()
+
+
+def call_bytes(port: int, method: str, path: str, body: str | bytes = b"", token: str = "") -> tuple[int, bytes]:
+    """Make a request; return status and body, which need not be text."""
     data = (body.encode() if isinstance(body, str) else body) or None
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=data, method=method)
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read().decode()
+            return answer.status, answer.read()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        return error.code, error.read()
 
 
 @contextmanager

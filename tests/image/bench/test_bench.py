@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rlrun_trainer.optimization.mfu import step_flops
 
-from bench import trainer_image, trainer_slots
+from bench import tinker, trainer_image, trainer_slots
 from bench.trainer import WAYS
 from bench.trainer_batches import SHAPES, Shape, uneven_samples
 from bench.trainer_variants import TrainerVariants
@@ -65,3 +65,12 @@ def test_each_of_two_processes_gets_its_half_of_a_batch():
     found = {result.name: result for result in map(trainer_image.parse_result, map(json.loads, lines))}
     assert found.keys() == {"bytes of a rank", "memory of a rank", "CPU of a rank"}
     assert found["bytes of a rank"].ratio == pytest.approx(0.5, abs=0.05)
+
+
+def test_clients_programs_are_timed_against_a_real_trainer(monkeypatch):
+    monkeypatch.setattr(tinker, "CLIENTS", 2)
+    monkeypatch.setattr(tinker, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(tinker.machine_load, "settled_load", lambda: 0.0)
+    rows = tinker.measure(repeats=1, calls=2, updates=1)
+    assert all(row.ratio > 0 for row in rows)
+    assert rows[0].ratio <= rows[1].ratio

@@ -9,6 +9,7 @@ keep the copy for the backward pass. In other models adapters compute in float32
 underflow, because losses are not scaled.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,11 @@ class AdapterLayer(Adapted):
         if self.lora_A is None:
             return output
         states, a, b = self.inputs_and_factors(states)
-        return (output + F.linear(F.linear(states, a), b) * self.scale).to(output.dtype)
+        low = F.linear(states, a)
+        if math.frexp(self.scale)[0] == 0.5:
+            # A power of two rounds nothing, so it may multiply B's input, which is much smaller than its output.
+            return (output + F.linear(low * self.scale, b)).to(output.dtype)
+        return (output + F.linear(low, b) * self.scale).to(output.dtype)
 
 
 def add_adapter_layer(model: Any, name: str) -> AdapterLayer:

@@ -23,9 +23,9 @@ def fill(slot: AdapterSlot) -> None:
             parameter.copy_(torch.randn(parameter.shape) * 0.1)
 
 
-def opened(base: BaseModel, dropout: float = 0.0) -> AdapterSlot:
+def opened(base: BaseModel, dropout: float = 0.0, alpha: float = tiny_model.ALPHA) -> AdapterSlot:
     """Open a slot, fill its adapter and activate it."""
-    shape = AdapterShape(tiny_model.RANK, tiny_model.ALPHA, tiny_model.TARGETS, dropout)
+    shape = AdapterShape(tiny_model.RANK, alpha, tiny_model.TARGETS, dropout)
     slot = base.open("a", tiny_model.MODEL, shape, 0)
     base.activate(slot)
     fill(slot)
@@ -66,13 +66,16 @@ def kept_for_backward(base: BaseModel) -> list[torch.Tensor]:
     return kept
 
 
+@pytest.mark.parametrize("alpha", [tiny_model.ALPHA, tiny_model.RANK / 3])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_outputs_and_gradients_are_those_of_stock_peft_bit_for_bit(model_dir: Path, dtype: str, dropout: float) -> None:
+def test_outputs_and_gradients_are_those_of_stock_peft_bit_for_bit(
+    model_dir: Path, dtype: str, dropout: float, alpha: float
+) -> None:
     ours, theirs = (tiny_model.load(model_dir, dtype=dtype) for _ in range(2))
-    slot = opened(ours, dropout)
+    slot = opened(ours, dropout, alpha)
     config = LoraConfig(
-        r=tiny_model.RANK, lora_alpha=tiny_model.ALPHA, lora_dropout=dropout, target_modules=list(tiny_model.TARGETS)
+        r=tiny_model.RANK, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(tiny_model.TARGETS)
     )
     inject_adapter_in_model(config, theirs.model, "default")
     named = {
