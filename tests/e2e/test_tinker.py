@@ -28,13 +28,21 @@ from tests.e2e.conftest import ENGINES, STUBS, Platform
 from tests.e2e.server_clients import api_key, forwarded
 from tests.support.source_tree import ROOT
 from tests.support.tinker_client import HOME, NEWEST_RECIPES, RECIPES, TinkerClient, script, tinker_client
-from tests.support.tinker_world import MODEL, RL_MODEL, make_hub_cache
+from tests.support.tinker_world import (
+    MODEL,
+    RL_MODEL,
+    RL_MODEL_URI,
+    add_tokenizer,
+    make_hub_cache,
+    upload_byte_chat_model,
+)
 
 PORT = 8080
 KILLED_AFTER = 20
 """Updates of the loop after which the trainer is killed; it has saved its last state long before."""
 GUIDE = ROOT / "docs" / "guides" / "tinker.md"
 SDK_CHECK = script(ROOT / "tests" / "support" / "tinker_sdk_check.py")
+BYTE_CHAT_MODEL = script(ROOT / "tests" / "support" / "byte_chat_model.py")
 LOOP = script(ROOT / "tests" / "support" / "tinker_loop.py")
 SECONDS = 180.0
 LARGEST_MISMATCH = 1e-3
@@ -71,11 +79,12 @@ def shared_model(platform: Platform) -> Iterator[str]:
 
 
 @contextmanager
-def pooled_model(platform: Platform, name: str, model_id: str, engines: str = STUBS) -> Iterator[None]:
+def pooled_model(platform: Platform, name: str, model_id: str, engines: str = STUBS, **spec: Any) -> Iterator[None]:
     entry = platform.model_object(name, model_id, ENGINES)
+    entry["spec"] |= spec
     entry["spec"]["inference"] = platform.model_object(name, model_id, engines)["spec"]["inference"]
     entry["spec"]["lora"] = {"rank": 32}
-    entry["spec"]["sharing"] = {"mode": "Namespace", "maxRuns": 8, "idleSeconds": 5, "recoverySeconds": 1}
+    entry["spec"]["sharing"] = {"mode": "Namespace", "maxRuns": 16, "idleSeconds": 5, "recoverySeconds": 1}
     platform.kubectl.apply(entry)
     yield
     with suppress(RuntimeError):
@@ -95,8 +104,9 @@ def tenant(
 
 def new_tenant(platform: Platform, url: str, namespace: str, folder: Path) -> Tenant:
     folder.parent.chmod(0o755)  # pytest's folders are closed to the image's user
+    client = tinker_client(url, api_key(platform.kubectl, namespace), folder)
     make_hub_cache(folder / "huggingface", platform.s3.store())
-    return Tenant(namespace, tinker_client(url, api_key(platform.kubectl, namespace), folder))
+    return Tenant(namespace, client)
 
 
 @pytest.fixture
@@ -137,15 +147,22 @@ def test_the_own_tests_of_the_recipes_pass(tenant: Tenant, version: str) -> None
     assert re.search(r"\b4 passed\b", printed), printed[-4000:]
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("released")
-def test_the_own_tests_of_the_recipe_for_rl_pass(platform: Platform, tenant: Tenant, model: str) -> None:
-    with pooled_model(platform, "tinker-rl", RL_MODEL, model):
-        printed = run_recipes(tenant.client, "math_rl")
+def test_the_own_tests_of_the_recipe_for_rl_pass_and_engine_and_trainer_agree(
+    platform: Platform, tenant: Tenant
+) -> None:
+    client, store = tenant.client, platform.s3.store()
+    client.run("python", BYTE_CHAT_MODEL, f"{HOME}/byte-chat")
+    upload_byte_chat_model(client.folder / "byte-chat", store)
+    add_tokenizer(client.folder / "huggingface" / "hub", RL_MODEL, store, RL_MODEL_URI)
+    with pooled_model(platform, "tinker-rl", RL_MODEL, ENGINES, source=str(RL_MODEL_URI), seqLen=512):
+        printed = run_recipes(client, "math_rl")
         assert re.search(r"\b3 passed\b", printed), printed[-4000:]
-        if model == ENGINES:
-            found = tenant.loop("sampled", RL_MODEL)
-            assert found["sampled"] == pytest.approx(found["trained"], abs=LARGEST_MISMATCH)
-            assert found["scored"] == pytest.approx(found["sampled"][: len(found["scored"])], abs=LARGEST_MISMATCH)
+        found = tenant.loop("sampled", RL_MODEL)
+        assert found["sampled"] == pytest.approx(found["trained"], abs=LARGEST_MISMATCH)
+        assert found["scored"] == pytest.approx(found["sampled"][: len(found["scored"])], abs=LARGEST_MISMATCH)
+        print("seconds to the first sample of a model:", tenant.loop("first_samples", RL_MODEL)["seconds"])
 
 
 def run_recipes(client: TinkerClient, *recipes: str) -> str:
@@ -252,7 +269,9 @@ def test_after_a_kill_of_the_trainer_the_program_learns_from_which_state_to_go_o
         continue
     pods = platform.kubectl.list("pods", tenant.namespace, f"{SERVING_LABEL},rlrun.dev/role=trainer")
     # A deleted pod gets SIGTERM first, also without a grace period, and the trainer then loses nothing.
-    killed = [os.kill(pid, signal.SIGKILL) for pid in processes_of(pods, "rlrun_trainer")]
+    killed = processes_of(pods, "rlrun_trainer")
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
     assert killed
     found = json.loads(tenant.client.end(process).splitlines()[-1])
     assert found["category"] == "server", found

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
+from rlrun.storage.layout import S3Uri
+from rlrun.storage.manifest import ArtifactKind
 from rlrun.storage.store import Store
 
 from demo.install import MODEL_URI
@@ -15,6 +17,8 @@ MODEL = "Qwen/Qwen3.5-9B-Base"
 """Id of the model that the recipe `chat_sl` trains by default."""
 RL_MODEL = "Qwen/Qwen3.5-4B"
 """Id of the model that the tests of the recipe `math_rl` train."""
+RL_MODEL_URI = S3Uri("rlrun", "models/rlrun/byte-chat")
+"""Place of a model for chats (`byte_chat_model`)."""
 COMMIT = "0" * 40
 TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 TRAIN_ROWS = 6 * 256
@@ -24,27 +28,32 @@ WORDS = ("red", "blue", "small", "large", "cold", "warm", "new", "old")
 
 
 def make_hub_cache(folder: Path, store: Store) -> None:
-    """Fill HF_HOME with the tokenizer of the example model under the names of both models, and with a data set of short
-    chats under the name that the recipe `chat_sl` loads.
+    """Fill HF_HOME with the tokenizer of the example model under the name MODEL, and with a data set of short chats
+    under the name that the recipe `chat_sl` loads.
     """
-    for name in (MODEL, RL_MODEL):
-        add_tokenizer(folder / "hub", name, store)
+    add_tokenizer(folder / "hub", MODEL, store, MODEL_URI)
     rows = {"train": chats(TRAIN_ROWS), "test": chats(TEST_ROWS)}
     add_dataset(folder / "datasets", "HuggingFaceH4/no_robots", rows)
-    for path in [folder, *folder.rglob("*")]:
-        path.chmod(0o777 if path.is_dir() else 0o666)  # the libraries write locks and indices beside the files
+    _open_to_the_image(folder)
 
 
-def add_tokenizer(cache: Path, name: str, store: Store) -> None:
-    """Add the example model's tokenizer to a cache of `huggingface_hub`."""
+def upload_byte_chat_model(folder: Path, store: Store) -> None:
+    """Upload the model that `byte_chat_model` has saved, unless it is there."""
+    if store.read_manifest(RL_MODEL_URI) is None:
+        store.upload_artifact(folder, RL_MODEL_URI, ArtifactKind.model, model=RL_MODEL)
+
+
+def add_tokenizer(cache: Path, name: str, store: Store, uri: S3Uri) -> None:
+    """Add a model's tokenizer to a cache of `huggingface_hub`."""
     repository = cache / f"models--{name.replace('/', '--')}"
     snapshot = repository / "snapshots" / COMMIT
-    store.download(MODEL_URI, snapshot)
+    store.download(uri, snapshot)
     for file in snapshot.iterdir():
         if file.name not in TOKENIZER_FILES:
             shutil.rmtree(file) if file.is_dir() else file.unlink()
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(COMMIT)
+    _open_to_the_image(repository)
 
 
 def add_dataset(cache: Path, name: str, splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -67,6 +76,11 @@ def add_dataset(cache: Path, name: str, splits: Mapping[str, Sequence[Mapping[st
     names = {"builder_name": "parquet", "dataset_name": short, "config_name": "default"}
     info = {**names, "version": version, "features": features, "splits": described}
     (folder / "dataset_info.json").write_text(json.dumps(info))
+
+
+def _open_to_the_image(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o777 if path.is_dir() else 0o666)  # the libraries write locks and indices beside the files
 
 
 def chats(count: int) -> list[dict[str, Any]]:
