@@ -25,7 +25,7 @@ from demo.install import MODEL_URI, SYSTEM_NAMESPACE
 from demo.kubectl import Object, wait_for
 from tests.chaos.cluster_faults import processes_of
 from tests.e2e.conftest import ENGINES, STUBS, Platform
-from tests.e2e.server_clients import api_key, forwarded
+from tests.e2e.server_clients import api_key
 from tests.support.source_tree import ROOT
 from tests.support.tinker_client import HOME, NEWEST_RECIPES, RECIPES, TinkerClient, script, tinker_client
 from tests.support.tinker_world import (
@@ -65,10 +65,12 @@ class Tenant:
 
 
 @pytest.fixture(scope="module")
-def url(platform: Platform) -> Iterator[str]:
-    """URL of rlrun-tinker, through a forwarded port."""
-    with forwarded(platform.kubectl, SYSTEM_NAMESPACE, "deployment/rlrun-tinker", PORT) as found:
-        yield found
+def url(platform: Platform) -> str:
+    """URL of rlrun-tinker's Service, which this machine reaches as the node of the cluster. The connections of
+    `kubectl port-forward` hang after clients have given up many requests.
+    """
+    service = platform.kubectl.get("service", "rlrun-tinker", SYSTEM_NAMESPACE) or {}
+    return f"http://{service['spec']['clusterIP']}:{PORT}"
 
 
 @pytest.fixture(scope="module")
