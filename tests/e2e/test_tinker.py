@@ -257,6 +257,11 @@ def send(url: str, key: str, method: str, path: str, body: object) -> int:
 def test_a_state_that_the_program_deletes_is_gone(platform: Platform, tenant: Tenant, trained: dict[str, Any]) -> None:
     name = ready_artifact(platform, "rlcheckpoints", trained["state"])["metadata"]["name"]
     tenant.loop("deleted", trained["state"])
+    info = ("POST", "weights_info", {"tinker_path": trained["state"]})
+    assert send(tenant.client.url, tenant.client.key, *info) == 404
+    # An active run would continue from its newest checkpoint after a restart.
+    stop = ("--type=merge", "-p", json.dumps({"spec": {"stop": True}}))
+    platform.kubectl("patch", "rlrun", ModelId.parse(trained["model"]).run, "-n", tenant.namespace, *stop)
     gone = lambda: platform.kubectl.get("rlcheckpoint", name, tenant.namespace) is None  # noqa: E731
     wait_for("the end of the RLCheckpoint", gone, SECONDS)
 
