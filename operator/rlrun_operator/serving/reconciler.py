@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from rlrun.api.adapter import DeploymentState
+from rlrun.api.base.phases import Phase
 from rlrun.constants import MODEL_ANNOTATION, SERVING_LABEL, Reason, Role
 from rlrun.kube.async_client import AsyncKubeClient
-from rlrun.kube.conditions import seconds
+from rlrun.kube.conditions import parse_time, seconds
 from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import DEPLOYMENT, RLADAPTER, SERVICE_ACCOUNT
-from rlrun.kube.objects import Obj, annotation, label
+from rlrun.kube.objects import Obj, annotation, is_client_run, label
 from rlrun.kube.references import SHARED_POOL_PREFIX
 from rlrun.kube.refusals import ObjectRefused
 from rlrun.protocol.client_run import SILENT_SECONDS
@@ -43,6 +44,10 @@ WORKERS = 2
 RETRY_SECONDS = 5.0
 CLOSING_SECONDS = 2.0
 """Seconds between two orders to a trainer that saves and closes sessions, in the first SESSION_SECONDS."""
+OPENING_SECONDS = 2.0
+"""Seconds between two orders while the session of a run with `driver: Client` is not open, in the first SESSION_SECONDS
+of its attempt. A user waits for it.
+"""
 PROGRESS_SECONDS = 30.0
 """Seconds within which the progress of a run with `driver: Client` is written."""
 
@@ -129,6 +134,8 @@ class PoolReconciler:
         if not any(pod.role == Role.trainer for pod in pool.pods):
             self._trainers.pop(key, None)
         again = plan.requeue_after if responses.is_complete else RETRY_SECONDS
+        if any(_is_opening(run, responses.clients, self._clock()) for run in pool.runs):
+            again = OPENING_SECONDS
         known = self._trainers.get(key)
         soon = self._record_trainer(key, plan, responses)
         self._wake_clients(pool.runs, {} if known is None else known.clients, responses.clients)
@@ -169,6 +176,15 @@ def _facts(session: ClientActivity) -> tuple[int, bool, int, str | None, bool]:
     """Return what a reconcile reads from a session, the number of updates first."""
     reason = None if session.problem is None else session.problem.reason
     return session.updates, session.is_open, session.saves, reason, session.silent_seconds >= SILENT_SECONDS
+
+
+def _is_opening(run: Obj, sessions: Mapping[str, ClientActivity], now: datetime) -> bool:
+    """Return whether the trainer is about to open the session of a run with `driver: Client`."""
+    session, status = sessions.get(run["metadata"]["uid"]), run.get("status") or {}
+    if not is_client_run(run) or status.get("phase") != Phase.pending or (session is not None and session.is_open):
+        return False
+    started = parse_time(status.get("attemptStartTime"))
+    return started is not None and seconds(started, now) < SESSION_SECONDS
 
 
 class ServingController:

@@ -196,6 +196,18 @@ async def test_a_run_is_running_once_its_session_is_open(runs: SharedRuns) -> No
     assert runs.condition("a", "Warnings")["status"] == "False"
 
 
+async def test_the_trainer_is_asked_often_until_a_new_session_is_open(runs: SharedRuns) -> None:
+    await runs.start("a", **CLIENT)
+    assert await runs.reconcile_pools() == 2.0
+    await report(runs)
+    assert (await runs.reconcile_pools() or 0.0) > 2.0
+    runs.sidecars.clients = []
+    await runs.start("b", **CLIENT)
+    assert await runs.reconcile_pools() == 2.0
+    runs.world.clock.advance(120)
+    assert (await runs.reconcile_pools() or 0.0) > 2.0
+
+
 async def test_a_session_that_does_not_open_fails_the_run_at_its_start_deadline(runs: SharedRuns) -> None:
     await runs.start("a", **CLIENT, startDeadlineSeconds=60)
     await runs.settle(after=61)
