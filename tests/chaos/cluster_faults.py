@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from demo.install import SYSTEM_NAMESPACE
 from demo.kubectl import Object
@@ -23,6 +22,7 @@ from local_cluster.providers.selection import provider
 from tests.chaos.cluster_run import ClusterRun
 from tests.chaos.scenario import Lost, NotStruck, require_strike
 from tests.e2e.conftest import Platform
+from tests.support.pod_processes import processes_of
 
 OPERATOR = "app.kubernetes.io/name=rlrun,app.kubernetes.io/component=operator"
 STORAGE_SERVER = "app.kubernetes.io/name=rlrun,app.kubernetes.io/component=server"
@@ -82,25 +82,6 @@ def _kill(pods: list[Object], mark: str, without: str) -> None:
         if time.monotonic() > deadline:
             raise NotStruck(f"no process {mark!r} in pods {[p['metadata']['name'] for p in pods]}: nothing was killed")
         time.sleep(0.2)
-
-
-def processes_of(pods: list[Object], mark: str, without: str = "", proc: Path = Path("/proc")) -> list[int]:
-    """Ids of the pods' processes whose command line has the mark, oldest first."""
-    uids = [p["metadata"]["uid"] for p in pods]
-    marks = [form.encode() for uid in uids for form in (uid, uid.replace("-", "_"))]
-    marks += [f"HOSTNAME={p['metadata']['name']}\0".encode() for p in pods]
-    found = []
-    for folder in sorted((f for f in proc.iterdir() if f.name.isdigit()), key=lambda f: int(f.name)):
-        try:
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if mark not in command or (without and without in command):
-                continue
-            of_pod = (folder / "cgroup").read_bytes() + (folder / "environ").read_bytes()
-        except OSError:
-            continue
-        if any(m in of_pod for m in marks):
-            found.append(int(folder.name))
-    return found
 
 
 def delete_pod(run: ClusterRun, role: str) -> None:

@@ -23,9 +23,9 @@ from rlrun.storage.layout import S3Uri
 
 from demo.install import MODEL_URI, SYSTEM_NAMESPACE
 from demo.kubectl import Object, wait_for
-from tests.chaos.cluster_faults import processes_of
 from tests.e2e.conftest import ENGINES, STUBS, Platform
 from tests.e2e.server_clients import api_key
+from tests.support.pod_processes import processes_of
 from tests.support.source_tree import ROOT
 from tests.support.tinker_client import HOME, NEWEST_RECIPES, RECIPES, TinkerClient, script, tinker_client
 from tests.support.tinker_world import (

@@ -11,7 +11,7 @@ from tests.support.command_line import call
     [
         ("sampling.temperature", ["default 1.0", "> 0", "greedy"]),
         ("spec.maxSteps", ["max_steps", "default 100", "optimizer steps"]),
-        ("env", ["required", "env.rollout_timeout_seconds"]),
+        ("env", ["default []", "env.rollout_timeout_seconds"]),
         ("env.id", ["owner/name@version"]),
         ("orchestrator.group_size", ["corresponds to rollouts_per_example"]),
         ("seq_len", ["seqLen of the RLModel"]),
