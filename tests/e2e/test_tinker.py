@@ -259,9 +259,10 @@ def test_a_state_that_the_program_deletes_is_gone(platform: Platform, tenant: Te
     tenant.loop("deleted", trained["state"])
     info = ("POST", "weights_info", {"tinker_path": trained["state"]})
     assert send(tenant.client.url, tenant.client.key, *info) == 404
-    # An active run would continue from its newest checkpoint after a restart.
+    # Active runs would continue after a restart from this checkpoint: its own run, and those that have loaded it.
     stop = ("--type=merge", "-p", json.dumps({"spec": {"stop": True}}))
-    platform.kubectl("patch", "rlrun", ModelId.parse(trained["model"]).run, "-n", tenant.namespace, *stop)
+    for run in platform.kubectl.list("rlruns", tenant.namespace):
+        platform.kubectl("patch", "rlrun", run["metadata"]["name"], "-n", tenant.namespace, *stop)
     gone = lambda: platform.kubectl.get("rlcheckpoint", name, tenant.namespace) is None  # noqa: E731
     wait_for("the end of the RLCheckpoint", gone, SECONDS)
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from rlrun.api.base.kubernetes_types import Condition, Status, UtcTime
 from rlrun.api.base.names import ModelId, Namespace, ObjectName, S3Path
 from rlrun.api.base.phases import ArtifactPhase
-from rlrun.api.base.rules import LIST_MAP_KEYS, LIST_TYPE, Spec, Transition
+from rlrun.api.base.rules import LIST_MAP_KEYS, LIST_TYPE, Rule, Spec, Transition
 
 
 class ArtifactSpec(Spec):
@@ -29,6 +29,15 @@ class ArtifactSpec(Spec):
     expires_at: UtcTime | None = None
     """Time from which retention deletes the artifact's files and this object, while the artifact's run exists. Takes precedence over the time that the program which saved it chose. Once set, it can be changed but not removed: a time in the year 9999 means never. The newest checkpoint of a run that has not ended is deleted when the run has a newer one or has ended, because a restarted run continues from it. A deployed adapter and a checkpoint that a run starts from are kept."""  # noqa: E501
 
+    spec_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "expiresAt",
+            # Also refuses lists, which the API server accepts for the format of times.
+            "!has(self.expiresAt) || self.expiresAt >= timestamp('1000-01-01T00:00:00Z')",
+            "expiresAt must be a time in UTC as in 2027-01-31T12:00:00Z",
+            lambda spec: True,
+        ),
+    )
     spec_transitions: ClassVar[tuple[Transition, ...]] = (
         Transition(
             "expiresAt",

@@ -25,7 +25,7 @@ EXPECTED = {
     ],
 }
 WIDE = {
-    "RLRun": ["Last-Step", "Environment", "Attempt", "Policy", "Checkpoint", "Ahead", "Pool"],
+    "RLRun": ["Last-Step", "Environment", "Driver", "Attempt", "Policy", "Checkpoint", "Ahead", "Pool"],
     "RLCheckpoint": ["Model", "Shared-With"],
     "RLAdapter": ["Model", "Shared-With", "Served-As"],
     "RLModel": ["Valid", "Weights", "Warnings"],
@@ -136,6 +136,7 @@ def test_a_run_in_a_table(api: client.ApiClient, namespace: str) -> None:
         "Restarts": 1,
         "Reason": "Training",
         "Environment": "acme/reverse-text",
+        "Driver": "Orchestrator",
         "Attempt": 1,
         "Policy": 40,
         "Checkpoint": "shown-step-40",
