@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rlrun_tinker.callers import Caller, Callers
+from rlrun_tinker.callers import Callers, CredentialHolder
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import ForwardBackwardRequest, decode_request
 from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, end_of, waiting_reason
@@ -105,7 +105,7 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=TinkerRequest)
 Handler = Callable[[Request], Awaitable[Response]]
-CallerHandler = Callable[[Request, Caller], Awaitable[Response]]
+CallerHandler = Callable[[Request, CredentialHolder], Awaitable[Response]]
 
 
 class TinkerEndpoint:
@@ -255,7 +255,7 @@ class TinkerApi:
 
         return handle
 
-    async def _capabilities(self, _: Request, caller: Caller) -> Response:
+    async def _capabilities(self, _: Request, caller: CredentialHolder) -> Response:
         found = await self._server.base_models(caller)
         models = [
             {"model_name": model.id, "max_context_length": model.seqLen, "trainable": True, "sampleable": True}
@@ -263,36 +263,36 @@ class TinkerApi:
         ]
         return JSONResponse({"supported_models": models})
 
-    async def _create_session(self, request: Request, caller: Caller) -> Response:
+    async def _create_session(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, CreateSession)
         place = await self._server.new_session(caller, body.project_id)
         session = SessionId(f"ts-{secrets.token_hex(6)}", place.namespace)
         answer = {"type": "create_session", "session_id": str(session), "warning_message": SESSION_WARNING}
         return JSONResponse(answer)
 
-    async def _heartbeat(self, request: Request, caller: Caller) -> Response:
+    async def _heartbeat(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, OfSession)
         await self._heartbeats.beat(caller, body.session)
         return JSONResponse({"type": "session_heartbeat"})
 
-    async def _create_model(self, request: Request, caller: Caller) -> Response:
+    async def _create_model(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, CreateModel)
         return await self._create(caller, body, FutureKind.create)
 
-    async def _load_weights(self, request: Request, caller: Caller) -> Response:
+    async def _load_weights(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, LoadWeights)
         if body.session_id is None and body.model_id is not None and body.seq_id is not None:
             # TrainingClient.load_state is refused, and the SDK has counted the call.
             await self._use_number(caller, body.model_id, body.seq_id)
         return await self._create(caller, body, FutureKind.load)
 
-    async def _create(self, caller: Caller, body: CreateModel | LoadWeights, kind: FutureKind) -> Response:
+    async def _create(self, caller: CredentialHolder, body: CreateModel | LoadWeights, kind: FutureKind) -> Response:
         model = body.model
         await self._server.create(caller, model, body.to_new_model())
         self._heartbeats.remember(caller, model)
         return FutureId(kind, model).response()
 
-    async def _get_info(self, request: Request, caller: Caller) -> Response:
+    async def _get_info(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, OfModel)
         found = await self._server.read(caller, body.model)
         answer = {
@@ -305,7 +305,7 @@ class TinkerApi:
         }
         return JSONResponse(answer)
 
-    async def _forward_backward(self, request: Request, caller: Caller) -> Response:
+    async def _forward_backward(self, request: Request, caller: CredentialHolder) -> Response:
         if _media_type(request) != PROTOBUF:
             raise TinkerError(400, f"Send forward_backward as {PROTOBUF}. {NEEDS_SDK}")
         if request.headers.get("Content-Encoding", "identity") != "identity":
@@ -335,36 +335,40 @@ class TinkerApi:
             held.release()
         return FutureId(FutureKind.forward_backward, model, seq).response()
 
-    async def _decode_aside(self, caller: Caller, body: bytes, decoded: ForwardBackwardRequest) -> bytes:
+    async def _decode_aside(self, caller: CredentialHolder, body: bytes, decoded: ForwardBackwardRequest) -> bytes:
         """Decode a body in a thread, one of each caller at a time, so that none of them keeps all threads busy."""
         async with self._decoding_of.setdefault(caller.digest, asyncio.Lock()):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._decoding, _decode, body, decoded)
 
-    async def _optim_step(self, request: Request, caller: Caller) -> Response:
+    async def _optim_step(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, OptimStepRequest)
         async with self._using_number(caller, body):
             command = body.to_command()
         await self._send(caller, body.model, body.seq_id, _frame(command))
         return FutureId(FutureKind.optim_step, body.model, body.seq_id).response()
 
-    async def _save_weights(self, request: Request, caller: Caller) -> Response:
+    async def _save_weights(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, SaveWeights)
         return await self._save(caller, body, SaveKind.weights, FutureKind.weights)
 
-    async def _save_weights_for_sampler(self, request: Request, caller: Caller) -> Response:
+    async def _save_weights_for_sampler(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, SaveWeights)
         kind = FutureKind.policy if body.path is None else FutureKind.sampler_weights
         return await self._save(caller, body, SaveKind.sampler_weights, kind)
 
-    async def _save(self, caller: Caller, body: SaveWeights, saved_as: SaveKind, kind: FutureKind) -> Response:
+    async def _save(
+        self, caller: CredentialHolder, body: SaveWeights, saved_as: SaveKind, kind: FutureKind
+    ) -> Response:
         async with self._using_number(caller, body):
             command = body.to_command(saved_as)
         await self._send(caller, body.model, body.seq_id, _frame(command))
         return FutureId(kind, body.model, body.seq_id, command.name or "").response()
 
     @asynccontextmanager
-    async def _using_number(self, caller: Caller, body: OptimStepRequest | SaveWeights) -> AsyncIterator[None]:
+    async def _using_number(
+        self, caller: CredentialHolder, body: OptimStepRequest | SaveWeights
+    ) -> AsyncIterator[None]:
         """Use the number of a call that is rejected in the context with InputInvalid."""
         try:
             yield
@@ -372,13 +376,13 @@ class TinkerApi:
             await self._use_number(caller, body.model_id, body.seq_id)
             raise
 
-    async def _use_number(self, caller: Caller, model_id: str, seq: int) -> None:
+    async def _use_number(self, caller: CredentialHolder, model_id: str, seq: int) -> None:
         """Send what is not a command with the number of a rejected call, because later calls would wait for it."""
         with contextlib.suppress(TinkerError):
             if seq >= 1:
                 await self._try_to_send(caller, parse_id(ModelId.parse, model_id), seq, REJECTED)
 
-    async def _send(self, caller: Caller, model: ModelId, seq: int, command: bytes) -> None:
+    async def _send(self, caller: CredentialHolder, model: ModelId, seq: int, command: bytes) -> None:
         """Send a command to the trainer. Waits for a trainer that is not ready or has too many commands of the run, for
         at most `send_seconds`. Raises TinkerError.
         """
@@ -394,7 +398,7 @@ class TinkerApi:
                     raise
             await asyncio.sleep(min(left, next(pauses, PAUSES[-1])))
 
-    async def _try_to_send(self, caller: Caller, model: ModelId, seq: int, command: bytes) -> None:
+    async def _try_to_send(self, caller: CredentialHolder, model: ModelId, seq: int, command: bytes) -> None:
         opened = await self._models.open(caller, model)
         self._heartbeats.remember(caller, model)
         if opened.has_ended:
@@ -419,7 +423,7 @@ class TinkerApi:
             return
         raise TinkerError(503, message)
 
-    async def _retrieve_future(self, request: Request, caller: Caller) -> Response:
+    async def _retrieve_future(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, RetrieveFuture)
         is_first = body.allow_metadata_only
         if is_sample(body.request_id):
@@ -433,7 +437,7 @@ class TinkerApi:
         except TimeoutError:
             raise TinkerError(408, "rlrun-server or the trainer does not respond.") from None
 
-    async def _weights_info(self, request: Request, caller: Caller) -> Response:
+    async def _weights_info(self, request: Request, caller: CredentialHolder) -> Response:
         state = parse_id(SavedStateUri.parse, (await _read(request, WeightsInfo)).tinker_path)
         found = await self._server.read(caller, state.model)
         if found.saved is None or state.name not in found.saved.of(state.kind):
@@ -441,7 +445,7 @@ class TinkerApi:
         flags = {"train_unembed": False, "train_mlp": True, "train_attn": True}
         return JSONResponse({"base_model": found.base_model, **_lora(found), **flags})
 
-    async def _training_run(self, request: Request, caller: Caller) -> Response:
+    async def _training_run(self, request: Request, caller: CredentialHolder) -> Response:
         model = parse_id(ModelId.parse, request.path_params["model"])
         found = await self._server.read(caller, model)
         newest = {kind: _newest(found, model, kind) for kind in SaveKind}
@@ -459,11 +463,11 @@ class TinkerApi:
         answer |= {names[kind]: _checkpoint(*state) for kind, state in newest.items() if state is not None}
         return JSONResponse(answer)
 
-    async def _delete_checkpoint(self, request: Request, caller: Caller) -> Response:
+    async def _delete_checkpoint(self, request: Request, caller: CredentialHolder) -> Response:
         await self._server.delete(caller, _state_of(request))
         return Response(status_code=204)
 
-    async def _set_ttl(self, request: Request, caller: Caller) -> Response:
+    async def _set_ttl(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, TtlRequest)
         await self._server.set_ttl(caller, _state_of(request), body.to_ttl())
         return Response(status_code=204)

@@ -26,7 +26,7 @@ REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
-class Caller:
+class CredentialHolder:
     """Client of a request."""
 
     credential: str
@@ -48,7 +48,7 @@ class Callers:
         self._accepted: OrderedDict[str, None] = OrderedDict()
         """Digests of credentials. They have no time limit, as open runs go on while rlrun-server does not respond."""
 
-    def identify(self, request: Request) -> Caller:
+    def identify(self, request: Request) -> CredentialHolder:
         """Return the caller, whose credential may still be invalid. Raises TinkerError."""
         given = request.headers.get(KEY_HEADER, "")
         credential = given.removeprefix(KEY_PREFIX)
@@ -60,19 +60,19 @@ class Callers:
                 "Kubernetes token."
             )
             raise TinkerError(401, message)
-        caller = Caller(credential, hashlib.sha256(credential.encode()).hexdigest())
+        caller = CredentialHolder(credential, hashlib.sha256(credential.encode()).hexdigest())
         if not self.is_accepted(caller) and not self._limiter.allow(client_of(request), self._clock()):
             raise TinkerError(429, "Too many requests with new credentials come from this address.")
         return caller
 
-    def accept(self, caller: Caller) -> None:
+    def accept(self, caller: CredentialHolder) -> None:
         """Record that rlrun-server has accepted the credential."""
         self._accepted[caller.digest] = None
         self._accepted.move_to_end(caller.digest)
         while len(self._accepted) > REMEMBERED:
             self._accepted.popitem(last=False)
 
-    def refuse(self, caller: Caller) -> None:
+    def refuse(self, caller: CredentialHolder) -> None:
         """Record that rlrun-server does not accept the credential."""
         self._accepted.pop(caller.digest, None)
 
@@ -80,6 +80,6 @@ class Callers:
         """Do not count a request whose credential was accepted: many new clients may come through one Ingress."""
         self._limiter.give_back(client_of(request))
 
-    def is_accepted(self, caller: Caller) -> bool:
+    def is_accepted(self, caller: CredentialHolder) -> bool:
         """Return whether rlrun-server accepted the credential the last time it was asked."""
         return caller.digest in self._accepted

@@ -17,6 +17,7 @@ from rlrun.service.client import CONNECT_SECONDS, parse, read_body, request
 from rlrun.service.errors import RequestError, RequestRejected
 from rlrun_server.http.client_memory import ByteBudget
 
+from rlrun_tinker.pool_connections import PoolConnections
 from rlrun_tinker.sample_requests import in_parts
 from rlrun_tinker.sample_response import MAX_RESPONSE
 
@@ -44,7 +45,7 @@ FILES_MISSING = 424
 """Status of a sidecar that finds no files of the policy."""
 
 
-class EngineBusy(Exception):
+class EngineFull(Exception):
     """Raised if the run has too many requests in the engine. `retry_after` is the pause in seconds that it asks for."""
 
     def __init__(self, retry_after: float) -> None:
@@ -94,7 +95,7 @@ class EngineClient:
     """HTTP client of the engines and sidecars of all pools."""
 
     def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = PoolConnections()
         self._memory = ByteBudget(*RESPONSE_BYTES)
 
     async def complete(
@@ -108,7 +109,7 @@ class EngineClient:
         """Send a completion request of a run, and pass the response to `read`, while its bytes are counted. `name` is
         that of the policy, relative to the run, or the id of the base model.
 
-        Raises EngineBusy, EngineNotReady, EngineFailed, PolicyNotLoaded, SampleRefused.
+        Raises EngineFull, EngineNotReady, EngineFailed, PolicyNotLoaded, SampleRefused.
         """
         url = f"{engine.engine}/v1/completions"
         headers = {
@@ -119,7 +120,7 @@ class EngineClient:
         }
         timeout = aiohttp.ClientTimeout(total=SAMPLE_SECONDS, sock_connect=CONNECT_SECONDS)
         try:
-            async with self._open_session().post(
+            async with self._connections.session().post(
                 url, data=in_parts(list(body)), headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 if response.status != 200:
@@ -156,8 +157,7 @@ class EngineClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.close()
 
     async def _call_sidecar(
         self, method: str, engine: EngineAddress, run: ClientModel, name: str, seconds: float, body: bytes | None
@@ -165,7 +165,7 @@ class EngineClient:
         url = f"{engine.sidecar}/adapters/{name}"
         try:
             answer = await request(
-                self._open_session(),
+                self._connections.session(),
                 method,
                 url,
                 body=body,
@@ -193,26 +193,12 @@ class EngineClient:
             await asyncio.sleep(MEMORY_PAUSE)
         return size
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # Pods are replaced under the same address, so keep connections only briefly.
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5)
-            # A compressed response could expand to a thousand times its size.
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                trust_env=False,
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"Accept-Encoding": "identity", "User-Agent": "rlrun-tinker"},
-            )
-        return self._session
-
 
 def _refusal(response: aiohttp.ClientResponse, body: bytes, name: str) -> Exception:
     status = response.status
     if status == BUSY:
         retry_after = response.headers.get("Retry-After", "")
-        return EngineBusy(float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0)
+        return EngineFull(float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0)
     if status == 404 and name.encode() in body:
         return PolicyNotLoaded(f"an engine lacks {name}")
     text = _text(body)

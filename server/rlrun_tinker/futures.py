@@ -14,7 +14,7 @@ from rlrun.protocol.client_command import CommandError, CommandPending, CommandR
 from rlrun.protocol.client_run import ClientModel, ModelId, SamplerId, SavedStateUri, SaveKind
 from starlette.responses import JSONResponse, Response
 
-from rlrun_tinker.callers import Caller
+from rlrun_tinker.callers import CredentialHolder
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import encode_output, read_result
 from rlrun_tinker.open_models import OpenModels
@@ -110,7 +110,7 @@ class Futures:
         self._sleep = sleep
 
     async def retrieve(
-        self, caller: Caller, future: FutureId, leaving: asyncio.Event, *, allow_metadata_only: bool
+        self, caller: CredentialHolder, future: FutureId, leaving: asyncio.Event, *, allow_metadata_only: bool
     ) -> Response:
         """Return the response with a result, a failure or the state of the future. Does not wait once `leaving` is set:
         the client then asks another replica. Raises TinkerError.
@@ -129,7 +129,7 @@ class Futures:
                 task.cancel()
             await asyncio.gather(retrieving, left, return_exceptions=True)
 
-    async def _retrieve(self, caller: Caller, future: FutureId, *, allow_metadata_only: bool) -> Response:
+    async def _retrieve(self, caller: CredentialHolder, future: FutureId, *, allow_metadata_only: bool) -> Response:
         deadline = asyncio.get_running_loop().time() + self._poll_seconds
         pauses = iter(PAUSES)
         try:
@@ -146,7 +146,7 @@ class Futures:
             return JSONResponse({"error": failed.error.message, "category": failed.error.category.value})
 
     async def _look(
-        self, caller: Caller, future: FutureId, deadline: float, memory: ResultMemory
+        self, caller: CredentialHolder, future: FutureId, deadline: float, memory: ResultMemory
     ) -> tuple[CommandResult, memoryview] | CommandPending:
         """Return the result, or the state of the future. Raises TinkerError, _Failed."""
         try:
@@ -187,7 +187,7 @@ class Futures:
         return result
 
     async def _explain(
-        self, caller: Caller, future: FutureId, model: ClientModel, rejected: CommandRejected
+        self, caller: CredentialHolder, future: FutureId, model: ClientModel, rejected: CommandRejected
     ) -> Exception:
         """Return the failure for a result that the trainer does not have."""
         if rejected.problem.reason == Reason.COMMAND_UNKNOWN:

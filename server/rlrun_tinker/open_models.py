@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from rlrun.protocol.client_run import ClientModel, ModelId, SessionId
 from rlrun_server.runtime.caches import ReviewCache
 
-from rlrun_tinker.callers import Caller
+from rlrun_tinker.callers import CredentialHolder
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.run_server import RunServer
 from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
@@ -48,7 +48,7 @@ class OpenModels:
             lambda model: model.trainer_url is not None and not model.has_ended, OPEN_SECONDS, clock, _waiting_seconds
         )
 
-    async def open(self, caller: Caller, model: ModelId) -> ClientModel:
+    async def open(self, caller: CredentialHolder, model: ModelId) -> ClientModel:
         """Return the model with its token. Raises TinkerError."""
 
         async def ask() -> ClientModel:
@@ -68,7 +68,7 @@ class OpenModels:
                 raise
             return kept
 
-    def forget(self, caller: Caller, model: ModelId) -> None:
+    def forget(self, caller: CredentialHolder, model: ModelId) -> None:
         """Ask rlrun-server again, because the trainer has not accepted the last request. All requests that wait for
         this trainer together ask once in WAITING_SECONDS: rlrun-server limits the requests of a namespace.
         """
@@ -79,7 +79,7 @@ def _waiting_seconds(model: ClientModel) -> float:
     return WAITING_SECONDS if datetime.now(UTC) - model.created_at < NEW else LONG_WAITING_SECONDS
 
 
-def _key(caller: Caller, model: ModelId) -> bytes:
+def _key(caller: CredentialHolder, model: ModelId) -> bytes:
     return f"{caller.digest} {model}".encode()
 
 
@@ -104,13 +104,13 @@ class Heartbeats:
         self._clock = clock
         self._sessions: OrderedDict[tuple[str, SessionId], _Session] = OrderedDict()
 
-    def remember(self, caller: Caller, model: ModelId) -> None:
+    def remember(self, caller: CredentialHolder, model: ModelId) -> None:
         """Record that the caller uses the model."""
         known = self._session(caller, model.session).models
         if len(known) < MAX_MODELS:
             known.add(model.number)
 
-    async def beat(self, caller: Caller, session: SessionId) -> None:
+    async def beat(self, caller: CredentialHolder, session: SessionId) -> None:
         """Pass on a heartbeat. Raises TinkerError."""
         known, has_touched = self._session(caller, session), False
         try:
@@ -130,7 +130,7 @@ class Heartbeats:
             if not has_touched or error.status not in RETRYABLE:
                 raise
 
-    async def _search(self, caller: Caller, session: SessionId, known: _Session) -> set[int]:
+    async def _search(self, caller: CredentialHolder, session: SessionId, known: _Session) -> set[int]:
         """Return the numbers of models that are not known."""
         added = set[int]()
         number = missing = 0
@@ -150,14 +150,14 @@ class Heartbeats:
             number += 1
         return added
 
-    async def _touch_all(self, caller: Caller, session: SessionId, numbers: set[int]) -> None:
+    async def _touch_all(self, caller: CredentialHolder, session: SessionId, numbers: set[int]) -> None:
         """Touch the trainers of models, and remove those that have ended from `numbers`."""
         touched = (self._touch(caller, ModelId(session, number), numbers) for number in sorted(numbers))
         for error in await asyncio.gather(*touched, return_exceptions=True):
             if error is not None:
                 raise error
 
-    async def _touch(self, caller: Caller, model: ModelId, numbers: set[int]) -> None:
+    async def _touch(self, caller: CredentialHolder, model: ModelId, numbers: set[int]) -> None:
         try:
             opened = await self._models.open(caller, model)
         except TinkerError as error:
@@ -174,7 +174,7 @@ class Heartbeats:
             # The run is known to live: rlrun-server has opened it.
             self._models.forget(caller, model)
 
-    def _session(self, caller: Caller, session: SessionId) -> _Session:
+    def _session(self, caller: CredentialHolder, session: SessionId) -> _Session:
         key = (caller.digest, session)
         known = self._sessions.setdefault(key, _Session())
         self._sessions.move_to_end(key)

@@ -20,9 +20,9 @@ from rlrun.service.backoff import Backoff
 
 from rlrun_tinker.engine_client import (
     EngineAddress,
-    EngineBusy,
     EngineClient,
     EngineFailed,
+    EngineFull,
     EngineNotReady,
     PoliciesFull,
     PolicyNotLoaded,
@@ -69,7 +69,7 @@ class SampleLost(Exception):
 
 
 @dataclass(eq=False)
-class Engine:
+class SamplingEngine:
     """One engine as one run sees it."""
 
     address: EngineAddress
@@ -101,7 +101,7 @@ class RunEngines:
         self._client = client
         self._resolve = resolve
         self._reading = reading
-        self._engines: dict[EngineAddress, Engine] = {}
+        self._engines: dict[EngineAddress, SamplingEngine] = {}
         self._resolved = float("-inf")
         self._resolving = asyncio.Lock()
         self._turns = asyncio.Semaphore(IN_ENGINES)
@@ -141,7 +141,7 @@ class RunEngines:
             started = loop.time()
             try:
                 found = await self._sample_from(engine, model, policy, request, number, tell)
-            except EngineBusy as error:
+            except EngineFull as error:
                 engine.problem = "the engines have as many samples of this run as they accept"
                 engine.busy.record_failure(loop.time(), started)
                 engine.busy.until = max(engine.busy.until, loop.time() + min(error.retry_after, BUSY_PAUSE[1]))
@@ -164,7 +164,7 @@ class RunEngines:
 
     async def _sample_from(
         self,
-        engine: Engine,
+        engine: SamplingEngine,
         model: ClientModel,
         policy: PolicyRef | None,
         request: Sampling,
@@ -197,7 +197,7 @@ class RunEngines:
             if not engine.uses[name]:
                 del engine.uses[name]
 
-    async def _watch(self, sending: "asyncio.Future[None]", engine: Engine, model: ClientModel) -> None:
+    async def _watch(self, sending: "asyncio.Future[None]", engine: SamplingEngine, model: ClientModel) -> None:
         """Wait for a request. Raises EngineFailed if its engine leaves the pool: a lost node closes no connection."""
         misses = 0
         try:
@@ -213,7 +213,7 @@ class RunEngines:
         finally:
             sending.cancel()
 
-    async def _load(self, engine: Engine, model: ClientModel, policy: PolicyRef) -> None:
+    async def _load(self, engine: SamplingEngine, model: ClientModel, policy: PolicyRef) -> None:
         """Load a policy once for all samples that wait for it."""
         task = engine.loads.get(policy.name)
         if task is None:
@@ -223,7 +223,7 @@ class RunEngines:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(task)
 
-    async def _load_once(self, engine: Engine, model: ClientModel, policy: PolicyRef) -> None:
+    async def _load_once(self, engine: SamplingEngine, model: ClientModel, policy: PolicyRef) -> None:
         try:
             listed = await self._client.load(engine.address, model, policy)
         except PoliciesFull as error:
@@ -240,7 +240,7 @@ class RunEngines:
         engine.loaded = set(listed.adapters)
         await self._unload(engine, model, policy.name, LOADED_POLICIES)
 
-    async def _unload(self, engine: Engine, model: ClientModel, newest: str, kept: int) -> None:
+    async def _unload(self, engine: SamplingEngine, model: ClientModel, newest: str, kept: int) -> None:
         """Unload the oldest policies beyond `kept`, except those that are in use."""
         unused = sorted(
             (name for name in engine.loaded if NAME.fullmatch(name) and name != newest and not engine.uses[name]),
@@ -252,7 +252,7 @@ class RunEngines:
                 self._record(engine, await self._client.unload(engine.address, model, name))
 
     @staticmethod
-    def _record(engine: Engine, listed: AdapterList) -> None:
+    def _record(engine: SamplingEngine, listed: AdapterList) -> None:
         engine.loaded &= set(listed.adapters)
 
     async def _discover(self, model: ClientModel) -> CommandPending | None:
@@ -267,11 +267,11 @@ class RunEngines:
                     found = await self._resolve(host)
                 except OSError:
                     found = []
-                self._engines = {each: self._engines.get(each) or Engine(each) for each in found}
+                self._engines = {each: self._engines.get(each) or SamplingEngine(each) for each in found}
                 self._resolved = loop.time()
         return None if self._engines else _paused("the pool's engines start")
 
-    def _choose(self, now: float) -> Engine | None:
+    def _choose(self, now: float) -> SamplingEngine | None:
         """Return the engine with the fewest samples, or None if none can be used now."""
         engines = self._engines.values()
         trials = 1 if any(engine.is_healthy for engine in engines) else TRIALS
@@ -287,7 +287,7 @@ class RunEngines:
         return _paused(reason)
 
     @staticmethod
-    def _set_unready(engine: Engine, problem: str, started: float) -> None:
+    def _set_unready(engine: SamplingEngine, problem: str, started: float) -> None:
         engine.problem = problem
         engine.unready.record_failure(asyncio.get_running_loop().time(), started)
 

@@ -9,7 +9,7 @@ from rlrun.protocol.client_run import (
     CLIENT_SAVE_PATH,
     CLIENT_SESSIONS_PATH,
     ClientModel,
-    ClientSession,
+    ClientSessionPlace,
     ModelId,
     NewClientModel,
     NewClientSession,
@@ -19,7 +19,7 @@ from rlrun.protocol.client_run import (
 from rlrun.service.client import HttpClient
 from rlrun.service.errors import RequestError
 
-from rlrun_tinker.callers import Caller, Callers
+from rlrun_tinker.callers import Callers, CredentialHolder
 from rlrun_tinker.errors import TinkerError, from_server
 
 MODELS_PATH = "/rlrun/v1/models"
@@ -55,40 +55,42 @@ class RunServer:
         self._http = http
         self._callers = callers
 
-    async def new_session(self, caller: Caller, namespace: str | None) -> ClientSession:
+    async def new_session(self, caller: CredentialHolder, namespace: str | None) -> ClientSessionPlace:
         """Return the place of a new session."""
         body = NewClientSession(namespace=namespace)
-        return await self._call(caller, "POST", CLIENT_SESSIONS_PATH, ClientSession, body)
+        return await self._call(caller, "POST", CLIENT_SESSIONS_PATH, ClientSessionPlace, body)
 
-    async def create(self, caller: Caller, model: ModelId, body: NewClientModel) -> ClientModel:
+    async def create(self, caller: CredentialHolder, model: ModelId, body: NewClientModel) -> ClientModel:
         """Create a model, once."""
         return await self._call(caller, "PUT", _path(model), ClientModel, body)
 
-    async def read(self, caller: Caller, model: ModelId) -> ClientModel:
+    async def read(self, caller: CredentialHolder, model: ModelId) -> ClientModel:
         """Return a model with its saved states, without a token."""
         return await self._call(caller, "GET", _path(model), ClientModel)
 
-    async def open(self, caller: Caller, model: ModelId) -> ClientModel:
+    async def open(self, caller: CredentialHolder, model: ModelId) -> ClientModel:
         """Return a model with a token. Resumes a silent run."""
         return await self._call(caller, "POST", f"{_path(model)}/open", ClientModel)
 
-    async def delete(self, caller: Caller, state: SavedStateUri) -> None:
+    async def delete(self, caller: CredentialHolder, state: SavedStateUri) -> None:
         """Delete a saved state."""
         await self._send(caller, "DELETE", _state_path(state))
 
-    async def set_ttl(self, caller: Caller, state: SavedStateUri, ttl: SavedStateTtl) -> None:
+    async def set_ttl(self, caller: CredentialHolder, state: SavedStateUri, ttl: SavedStateTtl) -> None:
         """Change the time from which a saved state is deleted."""
         await self._send(caller, "PUT", f"{_state_path(state)}/ttl", ttl)
 
-    async def check(self, caller: Caller) -> None:
+    async def check(self, caller: CredentialHolder) -> None:
         """Check that the credential is valid."""
         await self._send(caller, "GET", IDENTITY_PATH)
 
-    async def base_models(self, caller: Caller) -> BaseModels:
+    async def base_models(self, caller: CredentialHolder) -> BaseModels:
         """Return the base models of the platform."""
         return await self._call(caller, "GET", MODELS_PATH, BaseModels)
 
-    async def _call(self, caller: Caller, method: str, path: str, model: type[M], body: BaseModel | None = None) -> M:
+    async def _call(
+        self, caller: CredentialHolder, method: str, path: str, model: type[M], body: BaseModel | None = None
+    ) -> M:
         content = None if body is None else body.model_dump(mode="json", by_alias=True, exclude_none=True)
         try:
             found = await self._http.call(method, self._url + path, model, content, caller.headers)
@@ -97,7 +99,7 @@ class RunServer:
         self._callers.accept(caller)
         return found
 
-    async def _send(self, caller: Caller, method: str, path: str, body: BaseModel | None = None) -> None:
+    async def _send(self, caller: CredentialHolder, method: str, path: str, body: BaseModel | None = None) -> None:
         content = None if body is None else body.model_dump(mode="json", by_alias=True)
         try:
             await self._http.fetch(method, self._url + path, MAX_NOTHING, content, caller.headers)
@@ -105,7 +107,7 @@ class RunServer:
             raise self._refusal(caller, error) from None
         self._callers.accept(caller)
 
-    def _refusal(self, caller: Caller, error: RequestError) -> TinkerError:
+    def _refusal(self, caller: CredentialHolder, error: RequestError) -> TinkerError:
         if error.status == 401:
             self._callers.refuse(caller)
         return from_server(error)

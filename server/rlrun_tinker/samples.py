@@ -17,7 +17,7 @@ from rlrun.protocol.client_command import CommandError, CommandPending, CommandS
 from rlrun_server.http.client_memory import ByteBudget
 from starlette.responses import JSONResponse, Response
 
-from rlrun_tinker.callers import Caller
+from rlrun_tinker.callers import CredentialHolder
 from rlrun_tinker.errors import TinkerError
 from rlrun_tinker.futures import INLINE_BYTES, POLL_SECONDS, PROTOBUF
 
@@ -108,7 +108,9 @@ class Samples:
         """Number of futures that are not done."""
         return sum(not future.done.is_set() for future in self._futures.values())
 
-    def start(self, caller: Caller, prompt_bytes: int, count: int, work: Callable[[Tell], Awaitable[bytes]]) -> str:
+    def start(
+        self, caller: CredentialHolder, prompt_bytes: int, count: int, work: Callable[[Tell], Awaitable[bytes]]
+    ) -> str:
         """Start to make `count` samples, and return the future's id. `work` receives the function to which it tells
         what it waits for, and raises SamplesFailed and SamplesLost. Raises TinkerError if there are too many.
         """
@@ -130,7 +132,7 @@ class Samples:
             self._sweeping = asyncio.create_task(self._sweep_regularly())
         return f"sample.{self._process}.{self._last}"
 
-    async def retrieve(self, caller: Caller, request_id: str, *, allow_metadata_only: bool) -> Response:
+    async def retrieve(self, caller: CredentialHolder, request_id: str, *, allow_metadata_only: bool) -> Response:
         """Return the response with the samples, a failure or the state of the future. Raises TinkerError."""
         future = await self._find(caller, request_id)
         if future is None:
@@ -154,7 +156,7 @@ class Samples:
                     return JSONResponse({"status": "complete_metadata", "response_payload_size": len(data)})
                 return Response(data, media_type=PROTOBUF)
 
-    def cancel(self, caller: Caller, request_id: str) -> None:
+    def cancel(self, caller: CredentialHolder, request_id: str) -> None:
         """Cancel a future. That of another process ends by itself, as nobody polls it."""
         number = self._number(request_id)
         future = self._futures.get(number)
@@ -238,7 +240,7 @@ class Samples:
         if number in self._finished:
             self._results.free(future.owner, self._finished.pop(number))
 
-    async def _find(self, caller: Caller, request_id: str) -> SampleFuture | None:
+    async def _find(self, caller: CredentialHolder, request_id: str) -> SampleFuture | None:
         """Return the future, or None if it may be that of another process. Raises TinkerError."""
         future = self._futures.get(self._number(request_id))
         if future is not None:

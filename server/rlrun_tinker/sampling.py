@@ -17,7 +17,7 @@ from rlrun_server.http.client_memory import CountedBody
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rlrun_tinker.callers import Caller, Callers
+from rlrun_tinker.callers import Callers, CredentialHolder
 from rlrun_tinker.engine_client import SampleRefused
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.futures import MAX_REASON
@@ -65,7 +65,7 @@ class SamplingApi:
         self._clock = clock
         self._touches: set[asyncio.Task[None]] = set()
 
-    async def create_session(self, request: Request, caller: Caller) -> Response:
+    async def create_session(self, request: Request, caller: CredentialHolder) -> Response:
         """Return the id of a sampler of saved weights or of a base model."""
         body = parse(CreateSamplingSession, await read_body(request, MAX_JSON), is_user_input=True)
         if body.model_path is not None:
@@ -79,7 +79,7 @@ class SamplingApi:
             raise InputInvalid(BODY, "has neither `model_path` nor `base_model`.")
         return JSONResponse({"type": "create_sampling_session", "sampling_session_id": str(sampler)})
 
-    async def get_sampler(self, request: Request, caller: Caller) -> Response:
+    async def get_sampler(self, request: Request, caller: CredentialHolder) -> Response:
         """Return the base model and the path of a sampler."""
         sampler = parse_id(SamplerId.parse, request.path_params["sampler"])
         found = await self._server.read(caller, sampler.model)
@@ -90,7 +90,7 @@ class SamplingApi:
             answer["model_path"] = str(SavedStateUri(sampler.model, SaveKind.sampler_weights, name))
         return JSONResponse(answer)
 
-    async def sample(self, request: Request, caller: Caller) -> Response:
+    async def sample(self, request: Request, caller: CredentialHolder) -> Response:
         """Start samples, and return their future."""
         if not self._callers.is_accepted(caller):
             # A body of a stranger would be received and decoded before anything else asks rlrun-server.
@@ -130,13 +130,13 @@ class SamplingApi:
         request_id = self._samples.start(caller, len(sampling.prompt), sampling.count, work)
         return JSONResponse(_promise(request_id, sampler, sampling))
 
-    async def cancel(self, request: Request, caller: Caller) -> Response:
+    async def cancel(self, request: Request, caller: CredentialHolder) -> Response:
         """Cancel samples."""
         body = parse(RetrieveFuture, await read_body(request, MAX_JSON) or b"{}", is_user_input=True)
         self._samples.cancel(caller, body.request_id)
         return Response(status_code=204)
 
-    async def _sampler_of(self, caller: Caller, state: SavedStateUri) -> SamplerId:
+    async def _sampler_of(self, caller: CredentialHolder, state: SavedStateUri) -> SamplerId:
         if state.kind is not SaveKind.sampler_weights:
             message = "is a state for training. Sample from one of save_weights_for_sampler(name)."
             raise InputInvalid("`model_path`", message)
@@ -151,7 +151,7 @@ class SamplingApi:
         return SamplerId(state.model, saved.step, saved.digest[:8], is_named=True)
 
     async def _open(
-        self, caller: Caller, model: ModelId, engines: RunEngines, *, is_stale: bool
+        self, caller: CredentialHolder, model: ModelId, engines: RunEngines, *, is_stale: bool
     ) -> ClientModel | CommandPending:
         """Return the run, or the reason why rlrun-server does not return it now. Raises SampleRefused."""
         if is_stale:

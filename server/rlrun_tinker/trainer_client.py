@@ -19,6 +19,8 @@ from rlrun.service.client import CONNECT_SECONDS, problem_from_response, read_bo
 from rlrun.service.errors import RequestError
 from rlrun_server.http.client_memory import ByteBudget
 
+from rlrun_tinker.pool_connections import PoolConnections
+
 NONCE_BYTES = 16
 SEND_SECONDS = 20.0
 """Time limit for sending a command, in seconds."""
@@ -71,7 +73,7 @@ class TrainerClient:
     """HTTP client of the trainers of all pools. Its methods raise TrainerUnready and CommandRejected."""
 
     def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = PoolConnections()
         self._results = ByteBudget(*RESULTS)
 
     def memory(self, owner: str) -> ResultMemory:
@@ -100,8 +102,7 @@ class TrainerClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.close()
 
     async def _request(
         self,
@@ -122,7 +123,7 @@ class TrainerClient:
         # A large body of bytes would be sent in one piece.
         data = None if body is None else io.BytesIO(body)
         try:
-            async with self._open_session().request(
+            async with self._connections.session().request(
                 method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 if not is_proven(model.token, nonce, response.headers.get(PROOF_HEADER, "")):
@@ -143,17 +144,3 @@ class TrainerClient:
         if response.status in NOT_READY and problem.reason != Reason.COMMAND_UNKNOWN:
             raise TrainerUnready(problem.message)
         raise CommandRejected(response.status, problem)
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # Pods are replaced under the same name and address, so keep connections and DNS responses only briefly.
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5, ttl_dns_cache=5)
-            # A compressed response could expand to a thousand times its size.
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                trust_env=False,
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"Accept-Encoding": "identity", "User-Agent": "rlrun-tinker"},
-            )
-        return self._session

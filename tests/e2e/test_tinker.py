@@ -43,6 +43,7 @@ KILLED_AFTER = 20
 GUIDE = ROOT / "docs" / "guides" / "tinker.md"
 SDK_CHECK = script(ROOT / "tests" / "support" / "tinker_sdk_check.py")
 BYTE_CHAT_MODEL = script(ROOT / "tests" / "support" / "byte_chat_model.py")
+SAMPLING_CHECK = script(ROOT / "tests" / "support" / "tinker_sampling_check.py")
 LOOP = script(ROOT / "tests" / "support" / "tinker_loop.py")
 SECONDS = 180.0
 LARGEST_MISMATCH = 1e-3
@@ -177,6 +178,15 @@ def run_recipes(client: TinkerClient, *recipes: str) -> str:
 def test_a_loop_that_sends_each_call_twice_trains_once(tenant: Tenant) -> None:
     found = json.loads(tenant.client.run("python", SDK_CHECK, MODEL).splitlines()[-1])
     assert len(found["metrics"]) == 3
+
+
+@pytest.mark.usefixtures("released")
+def test_policies_named_weights_and_the_base_model_are_sampled_from(tenant: Tenant) -> None:
+    printed = tenant.client.run("python", SAMPLING_CHECK, MODEL, "100", "3", "8", "15", "22")
+    found = json.loads(printed.splitlines()[-1])
+    policy, named, base = found["scores"]
+    assert policy == named, "both are the weights of one moment"
+    assert policy != base, "the stub samples differently from each model"
 
 
 @pytest.mark.usefixtures("released")

@@ -35,7 +35,7 @@ from rlrun.protocol.client_run import (
     CLIENT_SAVE_PATH,
     CLIENT_SESSIONS_PATH,
     ClientModel,
-    ClientSession,
+    ClientSessionPlace,
     NewClientModel,
     NewClientSession,
     SavedState,
@@ -260,7 +260,7 @@ class FakeRunServer:
         asked = parse(NewClientSession, await request.body())
         if asked.namespace not in (None, namespace):
             raise ProblemError.of(403, Reason.ACCESS_FORBIDDEN, f"may not create rlruns in {asked.namespace}")
-        return ClientSession(namespace=namespace)
+        return ClientSessionPlace(namespace=namespace)
 
     async def _create(self, request: Request, namespace: str) -> Schema:
         asked, run = parse(NewClientModel, await request.body()), request.path_params["run"]

@@ -16,6 +16,9 @@ from typing import Any
 import tinker
 from tinker import types
 
+SECONDS = 180.0
+"""Time for a response, which includes the start of engines."""
+
 
 def check(response: types.SampleResponse, count: int) -> None:
     """Check the form of a response."""
@@ -30,16 +33,16 @@ def check(response: types.SampleResponse, count: int) -> None:
 
 def check_scores(client: tinker.SamplingClient, prompt: types.ModelInput) -> list[float]:
     """Check the log-probabilities of a prompt, and return them."""
-    found = client.compute_logprobs(prompt).result(timeout=60)
+    found = client.compute_logprobs(prompt).result(timeout=SECONDS)
     assert len(found) == prompt.length
     assert found[0] is None
     assert all(logprob is not None and logprob < 0 for logprob in found[1:])
-    last = client.compute_logprobs(prompt, prompt_logprobs_last_n=1).result(timeout=60)
+    last = client.compute_logprobs(prompt, prompt_logprobs_last_n=1).result(timeout=SECONDS)
     assert last == [None] * (prompt.length - 1) + found[-1:]
     params = types.SamplingParams(max_tokens=4, temperature=0.5, seed=1, stop=[])
     best = client.sample(
         prompt, 2, params, include_prompt_logprobs=True, topk_prompt_logprobs=2, topk_sample_logprobs=3
-    ).result(timeout=60)
+    ).result(timeout=SECONDS)
     check(best, 2)
     assert best.prompt_logprobs == found
     assert best.topk_prompt_logprobs_np.token_ids.shape == (prompt.length, 2)
@@ -71,14 +74,14 @@ def main(model: str, count: int, tokens: list[int]) -> None:
     service = tinker.ServiceClient()
     prompt = types.ModelInput.from_ints(tokens)
     trained = service.create_lora_training_client(model, rank=8).result()
-    policy = trained.save_weights_and_get_sampling_client().result(timeout=60)
+    policy = trained.save_weights_and_get_sampling_client().result(timeout=SECONDS)
     assert policy.get_base_model() == model
-    check(policy.sample(prompt, 4, types.SamplingParams(max_tokens=16)).result(timeout=60), 4)
-    inflight = trained.save_weights_and_get_sampling_client(kind="inflight").result(timeout=60)
-    check(inflight.sample(prompt, 1, types.SamplingParams(max_tokens=16)).result(timeout=60), 1)
+    check(policy.sample(prompt, 4, types.SamplingParams(max_tokens=16)).result(timeout=SECONDS), 4)
+    inflight = trained.save_weights_and_get_sampling_client(kind="inflight").result(timeout=SECONDS)
+    check(inflight.sample(prompt, 1, types.SamplingParams(max_tokens=16)).result(timeout=SECONDS), 1)
     copy = tinker.SamplingClient.from_sampler_handle(policy.get_sampler_handle())
-    check(copy.sample(prompt, 1, types.SamplingParams(max_tokens=16)).result(timeout=60), 1)
-    path = trained.save_weights_for_sampler("named").result(timeout=60).path
+    check(copy.sample(prompt, 1, types.SamplingParams(max_tokens=16)).result(timeout=SECONDS), 1)
+    path = trained.save_weights_for_sampler("named").result(timeout=SECONDS).path
     named = service.create_sampling_client(model_path=path)
     assert named.get_base_model() == model
     base = service.create_sampling_client(base_model=model)

@@ -12,7 +12,7 @@ any replica answers any request.
 
 rlrun-tinker calls rlrun-server with the credential of the user:
 
-    POST   CLIENT_SESSIONS_PATH        NewClientSession  -> ClientSession     may the user create runs, and where
+    POST   CLIENT_SESSIONS_PATH        NewClientSession  -> ClientSessionPlace     may the user create runs, and where
     PUT    CLIENT_MODEL_PATH           NewClientModel    -> ClientModel       creates the RLRun, once
     GET    CLIENT_MODEL_PATH                             -> ClientModel       without a token
     POST   CLIENT_MODEL_PATH/open                        -> ClientModel       with a token; resumes a silent run
@@ -193,7 +193,7 @@ class NewClientSession(Schema):
     """
 
 
-class ClientSession(Schema):
+class ClientSessionPlace(Schema):
     """Place of a new session."""
 
     namespace: Text

@@ -23,7 +23,7 @@ from rlrun.protocol.client_run import (
     CLIENT_MODEL_PATH,
     CLIENT_SAVE_PATH,
     CLIENT_SESSIONS_PATH,
-    ClientSession,
+    ClientSessionPlace,
     ModelId,
     NewClientModel,
     NewClientSession,
@@ -106,7 +106,7 @@ class ClientModels:
         await access.require(caller.user, Check("create", "rlruns", namespace))
         # Raises RestError if API keys are read-only.
         await caller_cluster(request, caller)
-        return json_response(ClientSession(namespace=namespace))
+        return json_response(ClientSessionPlace(namespace=namespace))
 
     async def create(self, request: Request) -> Response:
         """Create the RLRun of a model, or return the model that the same request has created."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rlrun.protocol.client_command import CommandError, CommandPending, CommandState, ErrorCategory
 from rlrun_tinker import samples as module
-from rlrun_tinker.callers import Caller
+from rlrun_tinker.callers import CredentialHolder
 from rlrun_tinker.errors import TinkerError
 from rlrun_tinker.samples import (
     ABANDONED_SECONDS,
@@ -20,7 +20,7 @@ from rlrun_tinker.samples import (
     Tell,
 )
 
-ANN, BOB = Caller("ann", "a" * 64), Caller("bob", "b" * 64)
+ANN, BOB = CredentialHolder("ann", "a" * 64), CredentialHolder("bob", "b" * 64)
 KIB = 1024
 
 
@@ -58,7 +58,9 @@ async def forever(tell: Tell) -> bytes:
     return b""
 
 
-async def read(samples: Samples, request_id: str, caller: Caller = ANN, *, is_first: bool = False) -> tuple[int, Any]:
+async def read(
+    samples: Samples, request_id: str, caller: CredentialHolder = ANN, *, is_first: bool = False
+) -> tuple[int, Any]:
     """Return status and body of a poll."""
     try:
         response = await samples.retrieve(caller, request_id, allow_metadata_only=is_first)

@@ -10,7 +10,7 @@ from rlrun.service.errors import ProblemError
 from rlrun.service.server import BODY_SECONDS, PARSE_ASIDE, json_response
 
 from rlrun_trainer.server.pool_access import COMMAND_PATH, HEARTBEAT_PATH, RESULT_PATH
-from rlrun_trainer.sessions.client_runs import ClientRun, ClientRuns
+from rlrun_trainer.sessions.client_runs import ClientProgram, ClientRuns
 from rlrun_trainer.sessions.received_command import ReceivedCommand
 
 MAX_NUMBER = 2**31 - 1
@@ -59,7 +59,7 @@ class ClientRoutes:
         self._find(request)
         return web.Response(status=204)
 
-    def _find(self, request: web.Request) -> ClientRun:
+    def _find(self, request: web.Request) -> ClientProgram:
         return self._clients.find(request.match_info["session"])
 
 

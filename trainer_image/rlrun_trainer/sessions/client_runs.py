@@ -24,7 +24,7 @@ LONGEST_WAIT = 10.0
 LOADING = Problem(reason=Reason.TRAINER_LOADING, message="The base model is still loading.")
 
 
-class ClientRun:
+class ClientProgram:
     """Run of a client's program."""
 
     def __init__(self, uid: str, clock: Callable[[], float], pool_bytes: Callable[[], int]) -> None:
@@ -65,7 +65,7 @@ class ClientRuns:
         """`clock` returns seconds."""
         self._runs = runs
         self._clock = clock
-        self._clients: dict[str, ClientRun] = {}
+        self._clients: dict[str, ClientProgram] = {}
 
     def follow_order(self, sessions: Sessions | None) -> None:
         """Open the sessions of new runs in the background. `sessions` is None while the model is loading.
@@ -80,11 +80,11 @@ class ClientRuns:
                 client.sequence.close()
                 del self._clients[uid]
         for uid in wanted:
-            client = self._clients.setdefault(uid, ClientRun(uid, self._clock, self._waiting_bytes))
+            client = self._clients.setdefault(uid, ClientProgram(uid, self._clock, self._waiting_bytes))
             if client.opening is None and sessions is not None:
                 client.opening = asyncio.create_task(self._open(client, sessions), name=f"opening of {uid}")
 
-    def find(self, uid: str) -> ClientRun:
+    def find(self, uid: str) -> ClientProgram:
         """Return the run, whose program has sent a request. Raises ProblemError (`TokenInvalid`, 401)."""
         client = self._clients.get(uid)
         if client is None or uid not in self._runs.uids:
@@ -100,7 +100,7 @@ class ClientRuns:
     def _waiting_bytes(self) -> int:
         return sum(client.sequence.waiting_bytes for client in self._clients.values())
 
-    async def _open(self, client: ClientRun, sessions: Sessions) -> None:
+    async def _open(self, client: ClientProgram, sessions: Sessions) -> None:
         """Open the session, with retries while the run is in the order."""
         failures, uid, task = 0, client.uid, asyncio.current_task()
         client.opening_problem = None
@@ -128,5 +128,5 @@ class ClientRuns:
             failures += 1
             await asyncio.sleep(min(longest, wait_after(failures)))
 
-    def _is_current(self, client: ClientRun) -> bool:
+    def _is_current(self, client: ClientProgram) -> bool:
         return self._clients.get(client.uid) is client and client.uid in self._runs.uids

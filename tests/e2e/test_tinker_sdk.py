@@ -1,43 +1,30 @@
-"""The unmodified SDK against rlrun-tinker with fakes of rlrun-server, the trainer and the engines.
+"""The unmodified SDK against rlrun-tinker with fakes of rlrun-server, the trainer and the engines, without a cluster.
 
-RLRUN_TINKER_PYTHON is a Python with tinker 0.38.0 and torch: their environment is not that of this project.
+The fakes record what arrives, which the real ones do not show (`test_tinker`). The SDK is in the image of the trainer.
 """
 
 import asyncio
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.source_tree import ROOT
 from tests.support.tinker_backend import LOGPROB, MODEL, TinkerBackend, serving_tinker
+from tests.support.tinker_client import script, tinker_client
 from tests.support.tinker_engines import FakePool, prompt
 
-PYTHON = os.environ.get("RLRUN_TINKER_PYTHON", "")
-PROGRAMS = Path(__file__).parents[3] / "support"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON, reason="RLRUN_TINKER_PYTHON is not set"),
-]
-
-
-async def run(backend: TinkerBackend, home: Path, program: str, *arguments: str) -> Any:
+async def run(backend: TinkerBackend, folder: Path, program: str, *arguments: str) -> Any:
     """Run a program with the SDK, and return what it prints as JSON."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        "HOME": str(home),
-        "TINKER_BASE_URL": backend.url,
-        "TINKER_API_KEY": "tml-ann",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [PYTHON, str(PROGRAMS / program), MODEL, *arguments]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipe, stderr=pipe)
-    stdout, stderr = await asyncio.wait_for(process.communicate(), 300)
-    assert process.returncode == 0, stderr.decode()[-5000:]
-    return json.loads(stdout.splitlines()[-1])
+
+    def run_there() -> str:
+        folder.chmod(0o755)  # pytest's folders are closed to the image's user
+        client = tinker_client(backend.url, "ann", folder / "home")
+        return client.run("python", script(ROOT / "tests" / "support" / program), MODEL, *arguments)
+
+    return json.loads((await asyncio.to_thread(run_there)).splitlines()[-1])
 
 
 async def test_a_loop_of_the_sdk_trains_saves_and_continues(tmp_path: Path) -> None:

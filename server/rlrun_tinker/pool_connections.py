@@ -1,0 +1,34 @@
+"""Connections to the processes of pools."""
+
+import aiohttp
+
+KEEPALIVE_SECONDS = 5
+"""Seconds for which connections and names are kept, because pods are replaced under the same name and address."""
+
+
+class PoolConnections:
+    """Connections that are opened with the first request."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    def session(self) -> aiohttp.ClientSession:
+        """Return the session for requests. Must be called on the event loop."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=KEEPALIVE_SECONDS
+            )
+            # A compressed response could expand to a thousand times its size.
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                trust_env=False,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"Accept-Encoding": "identity", "User-Agent": "rlrun-tinker"},
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
