@@ -1,6 +1,8 @@
-"""Runs of one model that share a pool: they finish, see only their own policies, and outlive engine and trainer."""
+"""Runs of one model that share a pool: they finish, see only their own policies, and outlive the pool's processes."""
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,9 +15,11 @@ from demo.run_metrics import mean_of
 from demo.watch import follow
 from tests.e2e.conftest import ON_POLICY, SECONDS, SEEDS, STUBS, Neighbours, Platform
 from tests.e2e.runs import KL_LIMITS, metrics_of
+from tests.support.pod_processes import processes_of
 
-ENGINE_STEP, TRAINER_STEP = 2, 4
-"""Steps after which engine and trainer are killed. The runs have steps to make then."""
+ENGINE_STEP, TRAINER_STEP, SIDECAR_STEP = 2, 4, 5
+"""Steps after which a process of the pool is killed. The runs have steps to make then."""
+SIDECAR = "rlrun_adapter_sidecar.pools"
 IDLE_SECONDS = 5
 NAMES = ("one", "two")
 POOL_LABEL = "rlrun.dev/serving"
@@ -35,7 +39,7 @@ print(json.dumps(answers))
 
 @dataclass
 class SharedRuns:
-    """Two runs of a pool whose engine and trainer were killed while both trained, and a third without a slot."""
+    """Two runs of a pool whose processes were killed while both trained, and a third without a slot."""
 
     platform: Platform
     namespace: str
@@ -52,8 +56,8 @@ class SharedRuns:
     """Pods of the pool's engines before one was killed."""
     trainers: list[Object] = field(default_factory=list)
     """Pods of the pool's trainer before it was killed."""
-    killed_at: list[int] = field(default_factory=list)
-    """Steps of both runs when the trainer was killed."""
+    killed_at: dict[str, list[int]] = field(default_factory=dict)
+    """Steps of both runs when the trainer and the sidecar were killed."""
 
     def look(self, _: object) -> None:
         kubectl = self.platform.kubectl
@@ -67,8 +71,12 @@ class SharedRuns:
         if not self.engines and min(steps) >= ENGINE_STEP:
             self.kill_engine(runs)
         elif self.engines and not self.trainers and min(steps) >= TRAINER_STEP:
-            self.trainers, self.killed_at = self.pods_of_pool("trainer"), steps
+            self.trainers, self.killed_at["trainer"] = self.pods_of_pool("trainer"), steps
             self.kill(self.trainers[0])
+        elif self.trainers and "sidecar" not in self.killed_at and min(steps) >= SIDECAR_STEP:
+            for process in processes_of(self.pods_of_pool("inference"), SIDECAR):
+                os.kill(process, signal.SIGKILL)
+                self.killed_at["sidecar"] = steps
 
     def kill_engine(self, runs: list[Object]) -> None:
         kubectl = self.platform.kubectl
@@ -152,8 +160,11 @@ def test_two_runs_use_one_trainer_and_one_engine(shared: SharedRuns) -> None:
     assert [run["status"]["resolved"]["gpus"] for run in shared.runs] == [0, 0]
 
 
-def test_a_killed_trainer_loses_and_repeats_no_step(shared: SharedRuns, model: str, neighbours: Neighbours) -> None:
-    assert max(shared.killed_at) < ON_POLICY["maxSteps"], "both trained when the trainer was killed"
+def test_killed_processes_of_the_pool_lose_and_repeat_no_step(
+    shared: SharedRuns, model: str, neighbours: Neighbours
+) -> None:
+    assert shared.killed_at.keys() == {"trainer", "sidecar"}
+    assert max(max(steps) for steps in shared.killed_at.values()) < ON_POLICY["maxSteps"], "both trained meanwhile"
     for run, alone in zip(shared.runs, neighbours.runs, strict=True):
         lines = metrics_of(shared.platform, run)
         assert [line["step"] for line in lines] == list(range(1, ON_POLICY["maxSteps"] + 1))
@@ -163,7 +174,7 @@ def test_a_killed_trainer_loses_and_repeats_no_step(shared: SharedRuns, model: s
             assert [line["reward/mean"] for line in lines] == rewards, "a run in a pool is the same run as alone"
 
 
-def test_a_killed_engine_or_trainer_restarts_no_run(shared: SharedRuns) -> None:
+def test_a_killed_process_of_the_pool_restarts_no_run(shared: SharedRuns) -> None:
     assert [run["status"].get("restarts", 0) for run in shared.runs] == [0, 0]
     assert [run["status"]["attempt"] for run in shared.runs] == [1, 1]
     assert all(run["status"]["phase"] == "Completed" for run in shared.runs)
