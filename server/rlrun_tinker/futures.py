@@ -23,8 +23,10 @@ from rlrun_tinker.trainer_client import CommandRejected, ResultMemory, TrainerCl
 
 POLL_SECONDS = 25.0
 """Seconds for which a request waits for a result. The SDK waits 45 s for the response."""
-PAUSES = (0.2, 0.4, 0.8, 1.5, 3.0)
-"""Pauses in seconds between two requests to a trainer that is not ready. The last one repeats."""
+PAUSES = (0.2, 0.2, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 3.0)
+"""Pauses in seconds between two requests to a trainer that is not ready. The last one repeats. None is much longer than
+half of the time waited before: a slot of a pool that runs opens within a second.
+"""
 PROTOBUF = "application/x-protobuf"
 MAX_REASON = 1024
 INLINE_BYTES = 4 * 1024**2

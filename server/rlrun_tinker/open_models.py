@@ -4,7 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from rlrun.protocol.client_run import ClientModel, ModelId, SessionId
 from rlrun_server.runtime.caches import ReviewCache
@@ -16,13 +16,14 @@ from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerU
 
 OPEN_SECONDS = 30.0
 """Seconds for which a model with a trainer is cached. A revoked credential works for as long."""
-WAITING_SECONDS = 1.0
-"""Seconds for which other models are cached."""
-LONG_WAITING_SECONDS = 10.0
-"""As WAITING_SECONDS, for models that are older than NEW. rlrun-server limits the requests of a namespace, in which a
-hundred models may wait in the queue for hours.
+MIN_WAITING_SECONDS, MAX_WAITING_SECONDS = 0.25, 10.0
+WAITING_SHARE = 0.125
+"""Share of a model's age for which it is cached while it waits, within these limits. A model for which the pool has a
+slot waits a second or two, while a hundred models may wait in the queue for hours: rlrun-server limits the requests of
+a namespace.
 """
-NEW = timedelta(minutes=1)
+STALE_SECONDS = 1.0
+"""Minimum age of a model that is opened again because its trainer has not accepted a request."""
 KEPT_SECONDS = 3.0
 """Seconds after which a model that was opened before is used without waiting for rlrun-server."""
 SESSIONS = 10_000
@@ -70,13 +71,14 @@ class OpenModels:
 
     def forget(self, caller: CredentialHolder, model: ModelId) -> None:
         """Ask rlrun-server again, because the trainer has not accepted the last request. All requests that wait for
-        this trainer together ask once in WAITING_SECONDS: rlrun-server limits the requests of a namespace.
+        this trainer together ask once in STALE_SECONDS: rlrun-server limits the requests of a namespace.
         """
-        self._models.expire(_key(caller, model), WAITING_SECONDS)
+        self._models.expire(_key(caller, model), STALE_SECONDS)
 
 
 def _waiting_seconds(model: ClientModel) -> float:
-    return WAITING_SECONDS if datetime.now(UTC) - model.created_at < NEW else LONG_WAITING_SECONDS
+    age = (datetime.now(UTC) - model.created_at).total_seconds()
+    return min(max(WAITING_SHARE * age, MIN_WAITING_SECONDS), MAX_WAITING_SECONDS)
 
 
 def _key(caller: CredentialHolder, model: ModelId) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -272,25 +272,6 @@ async def test_a_run_that_waits_says_why(backend: TinkerBackend) -> None:
     backend.server.is_full = False
     backend.now[0] += 2
     assert (await backend.retrieve(created)).json() == {"model_id": f"{session}:train:0", "type": "create_model"}
-
-
-async def test_a_model_that_waits_for_long_asks_rarely(backend: TinkerBackend) -> None:
-    """rlrun-server limits the requests of a namespace, in which many models may wait."""
-    backend.server.is_full = True
-    session = (await backend.post("create_session")).json()["session_id"]
-    new = {"session_id": session, "model_seq_id": 0, "base_model": MODEL, "lora_config": {"rank": 8}}
-    created = await backend.post("create_model", new)
-    for age, seconds in ((0, 1), (3600, 10)):
-        backend.server.change(created_at=datetime.now(UTC) - timedelta(seconds=age))
-        backend.now[0] += 10
-        await backend.retrieve(created)
-        opened = backend.server.count("POST", "/open")
-        backend.now[0] += seconds - 0.5
-        await backend.retrieve(created)
-        assert backend.server.count("POST", "/open") == opened
-        backend.now[0] += 1
-        await backend.retrieve(created)
-        assert backend.server.count("POST", "/open") == opened + 1
 
 
 async def test_a_trainer_that_does_not_have_the_run_yet_is_asked_again(backend: TinkerBackend) -> None:
