@@ -11,7 +11,8 @@ are reserved. Otherwise its own oldest adapter gets no new requests while its ne
 there are more runs than slots.
 
 vLLM processes requests in order of arrival, so requests that wait in vLLM delay those of all other runs. Therefore the
-engine has at most `capacity` requests, and the next one is of the run with the fewest requests in the engine.
+engine gets no request while it has `capacity` sequences, and the next one is of the run with the fewest sequences in
+the engine. A request has one or more sequences; the last one that is admitted may exceed a limit by all but one.
 
 A run's requests are admitted in order of arrival, up to the run's limit. A request may pass an older one that waits for
 a slot only if the run can still admit the older one.
@@ -44,6 +45,7 @@ class Ticket:
     uid: str
     adapter: str | None
     """Name of the adapter in the engine. None for requests that need no slot."""
+    sequences: int = 1
     stage: TicketState = TicketState.receiving
     number: int = 0
     """Position in the order of arrival."""
@@ -52,10 +54,11 @@ class Ticket:
 @dataclass
 class _Run:
     limit: int = 0
-    """Maximum number of running requests. 0 after the run left the pool."""
+    """Maximum number of running sequences. 0 after the run left the pool."""
     present: int = 0
-    """Number of requests that have not ended."""
+    """Number of sequences of requests that have not ended."""
     running: int = 0
+    """Number of sequences of running requests."""
     served: int = 0
     """Time at which one of the run's adapters last got or freed a slot."""
     started: int = 0
@@ -74,7 +77,7 @@ class Admission:
     """Requests of all runs of an engine. Methods return the tickets that start now."""
 
     def __init__(self, slots: int, capacity: int) -> None:
-        """`slots` is the maximum number of adapters with requests in the engine, `capacity` that of its requests."""
+        """`slots` is the maximum number of adapters with requests in the engine, `capacity` that of its sequences."""
         self._slots = slots
         self._capacity = capacity
         self._running = 0
@@ -84,7 +87,7 @@ class Admission:
         self._clock = count(1)
 
     def set_limits(self, limits: Mapping[str, int]) -> tuple[list[Ticket], list[Ticket]]:
-        """Replace the runs and their maximum numbers of running requests.
+        """Replace the runs and their maximum numbers of running sequences.
 
         Returns the waiting tickets of removed runs, which the caller ends, and the tickets that start now.
         """
@@ -101,7 +104,7 @@ class Admission:
         run = self._runs[ticket.uid]
         if run.present >= run.limit * (1 + QUEUE_FACTOR):
             raise QueueFull
-        run.present += 1
+        run.present += ticket.sequences
 
     def offer(self, ticket: Ticket) -> list[Ticket]:
         """Let a request that has entered wait for its turn."""
@@ -112,12 +115,12 @@ class Admission:
     def end(self, ticket: Ticket) -> list[Ticket]:
         """Free the place of a request that has entered, at any stage. Call once."""
         run = self._runs[ticket.uid]
-        run.present -= 1
+        run.present -= ticket.sequences
         if ticket.stage is TicketState.waiting:
             self._leave_line(run, ticket)
         elif ticket.stage is TicketState.running:
-            run.running -= 1
-            self._running -= 1
+            run.running -= ticket.sequences
+            self._running -= ticket.sequences
             self._release_slot(run, ticket.adapter)
         if not run.present and not run.limit:
             del self._runs[ticket.uid]
@@ -144,8 +147,8 @@ class Admission:
         while (ticket := self._next()) is not None:
             run = self._runs[ticket.uid]
             self._leave_line(run, ticket)
-            run.running += 1
-            self._running += 1
+            run.running += ticket.sequences
+            self._running += ticket.sequences
             run.started = next(self._clock)
             ticket.stage = TicketState.running
             if ticket.adapter is not None:
@@ -188,5 +191,5 @@ class Admission:
         ticket = min(heads, key=lambda head: head.number, default=None)
         older = self._without_slot(run)
         if ticket is not None and older is not None and older.number < ticket.number:
-            return ticket if run.running + 1 < run.limit else None
+            return ticket if run.running + ticket.sequences < run.limit else None
         return ticket

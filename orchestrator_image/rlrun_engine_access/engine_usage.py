@@ -1,6 +1,6 @@
 """Use of an engine by each run: tokens and device time, exported as `rlrun.protocol.pool_usage.PoolUsage`.
 
-While requests of runs are in vLLM, each moment is divided equally among these requests. All other time is idle,
+While sequences of runs are in vLLM, each moment is divided equally among these sequences. All other time is idle,
 including the engine's start and the pool's own requests. Therefore the seconds of all runs and the idle seconds sum to
 the age of the process at any time. All times are in seconds.
 """
@@ -27,10 +27,10 @@ class _Run:
     tokens: dict[str, int] = field(default_factory=lambda: {"prompt": 0, "cached": 0, "sampled": 0})
     refused: int = 0
     running: int = 0
-    """Number of requests in vLLM."""
+    """Number of sequences in vLLM."""
     seconds: float = 0.0
     settled: float = 0.0
-    """Value of `EngineUsage._per_request` up to which `seconds` counts."""
+    """Value of `EngineUsage._per_sequence` up to which `seconds` counts."""
     left: float | None = None
     """Time at which the run was no longer in the order."""
 
@@ -44,8 +44,8 @@ class EngineUsage:
         self._now = 0.0
         self._idle = 0.0
         self._running = 0
-        self._per_request = 0.0
-        """Device seconds of a request that has been in vLLM since the start: the integral of 1 / requests in vLLM."""
+        self._per_sequence = 0.0
+        """Device seconds of a sequence that has been in vLLM since the start: the integral of 1 / sequences in vLLM."""
         self._runs: dict[str, _Run] = {}
 
     def set_runs(self, uids: Collection[str]) -> None:
@@ -59,21 +59,23 @@ class EngineUsage:
         self._drop_former()
 
     @contextmanager
-    def request(self, uid: str) -> Iterator[ResponseUsage]:
-        """Count a request while it is in vLLM. Yields the reader of its response, whose tokens count at the end."""
+    def request(self, uid: str, sequences: int = 1) -> Iterator[ResponseUsage]:
+        """Count the sequences of a request while they are in vLLM. Yields the reader of its response, whose tokens
+        count at the end.
+        """
         self._advance()
         run = self._runs.setdefault(uid, _Run())
         self._settle(run)
-        run.running += 1
-        self._running += 1
+        run.running += sequences
+        self._running += sequences
         response = ResponseUsage()
         try:
             yield response
         finally:
             self._advance()
             self._settle(run)
-            run.running -= 1
-            self._running -= 1
+            run.running -= sequences
+            self._running -= sequences
             if run.left is not None:
                 # Its last tokens must be exported, too.
                 run.left = self._now
@@ -101,15 +103,15 @@ class EngineUsage:
     def _advance(self) -> None:
         now = max(self._now, self._age())
         if self._running:
-            self._per_request += (now - self._now) / self._running
+            self._per_sequence += (now - self._now) / self._running
         else:
             self._idle += now - self._now
         self._now = now
 
     def _settle(self, run: _Run) -> None:
         # Only additions, because Prometheus takes a counter that falls for one that has restarted.
-        run.seconds += run.running * (self._per_request - run.settled)
-        run.settled = self._per_request
+        run.seconds += run.running * (self._per_sequence - run.settled)
+        run.settled = self._per_sequence
 
     def _drop_former(self) -> None:
         former = [(uid, run.left) for uid, run in self._runs.items() if run.left is not None and not run.running]

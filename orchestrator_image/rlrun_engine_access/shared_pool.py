@@ -7,11 +7,12 @@ these parts of a request act beyond its own sampling:
   `X-Session-ID` and `X-Request-Id` set ids. Only FORWARDED_HEADERS reach vLLM.
 - Fields: `model`, and those of `_own_fields`. `cache_salt` separates the prefix cache of the base model by run, because
   the number of cached tokens in a response would reveal prompts of other runs; adapters have separate caches anyway.
-  `n`, `use_beam_search` and a list of prompts (`check_prompt`) turn one request into many. `prompt_logprobs`, and
-  `echo` as another name for it, make an object of each likely token of the prompt. `structured_outputs` and
-  `response_format`, which the gateway never sends, make vLLM compile a grammar. `ec_transfer_params`, `vllm_xargs` and
-  `session_id` reach connectors and plugins. `kv_transfer_params` stay, because the gateway passes the tokens of a chat
-  in them. They have no other effect in engines without a KV connector, which pools must not have.
+  `n` (given by a header), `use_beam_search` and a list of prompts (`check_prompt`) turn one request into many.
+  `prompt_logprobs`, and `echo` as another name for it, make an object of each likely token of the prompt.
+  `structured_outputs` and `response_format`, which the gateway never sends, make vLLM compile a grammar.
+  `ec_transfer_params`, `vllm_xargs` and `session_id` reach connectors and plugins. `kv_transfer_params` stay, because
+  the gateway passes the tokens of a chat in them. They have no other effect in engines without a KV connector, which
+  pools must not have.
 - Content parts of a chat with the base model: vLLM takes the part's `type` up to the first underscore as the name of an
   adapter. Names of the pool's adapters therefore contain an underscore (`engine_name`).
 - Ids of requests may repeat, because vLLM appends random characters. `chat_template` needs a flag. `prompt_embeds`
@@ -42,6 +43,9 @@ from rlrun_engine_access.engine_usage import EngineUsage
 from rlrun_engine_access.order import MAX_RUNS, OrderContent, OrderFile, OrderInvalid, RunEntry
 
 MODEL_HEADER = b"x-rlrun-model"
+SEQUENCES_HEADER = b"x-rlrun-sequences"
+MAX_SEQUENCES = 64
+"""Maximum number of sequences of a request, as in vLLM (`VLLM_MAX_N_SEQUENCES`)."""
 SAMPLING_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
 RUN_PATHS = SAMPLING_PATHS | {"/tokenize"}
 """Paths that a run's token opens, for POST."""
@@ -68,13 +72,13 @@ class SharedPool:
     """ASGI application that passes requests of the pool's runs to vLLM when it is their turn."""
 
     def __init__(self, app: App, order_file: Path, *, max_loras: int, max_sequences: int, max_body: int) -> None:
-        """`max_loras` and `max_sequences` are the maximum numbers of adapters and of requests that vLLM batches,
+        """`max_loras` and `max_sequences` are the maximum numbers of adapters and of sequences that vLLM batches,
         `max_body` is the maximum size of a body in bytes.
         """
         self._app = app
         self._file = OrderFile(order_file)
         self._order: OrderContent | None = None
-        # A quarter more than vLLM batches, so that a request is always there when another one ends.
+        # A quarter more than vLLM batches, so that a sequence is always there when another one ends.
         self._samples = Admission(max_loras, capacity=max_sequences * 5 // 4)
         self._samples.set_limits({POOL.uid: POOL.max_requests})
         self._tokenizations = Admission(slots=0, capacity=TOKENIZATIONS * MAX_RUNS)
@@ -87,13 +91,13 @@ class SharedPool:
         """Handle a request with a run's token: to one of RUN_PATHS, or refused."""
         try:
             run, order = self._authorize(scope)
-            model = _model(scope, run, order)
+            model, sequences = _model(scope, run, order), _sequences(scope, run)
         except Rejection as refusal:
             await refusal.respond(send)
             return
-        fields = _own_fields(run, model)
+        fields = _own_fields(run, model, sequences)
         if scope["path"] in SAMPLING_PATHS:
-            ticket = Ticket(run.uid, model if model != order.base else None)
+            ticket = Ticket(run.uid, model if model != order.base else None, sequences)
             await self._serve(self._samples, ticket, fields, scope, receive, send)
         else:
             await self._serve(self._tokenizations, Ticket(run.uid, None), fields, scope, receive, send)
@@ -141,7 +145,7 @@ class SharedPool:
             except Disconnected:
                 return
             if admission is self._samples and ticket.uid != POOL.uid:
-                await self._sample(ticket.uid, bodies, scope, receive, send)
+                await self._sample(ticket, bodies, scope, receive, send)
             else:
                 await self._call_app(bodies, scope, receive, send)
         finally:
@@ -158,9 +162,9 @@ class SharedPool:
         self._authorize(scope)  # The order may have changed meanwhile.
         return body
 
-    async def _sample(self, uid: str, bodies: list[bytes], scope: Message, receive: Receive, send: Send) -> None:
+    async def _sample(self, ticket: Ticket, bodies: list[bytes], scope: Message, receive: Receive, send: Send) -> None:
         """Pass a run's request on, and count its tokens and its time in vLLM."""
-        with self._usage.request(uid) as response:
+        with self._usage.request(ticket.uid, ticket.sequences) as response:
 
             async def send_counted(message: Message) -> None:
                 if message["type"] == "http.response.body":
@@ -266,9 +270,17 @@ def _model(scope: Message, run: RunEntry, order: OrderContent) -> str:
     return engine_name(run.uid, name)
 
 
-def _own_fields(run: RunEntry, model: str) -> dict[str, object]:
+def _sequences(scope: Message, run: RunEntry) -> int:
+    """Return the number of sequences of a request, at most as many as the run may have in the engine."""
+    values = header_values(scope, SEQUENCES_HEADER) or [b"1"]
+    if len(values) != 1 or not re.fullmatch(rb"[1-9][0-9]?", values[0]) or int(values[0]) > MAX_SEQUENCES:
+        raise Rejection(400, f"{SEQUENCES_HEADER.decode()} must be a number from 1 to {MAX_SEQUENCES}")
+    return min(int(values[0]), run.max_requests)
+
+
+def _own_fields(run: RunEntry, model: str, sequences: int) -> dict[str, object]:
     return {
-        "model": model, "priority": 0, "cache_salt": run.uid, "n": 1, "use_beam_search": False, "echo": False,
+        "model": model, "priority": 0, "cache_salt": run.uid, "n": sequences, "use_beam_search": False, "echo": False,
         "session_id": None, "ec_transfer_params": None, "vllm_xargs": None, "structured_outputs": None,
         "response_format": None,
     }  # fmt: skip

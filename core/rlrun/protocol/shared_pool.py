@@ -51,6 +51,10 @@ MAX_BATCH_BYTES = 4 * 1024**3
 """Maximum size in bytes of a batch for the trainer of a shared pool."""
 MODEL_HEADER = "X-Rlrun-Model"
 """Header of requests to engines with the name of the policy, relative to the run, or the id of the base model."""
+SEQUENCES_HEADER = "X-Rlrun-Sequences"
+"""Header of requests to engines with the number of sequences to sample, at most MAX_SEQUENCES. The default is 1."""
+MAX_SEQUENCES = 64
+"""Maximum number of sequences of a request, as in vLLM (`VLLM_MAX_N_SEQUENCES`)."""
 
 
 def pool_trainer_name(pool: str) -> str:

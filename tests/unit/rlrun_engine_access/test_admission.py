@@ -16,9 +16,9 @@ def admission(slots: int = SLOTS, capacity: int = 1_000, **limits: int) -> Admis
     return made
 
 
-def ask(gate: Admission, uid: str, adapter: str | None = "") -> Ticket:
+def ask(gate: Admission, uid: str, adapter: str | None = "", sequences: int = 1) -> Ticket:
     """Offer a request for the run's only adapter, another one, or the base model (None)."""
-    ticket = Ticket(uid, adapter if adapter is None else f"{uid}_{adapter}")
+    ticket = Ticket(uid, adapter if adapter is None else f"{uid}_{adapter}", sequences)
     gate.enter(ticket)
     gate.offer(ticket)
     return ticket
@@ -158,6 +158,19 @@ def test_the_next_request_is_of_the_run_with_the_fewest_requests() -> None:
     assert is_running(*few) == [False, False]
     assert [gate.end(ticket) for ticket in many[:2]] == [[few[0]], [few[1]]]
     assert gate.end(few[0]) == [many[10]]
+
+
+def test_requests_count_by_their_sequences() -> None:
+    gate = admission(slots=6, capacity=10, a=8, b=8192)
+    wide = [ask(gate, "a", sequences=8) for _ in range(5)]
+    assert is_running(*wide) == [True, False, False, False, False], "at the limit of the run"
+    with pytest.raises(QueueFull):
+        ask(gate, "a", sequences=8)
+    narrow = [ask(gate, "b") for _ in range(3)]
+    assert is_running(*narrow) == [True, True, False], "at the capacity of the engine"
+    assert gate.end(wide[0]) == [wide[1]], "the run with fewer sequences is the first"
+    assert gate.end(narrow[0]) == [narrow[2]]
+    assert gate.end(wide[1]) == [wide[2]]
 
 
 def test_runs_with_as_many_requests_take_turns() -> None:

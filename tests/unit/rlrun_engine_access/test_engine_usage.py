@@ -22,9 +22,9 @@ class Engine:
         self.usage = EngineUsage(lambda: self.age)
         self.requests: list[tuple[str, ExitStack]] = []
 
-    def start(self, uid: str) -> None:
+    def start(self, uid: str, sequences: int = 1) -> None:
         stack = ExitStack()
-        stack.enter_context(self.usage.request(uid))
+        stack.enter_context(self.usage.request(uid, sequences))
         self.requests.append((uid, stack))
 
     def end(self, uid: str) -> None:
@@ -43,6 +43,18 @@ class Engine:
     def is_complete(self) -> bool:
         """True if runs and idle time sum to the age of the process."""
         return sum(self.seconds.values()) + self.exported.idle_seconds == pytest.approx(self.age, rel=1e-9)
+
+
+def test_a_request_of_several_sequences_has_as_many_shares() -> None:
+    engine = Engine()
+    engine.start(ONE, sequences=3)
+    engine.start(TWO)
+    engine.age += 8
+    assert engine.seconds == {ONE: 6, TWO: 2}
+    engine.end(ONE)
+    engine.age += 8
+    assert engine.seconds == {ONE: 6, TWO: 10}
+    assert engine.is_complete
 
 
 def test_time_is_divided_among_the_requests_in_vllm() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rlrun.protocol import shared_pool as protocol
+from rlrun.protocol.environment import MAX_SHARED_ROLLOUTS
 from rlrun.protocol.pool_usage import USAGE_PATH, PoolUsage
 from rlrun_engine_access import body as bodies
 from rlrun_engine_access import shared_pool
@@ -233,6 +234,23 @@ def test_names_of_adapters_are_those_of_the_protocol() -> None:
     assert shared_pool.engine_name("uid", "policy") == protocol.engine_name("uid", "policy")
     assert "_" in protocol.engine_name("uid", "policy"), "see the docstring of rlrun_engine_access.shared_pool"
     assert shared_pool.MODEL_HEADER.decode() == protocol.MODEL_HEADER.lower()
+    assert shared_pool.SEQUENCES_HEADER.decode() == protocol.SEQUENCES_HEADER.lower()
+    assert shared_pool.MAX_SEQUENCES == protocol.MAX_SEQUENCES >= MAX_SHARED_ROLLOUTS
+
+
+async def test_a_request_has_the_number_of_sequences_of_its_header(pool: Pool) -> None:
+    assert await pool.call(0, X_Rlrun_Sequences="3", body=b'{"prompt": "hi", "n": 9}').end() == 200
+    assert await pool.call(0, X_Rlrun_Sequences="64").end() == 200
+    few, many = (body["n"] for _, _, body in pool.engine.requests)
+    assert (few, many) == (3, pool_order(3).runs[0].max_requests), "no more than the run may have in the engine"
+
+
+@pytest.mark.parametrize("count", ["0", "65", "-1", "1.5", "100", "", " 2", "two"])
+async def test_a_request_without_a_valid_number_of_sequences_is_refused(count: str, pool: Pool) -> None:
+    call = pool.call(0, X_Rlrun_Sequences=count)
+    assert await call.end() == 400
+    assert "x-rlrun-sequences must be a number from 1 to 64" in call.error["message"]
+    assert not pool.engine.requests
 
 
 @pytest.mark.parametrize("name", [None, "", "a/b", "a b", "a\n", "x" * 129, "ä", "org/model ", "\ufeff", "a\0"])

@@ -10,7 +10,7 @@ import aiohttp
 from rlrun.api.base.received import ENGINE_LIMITS
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import MODEL_HEADER
+from rlrun.protocol.shared_pool import MODEL_HEADER, SEQUENCES_HEADER
 from rlrun.service.access import UNAUTHORIZED
 from rlrun.service.backoff import Backoff
 from rlrun.service.client import read_body
@@ -157,7 +157,7 @@ class RequestRouter:
 
     async def _send(self, replica: Replica, path: str, model: str, body: bytes, sequences: int) -> tuple[int, bytes]:
         replica.requests += sequences
-        call = asyncio.ensure_future(self._post(replica.endpoint.engine_url + path, model, body))
+        call = asyncio.ensure_future(self._post(replica.endpoint.engine_url + path, model, body, sequences))
         replica.calls.add(call)
         try:
             return await call
@@ -171,8 +171,8 @@ class RequestRouter:
             call.cancel()
             replica.requests -= sequences
 
-    async def _post(self, url: str, model: str, body: bytes) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json", MODEL_HEADER: model}
+    async def _post(self, url: str, model: str, body: bytes, sequences: int) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json", MODEL_HEADER: model, SEQUENCES_HEADER: str(sequences)}
         async with self._http.post(
             url, data=body, headers=headers, timeout=self._limits, allow_redirects=False
         ) as response:

@@ -296,7 +296,7 @@ class Gateway:
             answers = split_choices(await self._send_whole(group, served, exchange))
         missing = exchange.rollouts[len(answers) :]
         if missing:
-            # The middleware of a shared pool's engines sets n to 1, and counts each request as one sequence.
+            # Engines of a shared pool sample at most as many sequences as the run may have at the same time.
             self._engines_take_n = False
             alone = replace(exchange, request_body=exchange.request_body | {"n": 1})
             sent = [self._send_whole(group, served, replace(alone, rollouts=[one])) for one in missing]

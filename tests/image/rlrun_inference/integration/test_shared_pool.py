@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rlrun.protocol.access import OPEN_PATHS_VARIABLE, TOKEN_VARIABLE, bearer
 from rlrun.protocol.pool_usage import USAGE_PATH, PoolUsage
-from rlrun.protocol.shared_pool import MODEL_HEADER, ORDER_FILE, PooledRun, PoolOrder, engine_name
+from rlrun.protocol.shared_pool import MODEL_HEADER, ORDER_FILE, SEQUENCES_HEADER, PooledRun, PoolOrder, engine_name
 from rlrun_engine_access.middleware import (
     MAX_BODY_VARIABLE,
     MAX_LORAS_VARIABLE,
@@ -57,9 +57,12 @@ class Engine:
         new.write_text(PoolOrder(base=BASE, runs=runs).model_dump_json(by_alias=True, exclude={"grant"}))
         new.rename(self.order)
 
-    def ask(self, token: str | None, path: str, body: Any = None, model: str | None = None) -> tuple[int, bytes]:
+    def ask(
+        self, token: str | None, path: str, body: Any = None, model: str | None = None, sequences: int = 1
+    ) -> tuple[int, bytes]:
         """Return status and body of the response."""
-        headers = {"Content-Type": "application/json", **bearer(token)} | ({MODEL_HEADER: model} if model else {})
+        headers = {"Content-Type": "application/json", **bearer(token), SEQUENCES_HEADER: str(sequences)}
+        headers |= {MODEL_HEADER: model} if model else {}
         data = json.dumps(body).encode() if body is not None else None
         try:
             with urllib.request.urlopen(
@@ -124,6 +127,19 @@ def test_a_run_samples_from_its_own_adapter_and_the_base_model(pool: Engine) -> 
                 assert status == 200, text
                 assert json.loads(text)["model"] == expected
             assert pool.ask(token, "/tokenize", {"prompt": "abc"}, name)[0] == 200
+
+
+def test_sequences_of_one_request_are_those_of_several_requests(pool: Engine) -> None:
+    asked = {**PROMPT, "temperature": 1.0, "n": 3, "return_token_ids": True}
+
+    def sample(seed: int, sequences: int) -> list[Any]:
+        answer = pool.ask(RUNS["run-a"], TEXT, {**asked, "seed": seed}, policy("run-a"), sequences)
+        assert answer[0] == 200, answer
+        return [choice["token_ids"] for choice in json.loads(answer[1])["choices"]]
+
+    together = sample(7, sequences=3)
+    assert together == [tokens for number in range(3) for tokens in sample(7 + number, sequences=1)]
+    assert len(sample(7, sequences=64)) == pooled_run("run-a").max_requests
 
 
 def test_a_run_reaches_no_adapter_of_another_run(pool: Engine) -> None:

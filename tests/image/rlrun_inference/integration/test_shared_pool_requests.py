@@ -59,20 +59,20 @@ def test_vllm_takes_the_fields_of_the_middleware(path: str) -> None:
     twice = f'{{"model": {json.dumps(OTHER)}, {text[1:-1]}}}'
     headers = {"Content-Type": "application/json"}
     for body in (text, twice):
-        response = client.post("/", content=with_fields(body.encode(), _own_fields(RUN, MODEL)), headers=headers)
+        response = client.post("/", content=with_fields(body.encode(), _own_fields(RUN, MODEL, 2)), headers=headers)
         assert response.status_code == 200, response.text
     assert len(found) == 2
-    assert GREEDY.keys() <= _own_fields(RUN, MODEL).keys()
+    assert GREEDY.keys() <= _own_fields(RUN, MODEL, 2).keys()
     for request, priority in found:
         assert request.model == MODEL
         assert priority == 0
-        for name, value in _own_fields(RUN, MODEL).items():
+        for name, value in _own_fields(RUN, MODEL, 2).items():
             assert getattr(request, name) == value, name
 
 
 @pytest.mark.parametrize("kind", [ChatCompletionRequest, CompletionRequest])
 def test_the_fields_of_the_middleware_are_fields_of_vllm(kind: type[BaseModel]) -> None:
-    assert _own_fields(RUN, MODEL).keys() <= kind.model_fields.keys()
+    assert _own_fields(RUN, MODEL, 2).keys() <= kind.model_fields.keys()
 
 
 def test_headers_that_vllm_reads_are_not_forwarded() -> None:

@@ -23,7 +23,7 @@ from rlrun.protocol.access import bearer
 from rlrun.protocol.environment import ROLLOUT_ID_HEADER, ROLLOUT_IDS_HEADER
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
-from rlrun.protocol.shared_pool import MODEL_HEADER
+from rlrun.protocol.shared_pool import MODEL_HEADER, SEQUENCES_HEADER
 from rlrun.service.errors import FatalError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
@@ -82,12 +82,13 @@ class CannedEngine:
         """Refuses prompts with `max_tokens` above this number of tokens, as vLLM before 0.20 does. None: all fit."""
         self.tokenized: list[dict[str, Any]] = []
         self.models: list[str | None] = []
+        self.sequences: list[str | None] = []
         """Header with the model's name of each request."""
         self.busy = 0
         """Number of next requests that it refuses with 429."""
         self.refused = 0
         self.takes_n = True
-        """False in a shared pool, whose middleware sets `n` to 1."""
+        """False in a shared pool that lets the run have a single sequence in the engine."""
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self.count])
@@ -99,6 +100,7 @@ class CannedEngine:
     @web.middleware
     async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self.models.append(request.headers.get(MODEL_HEADER))
+        self.sequences.append(request.headers.get(SEQUENCES_HEADER))
         if self.busy > 0:
             self.busy -= 1
             self.refused += 1
@@ -678,6 +680,7 @@ async def test_rollouts_that_share_a_request_have_a_choice_each(setup: Setup) ->
     status, answer = await ask_together(setup, group)
     assert status == 200
     (asked,) = setup.asked
+    assert [count for engine in setup.engines for count in engine.sequences] == ["3"]
     assert (asked["n"], asked["seed"]) == (3, SamplingSeedKey(group.ordinal, 0, 0).seed(7))
     assert {name: list(turn.completion_ids) for name, (turn,) in group.turns_by_rollout().items()} == {
         "a": [0, 5],
