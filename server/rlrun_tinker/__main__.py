@@ -1,4 +1,4 @@
-"""`python -m rlrun_tinker`: translates the Tinker API for rlrun-server and trainers, until SIGTERM."""
+"""`python -m rlrun_tinker`: serves the Tinker API by sending requests to rlrun-server and trainers, until SIGTERM."""
 
 import asyncio
 import logging

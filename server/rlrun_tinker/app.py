@@ -56,7 +56,7 @@ from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerU
 
 PREFIX = "/api/v1"
 SHARED_HOST_PREFIX = "/tinker"
-"""Prefix of all paths on a host that rlrun-server has as well, whose API of hosted clients has PREFIX."""
+"""Additional prefix of all paths on a host shared with rlrun-server, whose API of hosted clients also uses PREFIX."""
 MAX_BODY = 16 * 1024**2
 """Maximum size of a forward_backward request in bytes. The SDK divides batches into requests of about 5 MB, but a
 single datum may be larger.
@@ -64,20 +64,22 @@ single datum may be larger.
 MAX_JSON = 256 * 1024
 MAX_TELEMETRY = 8 * 1024**2
 BODY_BYTES = (128 * 1024**2, 33 * 1024**2)
-"""Maximum number of bytes of requests in memory, of all clients and of one. A request takes up to three times its size:
-as received, as a command, and in the connection to the trainer.
+"""Maximum total size in bytes of requests in memory, for all clients and for one client. A request takes up to three
+times its size: as received, as a command, and in the connection to the trainer.
 """
 ANSWER_BYTES = (96 * 1024**2, 40 * 1024**2)
-"""Maximum number of bytes of responses that clients have not received yet, of all clients and of one."""
+"""Maximum total size in bytes of responses that clients have not received yet, for all clients and for one client."""
 FEW_BYTES = 16 * 1024
-"""Size up to which decoding takes less time than the transfer to a thread."""
+"""Size in bytes up to which decoding takes less time than the transfer to a thread."""
 SEND_SECONDS = 15.0
-"""Seconds for which a command waits for its trainer. The SDK sends the next command after it, and waits 60 s."""
+"""Maximum wait in seconds until a trainer accepts a command. The SDK sends the next command after the response, and
+times out after 60 s.
+"""
 RETRIEVE_SECONDS = 40.0
-"""Time limit of retrieve_future in seconds. The SDK waits 45 s."""
+"""Time limit of retrieve_future in seconds. The SDK times out after 45 s."""
 REQUESTS_PER_CALLER = 2200
-"""Maximum number of a client's requests at the same time. A client waits for each of its results with a request, and
-the SDK for up to 2000 samples.
+"""Maximum number of concurrent requests of a client. A client waits for each result with a separate request, and the
+SDK waits for up to 2000 samples at the same time.
 """
 CLIENT_CONFIG = {
     # A program sends at most this many bytes of batches at the same time.
@@ -94,7 +96,7 @@ DYNAMIC_CONFIG = {
     "sample_cancel_max_batch_size": 64,
 }
 REJECTED = b"rejected by rlrun-tinker"
-"""Body that is not a command."""
+"""Body that the trainer receives instead of a rejected call's command. It is not a valid command."""
 SESSION_WARNING = (
     "train_unembed=True, the default, trains no output head on this server: LoRA adapts all linear layers of attention "
     "and MLP."
@@ -161,8 +163,8 @@ class TinkerApi:
         engines: PoolEngines,
         samples: Samples | None = None,
     ) -> None:
-        """`max_requests` is the maximum number of requests with credentials at the same time. `send_seconds` is the
-        time for which a command waits for its trainer.
+        """`max_requests` is the maximum number of concurrent requests with credentials. `send_seconds` is the maximum
+        wait until a trainer accepts a command.
         """
         self._callers = callers
         self._server = server
@@ -181,7 +183,7 @@ class TinkerApi:
         self._decoding_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def leave(self) -> None:
-        """End the waiting of all requests, so that clients repeat them at another replica."""
+        """Stop waiting in all requests, so that clients repeat them at another replica."""
         self._leaving.set()
         self._samples.leave()
 
@@ -235,7 +237,7 @@ class TinkerApi:
         ]
 
     def _identified(self, handler: CallerHandler) -> Handler:
-        """Return a handler that identifies the caller, and limits the number of its requests."""
+        """Return a handler that identifies the caller, and limits the caller's concurrent requests."""
 
         async def handle(request: Request) -> Response:
             caller = self._callers.identify(request)
@@ -336,7 +338,9 @@ class TinkerApi:
         return FutureId(FutureKind.forward_backward, model, seq).response()
 
     async def _decode_aside(self, caller: CredentialHolder, body: bytes, decoded: ForwardBackwardRequest) -> bytes:
-        """Decode a body in a thread, one of each caller at a time, so that none of them keeps all threads busy."""
+        """Decode a body in a thread. Only one body per caller is decoded at a time, so that no caller keeps all threads
+        busy.
+        """
         async with self._decoding_of.setdefault(caller.digest, asyncio.Lock()):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._decoding, _decode, body, decoded)
@@ -369,7 +373,7 @@ class TinkerApi:
     async def _using_number(
         self, caller: CredentialHolder, body: OptimStepRequest | SaveWeights
     ) -> AsyncIterator[None]:
-        """Use the number of a call that is rejected in the context with InputInvalid."""
+        """Use up the sequence number of a call that is rejected in the context with InputInvalid."""
         try:
             yield
         except InputInvalid:
@@ -377,14 +381,14 @@ class TinkerApi:
             raise
 
     async def _use_number(self, caller: CredentialHolder, model_id: str, seq: int) -> None:
-        """Send what is not a command with the number of a rejected call, because later calls would wait for it."""
+        """Send REJECTED with the sequence number of a rejected call, because later calls would wait for this number."""
         with contextlib.suppress(TinkerError):
             if seq >= 1:
                 await self._try_to_send(caller, parse_id(ModelId.parse, model_id), seq, REJECTED)
 
     async def _send(self, caller: CredentialHolder, model: ModelId, seq: int, command: bytes) -> None:
-        """Send a command to the trainer. Waits for a trainer that is not ready or has too many commands of the run, for
-        at most `send_seconds`. Raises TinkerError.
+        """Send a command to the trainer. Retries for at most `send_seconds` while the trainer is not ready or has too
+        many commands of the run. Raises TinkerError.
         """
         deadline = asyncio.get_running_loop().time() + self._send_seconds
         pauses = iter(PAUSES)
@@ -480,7 +484,7 @@ def _state_of(request: Request) -> SavedStateUri:
 
 
 def _decode(body: bytes, request: ForwardBackwardRequest) -> bytes:
-    """Return the command for a request, whose fields `request` receives. Raises InputInvalid."""
+    """Decode the body into `request`, and return the command for the trainer. Raises InputInvalid."""
     return decode_request(body, request).command()
 
 
@@ -512,7 +516,7 @@ def _checkpoint(uri: SavedStateUri, state: SavedState) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> str:
-    """Return a value of user metadata as text: the SDK accepts no other type in a training run."""
+    """Return a value of user metadata as text, because the SDK accepts no other type in a training run."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -539,7 +543,9 @@ def _refusal(status: int, message: str) -> Handler:
 
 
 def _discard(content: Any) -> Handler:
-    """Return a handler that ignores the request's body. It responds with `content`, or with 204 if that is None."""
+    """Return a handler that ignores the request's body. It responds with `content`, or with status 204 if `content` is
+    None.
+    """
 
     async def handle(request: Request) -> Response:
         size = 0

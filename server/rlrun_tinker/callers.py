@@ -1,4 +1,4 @@
-"""Credentials of clients, which this program passes on to rlrun-server and does not judge itself."""
+"""Credentials of clients. This program forwards them to rlrun-server, which verifies them."""
 
 import hashlib
 import re
@@ -17,21 +17,21 @@ KEY_HEADER = "X-API-Key"
 KEY_PREFIX = "tml-"
 TOKEN_PREFIX = "eyJ"
 _CREDENTIAL = re.compile(r"[!-~]{1,16384}")
-"""Visible ASCII, so that a credential cannot add a header."""
+"""Pattern of a credential: visible ASCII characters, so that a credential cannot add a header."""
 UNKNOWN = Rate(per_second=5.0, burst=50.0)
-"""Limit of requests from one address with credentials that rlrun-server has not accepted. rlrun-server has a limit of
-20 new Kubernetes tokens per second for all clients of this program together, which one address must not use up.
+"""Rate limit per address for requests with credentials that rlrun-server has not accepted. rlrun-server limits new
+Kubernetes tokens to 20 per second for all clients of this program together, and one address must not use up this limit.
 """
 REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
 class CredentialHolder:
-    """Client of a request."""
+    """Client that sent a request, identified by its credential."""
 
     credential: str
     digest: str
-    """SHA-256 of the credential in hexadecimal, by which limits and caches know the client."""
+    """SHA-256 of the credential in hexadecimal. It identifies the client in limits and caches."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -46,7 +46,9 @@ class Callers:
         self._clock = clock
         self._limiter = RateLimiter(UNKNOWN)
         self._accepted: OrderedDict[str, None] = OrderedDict()
-        """Digests of credentials. They have no time limit, as open runs go on while rlrun-server does not respond."""
+        """Digests of accepted credentials. They do not expire, because open runs continue while rlrun-server does not
+        respond.
+        """
 
     def identify(self, request: Request) -> CredentialHolder:
         """Return the caller, whose credential may still be invalid. Raises TinkerError."""
@@ -66,20 +68,22 @@ class Callers:
         return caller
 
     def accept(self, caller: CredentialHolder) -> None:
-        """Record that rlrun-server has accepted the credential."""
+        """Record that rlrun-server accepted the credential."""
         self._accepted[caller.digest] = None
         self._accepted.move_to_end(caller.digest)
         while len(self._accepted) > REMEMBERED:
             self._accepted.popitem(last=False)
 
     def refuse(self, caller: CredentialHolder) -> None:
-        """Record that rlrun-server does not accept the credential."""
+        """Record that rlrun-server rejected the credential."""
         self._accepted.pop(caller.digest, None)
 
     def give_back(self, request: Request) -> None:
-        """Do not count a request whose credential was accepted: many new clients may come through one Ingress."""
+        """Stop counting a request against its address, because its credential was accepted. Many new clients may share
+        the address of one Ingress.
+        """
         self._limiter.give_back(client_of(request))
 
     def is_accepted(self, caller: CredentialHolder) -> bool:
-        """Return whether rlrun-server accepted the credential the last time it was asked."""
+        """Return whether rlrun-server accepted the credential in its latest response."""
         return caller.digest in self._accepted

@@ -22,31 +22,31 @@ from rlrun_tinker.sample_requests import in_parts
 from rlrun_tinker.sample_response import MAX_RESPONSE
 
 SAMPLE_SECONDS = 3600.0
-"""Time limit of one sample in seconds, from its request to the engine to the response."""
+"""Time limit of one sample in seconds, from the request to the engine until the complete response."""
 LOAD_SECONDS = 300.0
 """Time limit in seconds for downloading a policy and loading it into the engine."""
 UNLOAD_SECONDS = 15.0
 RESPONSE_BYTES = (64 * 1024**2, 36 * 1024**2)
-"""Maximum number of bytes of engines' responses that are being received or read, in all and of one run."""
+"""Maximum total size in bytes of engines' responses that are being received or parsed, for all runs and for one run."""
 SMALL_RESPONSE = 64 * 1024
-"""Size up to which a response is not counted."""
+"""Size in bytes up to which a response does not count towards RESPONSE_BYTES."""
 MEMORY_PAUSE = 0.05
-"""Pause in seconds until a response that waits for memory tries again."""
+"""Seconds between two attempts to reserve memory for a response."""
 MAX_ERROR = 64 * 1024
 MAX_TEXT = 500
 BUSY = 429
 NOT_READY = frozenset({401, 403, 503, 504})
-"""Statuses of engines and sidecars whose order does not have the run yet, whose engine starts, or that S3 keeps
-waiting.
-"""
+"""Statuses of an engine or sidecar that has not received the run yet, is starting, or waits for S3."""
 REFUSALS = frozenset({400, 413, 422})
-"""Statuses of an engine that every engine would give this request."""
+"""Statuses with which every engine would reject the request, so that a retry does not help."""
 FILES_MISSING = 424
-"""Status of a sidecar that finds no files of the policy."""
+"""Status of a sidecar that finds no files of the policy in S3."""
 
 
 class EngineFull(Exception):
-    """Raised if the run has too many requests in the engine. `retry_after` is the pause in seconds that it asks for."""
+    """Raised if the engine has too many requests of the run. `retry_after` is the pause in seconds that the engine
+    requests.
+    """
 
     def __init__(self, retry_after: float) -> None:
         super().__init__("the engine has too many requests of the run")
@@ -85,7 +85,7 @@ Resolve = Callable[[str], Awaitable[Sequence[EngineAddress]]]
 
 
 async def resolve_engines(host: str) -> list[EngineAddress]:
-    """Return the engines of a headless Service. Raises OSError if DNS gives no answer."""
+    """Return the engines of a headless Service. Raises OSError if the DNS lookup fails."""
     found = await asyncio.get_running_loop().getaddrinfo(host, INFERENCE_PORT, type=socket.SOCK_STREAM)
     hosts = sorted({f"[{each[4][0]}]" if each[0] == socket.AF_INET6 else str(each[4][0]) for each in found})
     return [EngineAddress(f"http://{each}:{INFERENCE_PORT}", f"http://{each}:{SIDECAR_PORT}") for each in hosts]
@@ -106,8 +106,8 @@ class EngineClient:
         body: Sequence[bytes],
         read: Callable[[bytes], Awaitable[None]],
     ) -> None:
-        """Send a completion request of a run, and pass the response to `read`, while its bytes are counted. `name` is
-        that of the policy, relative to the run, or the id of the base model.
+        """Send a completion request of a run, and call `read` with the response, which counts towards RESPONSE_BYTES
+        until `read` returns. `name` is the policy's name relative to the run, or the id of the base model.
 
         Raises EngineFull, EngineNotReady, EngineFailed, PolicyNotLoaded, SampleRefused.
         """
@@ -144,7 +144,7 @@ class EngineClient:
             raise EngineFailed("the response of an engine is too large") from error
 
     async def load(self, engine: EngineAddress, run: ClientModel, policy: PolicyRef) -> AdapterList:
-        """Load a policy of a run, and return the run's policies when the engine has confirmed it.
+        """Load a policy of a run. Returns the run's loaded policies after the engine has confirmed the new policy.
 
         Raises EngineNotReady, EngineFailed, PoliciesFull, SampleRefused.
         """
@@ -152,7 +152,7 @@ class EngineClient:
         return await self._call_sidecar("PUT", engine, run, policy.name, LOAD_SECONDS, body)
 
     async def unload(self, engine: EngineAddress, run: ClientModel, name: str) -> AdapterList:
-        """Unload a policy, and return those that the run has still. Raises EngineNotReady, EngineFailed."""
+        """Unload a policy. Returns the run's policies that are still loaded. Raises EngineNotReady, EngineFailed."""
         return await self._call_sidecar("DELETE", engine, run, name, UNLOAD_SECONDS, None)
 
     async def close(self) -> None:
@@ -186,7 +186,9 @@ class EngineClient:
             raise EngineFailed(message) from None
 
     async def _hold(self, owner: str, size: int) -> int:
-        """Reserve memory for a response, whose rest waits in the network meanwhile. Returns the reserved bytes."""
+        """Wait until memory for a response is free, and reserve it. Meanwhile, the network buffers the response.
+        Returns the number of reserved bytes, which is 0 for a small response.
+        """
         if size <= SMALL_RESPONSE:
             return 0
         while not self._memory.take(owner, size):  # noqa: ASYNC110  # waits are rare, and a budget has no event
@@ -210,7 +212,7 @@ def _refusal(response: aiohttp.ClientResponse, body: bytes, name: str) -> Except
 
 
 def _text(body: bytes) -> str:
-    """Return the message in an engine's error, or nothing."""
+    """Return the message in an engine's error response, or an empty string."""
     try:
         found = read_fast(body, limits=ENGINE_LIMITS)
         return str((found.get("error") or found)["message"])[:MAX_TEXT]

@@ -8,15 +8,15 @@ from rlrun.service.errors import RequestError, ServiceUnavailable
 from starlette.responses import JSONResponse, Response
 
 RETRY_SECONDS = 10
-"""Pause of the SDK before it repeats a request that cannot be handled now."""
+"""Seconds that the SDK waits before it repeats a request that cannot be handled now."""
 RETRYABLE = frozenset({408, 429, 503})
 """Statuses after which the same request may succeed."""
 PASSED_STATUSES = frozenset({401, 403, 404, 429})
-"""Statuses of rlrun-server that mean the same to the SDK."""
+"""Statuses of rlrun-server that have the same meaning for the SDK, and are passed on."""
 
 
 class TinkerError(Exception):
-    """Rejection of a request. The message tells users what to do."""
+    """Rejection of a request. The message says what users can do."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -1,6 +1,7 @@
-"""`forward_backward` of the Tinker API: a protobuf request as a command of the trainer, and its result as protobuf.
+"""`forward_backward` of the Tinker API: converts a protobuf request to a command for the trainer, and its result to
+protobuf.
 
-Numbers of fields are those of the package `tinker_public` in tinker 0.38.0.
+Field numbers are those of the package `tinker_public` in tinker 0.38.0.
 """
 
 import math
@@ -43,9 +44,9 @@ from rlrun_tinker.wire import (
 
 SOURCE = "The body"
 MAX_FIELDS = 2**19
-"""Maximum number of fields of a request: those of MAX_DATUMS datums with MAX_TENSORS tensors each."""
+"""Maximum number of fields of a request, sufficient for MAX_DATUMS datums with MAX_TENSORS tensors each."""
 MAX_CHUNKS = 1024
-"""Maximum number of chunks of a datum. Each takes two hundred bytes of memory, however short it is."""
+"""Maximum number of chunks of a datum. Even a short chunk takes 200 bytes of memory."""
 TENSOR_TYPES = {1: TensorType.float32, 2: TensorType.int64, 3: TensorType.int32, 4: TensorType.bfloat16}
 FLOAT32 = 1
 TOKEN_BYTES = 4
@@ -68,7 +69,7 @@ class ForwardBackwardRequest:
     forward_only: bool = False
     datums: list[DatumHeader] = field(default_factory=list)
     buffers: list[bytes | memoryview] = field(default_factory=list)
-    """Tokens and tensors, most of them as views of the request."""
+    """Tokens and tensors. Most of them are views of the request's body."""
 
     def command(self) -> bytes:
         """Return the command for the trainer. Raises InputInvalid."""
@@ -84,9 +85,10 @@ class ForwardBackwardRequest:
 
 
 def decode_request(body: bytes, request: ForwardBackwardRequest | None = None) -> ForwardBackwardRequest:
-    """Decode a request. Equal requests have equal commands, in whatever order their maps are. Raises InputInvalid.
+    """Decode a request. Equal requests become equal commands, regardless of the order of map entries. Raises
+    InputInvalid.
 
-    `request` receives the fields, also those before an invalid one.
+    `request` receives the decoded fields, including those before an invalid field.
     """
     request = request or ForwardBackwardRequest()
     try:
@@ -131,7 +133,7 @@ def _decode(body: bytes, request: ForwardBackwardRequest) -> None:
 
 
 def _entry(reader: WireReader, value: Value) -> tuple[str, Value | None]:
-    """Return key and value of an entry of a map. The value is None if the entry omits it, which means zero or empty."""
+    """Return the key and value of a map entry. The value is None if the entry omits it, which means zero or empty."""
     key, found = "", None
     for number, each in reader.fields(view(value)):
         if number == 1:
@@ -238,7 +240,7 @@ def read_result(data: bytes) -> tuple[CommandResult, memoryview]:
 
 
 def encode_output(result: CommandResult, arrays: memoryview) -> bytes:
-    """Return a result as a `ForwardBackwardOutput`, in which neighbors of equal width are one record."""
+    """Return a result as a `ForwardBackwardOutput`. Adjacent datums of equal width share one record."""
     parts, at = [bytes_field(1, RECORD.encode())], 0
     widths: Sequence[int] = result.widths or [0] * len(result.lengths)
     for width, group in groupby(zip(widths, result.lengths, strict=True), key=lambda pair: pair[0]):
@@ -251,8 +253,8 @@ def encode_output(result: CommandResult, arrays: memoryview) -> bytes:
 
 
 def _record(data: memoryview, ends: Sequence[int], width: int) -> bytes:
-    """Return an ArrayRecord. `ends` are the offsets in bytes of the datums in `data`, and its size; `width` is 0 for
-    one-dimensional datums.
+    """Return an ArrayRecord. `ends` contains the byte offset of each datum in `data`, and the size of `data`. `width`
+    is 0 for one-dimensional datums.
     """
     tensor = [
         bytes_field(1, data),

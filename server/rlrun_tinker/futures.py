@@ -1,4 +1,4 @@
-"""Futures of the Tinker API. The id of a future says which command it is, so that any replica finds its result."""
+"""Futures of the Tinker API. The id of a future identifies the command, so that any replica can find the result."""
 
 import asyncio
 import base64
@@ -22,19 +22,22 @@ from rlrun_tinker.run_server import RunServer
 from rlrun_tinker.trainer_client import CommandRejected, ResultMemory, TrainerClient, TrainerUnready
 
 POLL_SECONDS = 25.0
-"""Seconds for which a request waits for a result. The SDK waits 45 s for the response."""
+"""Maximum wait in seconds of a request for a result. The SDK times out after 45 s."""
 PAUSES = (0.2, 0.2, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 3.0)
-"""Pauses in seconds between two requests to a trainer that is not ready. The last one repeats. None is much longer than
-half of the time waited before: a slot of a pool that runs opens within a second.
+"""Pauses in seconds between requests to a trainer that is not ready. The last pause repeats. The first pauses are
+short, because a running pool opens a slot within a second. A later pause takes about half of the time waited so far, or
+less.
 """
 PROTOBUF = "application/x-protobuf"
 MAX_REASON = 1024
 INLINE_BYTES = 4 * 1024**2
-"""Size of a result above which the SDK is first told the size, so that it can limit its memory."""
+"""Size in bytes above which the first response contains only the size of a result, so that the SDK can limit its
+memory.
+"""
 
 
 class FutureKind(StrEnum):
-    """Kind of a future, which decides the form of its result."""
+    """Kind of a future, which determines the format of the result."""
 
     create = "c"
     load = "l"
@@ -43,7 +46,7 @@ class FutureKind(StrEnum):
     weights = "w"
     sampler_weights = "s"
     policy = "p"
-    """Weights for sampling without a name."""
+    """Weights that were saved for sampling without a name."""
 
 
 SAVES = {FutureKind.weights: SaveKind.weights, FutureKind.sampler_weights: SaveKind.sampler_weights}
@@ -57,11 +60,11 @@ class FutureId:
     model: ModelId
     seq: int = 0
     name: str = ""
-    """Name of the saved state."""
+    """Name of the saved state, or empty."""
 
     @classmethod
     def parse(cls, text: str) -> "FutureId":
-        """Raises ValueError."""
+        """Parse the text of an id. Raises ValueError."""
         try:
             plain = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode("ascii")
             kind, seq, model, name = plain.split(" ")
@@ -80,7 +83,7 @@ class FutureId:
 
     @property
     def path(self) -> str:
-        """URI of the saved state of a save."""
+        """URI of the saved state. Only for the kinds in SAVES."""
         return str(SavedStateUri(self.model, SAVES[self.kind], self.name))
 
     def response(self) -> Response:
@@ -95,7 +98,7 @@ class _Failed(Exception):
 
 
 class Futures:
-    """Results of commands."""
+    """Reader of the results of commands."""
 
     def __init__(
         self,
@@ -114,8 +117,8 @@ class Futures:
     async def retrieve(
         self, caller: CredentialHolder, future: FutureId, leaving: asyncio.Event, *, allow_metadata_only: bool
     ) -> Response:
-        """Return the response with a result, a failure or the state of the future. Does not wait once `leaving` is set:
-        the client then asks another replica. Raises TinkerError.
+        """Return the response with the result, the failure or the state of the future. Does not wait once `leaving` is
+        set, so that the client asks another replica. Raises TinkerError.
         """
         retrieving = asyncio.create_task(self._retrieve(caller, future, allow_metadata_only=allow_metadata_only))
         left = asyncio.create_task(leaving.wait())
@@ -191,7 +194,7 @@ class Futures:
     async def _explain(
         self, caller: CredentialHolder, future: FutureId, model: ClientModel, rejected: CommandRejected
     ) -> Exception:
-        """Return the failure for a result that the trainer does not have."""
+        """Return the exception that explains why the trainer does not have the result."""
         if rejected.problem.reason == Reason.COMMAND_UNKNOWN:
             saved = (await self._server.read(caller, future.model)).saved
             states = {} if saved is None else saved.weights
@@ -217,7 +220,7 @@ def waiting_reason(model: ClientModel) -> str | None:
 
 
 def end_of(model: ClientModel) -> str:
-    """Return the message about a model that has ended."""
+    """Return the error message for a model that has ended."""
     cause = waiting_reason(model) if model.phase.finished else None
     why = f": {cause.rstrip('.')}" if cause else ""
     return f"The run {model.namespace}/{model.run} has ended ({model.phase.value}){why}. Create another client."

@@ -1,4 +1,4 @@
-"""Models as rlrun-server has opened them for a caller, cached briefly, and which of them a session has."""
+"""Models that rlrun-server has opened for callers, cached briefly, and the heartbeats of their sessions."""
 
 import asyncio
 from collections import OrderedDict
@@ -15,33 +15,35 @@ from rlrun_tinker.run_server import RunServer
 from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
 
 OPEN_SECONDS = 30.0
-"""Seconds for which a model with a trainer is cached. A revoked credential works for as long."""
+"""Seconds for which a model with a trainer is cached. A revoked credential remains valid for this time."""
 MIN_WAITING_SECONDS, MAX_WAITING_SECONDS = 0.25, 10.0
 WAITING_SHARE = 0.125
-"""Share of a model's age for which it is cached while it waits, within these limits. A model for which the pool has a
-slot waits a second or two, while a hundred models may wait in the queue for hours: rlrun-server limits the requests of
-a namespace.
+"""Fraction of a waiting model's age for which it is cached, at least MIN_WAITING_SECONDS and at most
+MAX_WAITING_SECONDS. A model waits a second or two if the pool has a slot, but may wait for hours in a queue of a
+hundred models. rlrun-server limits the rate of requests per namespace.
 """
 STALE_SECONDS = 1.0
-"""Minimum age of a model that is opened again because its trainer has not accepted a request."""
+"""Minimum age in seconds of a cached model before it is opened again because its trainer did not accept a request."""
 KEPT_SECONDS = 3.0
-"""Seconds after which a model that was opened before is used without waiting for rlrun-server."""
+"""Maximum wait in seconds for rlrun-server if a model was opened before. After this time, the cached model is used."""
 SESSIONS = 10_000
 """Maximum number of sessions whose models are remembered for heartbeats."""
 MAX_MODELS = 64
-"""Maximum number of models of a session that receive its heartbeats: those with the lowest numbers."""
+"""Maximum number of used models that are recorded for a session, and of model numbers that a search tries."""
 SEARCH_SECONDS = 300.0
-"""Seconds between two searches for models of a session that other replicas have opened."""
+"""Seconds between two searches for models of a session that were opened by other replicas."""
 MAX_GAP = 3
-"""Number of missing models after which a search ends. The SDK numbers models without gaps, but a number whose creation
-failed has no model.
+"""Number of consecutive missing models after which a search ends. The SDK numbers models without gaps, but a number
+whose creation failed has no model.
 """
 HEARTBEAT_SECONDS = 8.0
-"""Time limit of a heartbeat. The SDK waits 10 s."""
+"""Time limit of a heartbeat in seconds. The SDK times out after 10 s."""
 
 
 class OpenModels:
-    """Models that callers have opened. A caller receives only what rlrun-server has returned for its own credential."""
+    """Models that callers have opened. A caller receives only what rlrun-server returned for the caller's own
+    credential.
+    """
 
     def __init__(self, server: RunServer, clock: Callable[[], float]) -> None:
         self._server = server
@@ -70,8 +72,9 @@ class OpenModels:
             return kept
 
     def forget(self, caller: CredentialHolder, model: ModelId) -> None:
-        """Ask rlrun-server again, because the trainer has not accepted the last request. All requests that wait for
-        this trainer together ask once in STALE_SECONDS: rlrun-server limits the requests of a namespace.
+        """Make `open` ask rlrun-server again, because the trainer did not accept the last request. rlrun-server limits
+        the requests of a namespace, so all requests that wait for this trainer together ask at most once per
+        STALE_SECONDS.
         """
         self._models.expire(_key(caller, model), STALE_SECONDS)
 
@@ -92,9 +95,10 @@ class _Session:
 
 
 class Heartbeats:
-    """Passes the heartbeats of a session on to the trainers of its models.
+    """Forwards the heartbeats of a session to the trainers of its models.
 
-    A session is an id only. Its models are those that the caller used here, and those that a search finds.
+    A session is only an id. Its models are the ones that the caller used on this replica and the ones that a search
+    finds.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class Heartbeats:
             known.add(model.number)
 
     async def beat(self, caller: CredentialHolder, session: SessionId) -> None:
-        """Pass on a heartbeat. Raises TinkerError."""
+        """Forward a heartbeat to the trainers. Raises TinkerError."""
         known, has_touched = self._session(caller, session), False
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS):
@@ -133,7 +137,7 @@ class Heartbeats:
                 raise
 
     async def _search(self, caller: CredentialHolder, session: SessionId, known: _Session) -> set[int]:
-        """Return the numbers of models that are not known."""
+        """Search rlrun-server for models of the session. Returns the numbers of active models that `known` lacks."""
         added = set[int]()
         number = missing = 0
         while missing < MAX_GAP and number < MAX_MODELS:
@@ -153,7 +157,7 @@ class Heartbeats:
         return added
 
     async def _touch_all(self, caller: CredentialHolder, session: SessionId, numbers: set[int]) -> None:
-        """Touch the trainers of models, and remove those that have ended from `numbers`."""
+        """Send a heartbeat to the trainer of each model, and remove ended models from `numbers`."""
         touched = (self._touch(caller, ModelId(session, number), numbers) for number in sorted(numbers))
         for error in await asyncio.gather(*touched, return_exceptions=True):
             if error is not None:

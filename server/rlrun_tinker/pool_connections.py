@@ -3,11 +3,11 @@
 import aiohttp
 
 KEEPALIVE_SECONDS = 5
-"""Seconds for which connections and names are kept, because pods are replaced under the same name and address."""
+"""Seconds for which idle connections and DNS results are kept, because a new pod may reuse a name or an address."""
 
 
 class PoolConnections:
-    """Connections that are opened with the first request."""
+    """HTTP session that is created when it is first used."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None

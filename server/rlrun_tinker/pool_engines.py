@@ -1,7 +1,8 @@
-"""Engines of the pools from which runs sample: discovery, the policies that each engine has, and the choice of one.
+"""Engines of the pools that runs sample from: discovery, the policies loaded in each engine, and the choice of an
+engine.
 
-Nothing is stored: the id of a sampler says what to load, so a policy is loaded into each engine before it samples
-there, and again if the engine has lost it. Engines are the authority on what they have.
+Nothing is stored. The id of a sampler identifies its policy, so a policy is loaded into each engine before the first
+sample there, and again if the engine has lost it. Only the engines know which policies they have.
 """
 
 import asyncio
@@ -34,50 +35,54 @@ from rlrun_tinker.sample_requests import Sampling
 from rlrun_tinker.sample_response import EngineResponseInvalid, Sample, read_sample
 
 MAX_TRIES = 4
-"""Number of engines that may fail until the client has to send the request again."""
+"""Number of failures of one sample after which the client must send the request again."""
 IN_ENGINES = 2048
-"""Maximum number of a run's samples in engines, which are fair to other runs. Others wait here, in the order of their
-arrival.
+"""Maximum number of a run's samples in engines, which divide their capacity fairly between runs. Further samples wait
+in this process, in the order of their arrival.
 """
 LOADED_POLICIES = 10
 """Maximum number of a run's policies in an engine: `RLRunSpec.policies_in_use` of a run with `driver: Client`."""
 RESOLVE_SECONDS = 5.0
 """Seconds for which the addresses of a pool are cached."""
 WATCH_SECONDS = 30.0
-"""Seconds of waiting for a sample after which the engine must still be among the addresses."""
+"""Seconds between two checks that the engine of a sample in progress is still among the pool's addresses."""
 MISSES = 3
-"""Number of such checks in a row that miss the engine until it is considered lost."""
+"""Number of consecutive checks without the engine's address after which the engine is considered lost."""
 PAUSE = (0.1, 2.0)
-"""First and longest pause in seconds after an engine does not serve the run. They double."""
+"""First and longest pause in seconds before a retry at an engine that does not serve the run. Pauses double."""
 BUSY_PAUSE = (0.5, 10.0)
-"""First and longest pause in seconds after an engine has too many requests of the run."""
+"""First and longest pause in seconds before a retry at an engine with too many requests of the run. Pauses double."""
 TRIALS = 16
-"""Maximum number of samples of a run in an engine that did not serve the last one. While there are others it is 1."""
+"""Maximum number of a run's samples in progress in an engine that did not serve the last sample. If another engine is
+healthy, the maximum is 1.
+"""
 FEW_BYTES = 64 * 1024
-"""Size up to which reading a response takes less time than the transfer to a thread."""
+"""Size in bytes up to which reading a response takes less time than the transfer to a thread."""
 RUNS = 2000
 """Maximum number of runs whose engines are remembered."""
 
 OpenModel = Callable[[bool], Awaitable[ClientModel | CommandPending]]
-"""Returns the run, or the reason why it has no pool now. True to ask rlrun-server again."""
+"""Function that returns the run, or the reason why the run has no pool now. Its argument is True if it must ask
+rlrun-server again.
+"""
 Tell = Callable[[CommandPending], None]
 ACTIVE = CommandPending(state=CommandState.active)
 
 
 class SampleLost(Exception):
-    """Raised if several engines failed: the client has to send its request again."""
+    """Raised if several engines failed. The client must send its request again."""
 
 
 @dataclass(eq=False)
 class SamplingEngine:
-    """One engine as one run sees it."""
+    """State of one engine for one run."""
 
     address: EngineAddress
     loaded: set[str] = field(default_factory=set)
-    """Names of the policies that the engine has, as far as is known."""
+    """Names of the loaded policies, according to the engine's latest responses."""
     loads: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
-    """Number of samples in progress by policy, or by the id of the base model."""
+    """Number of samples in progress by policy name, or by base model id."""
     busy: Backoff = field(default_factory=lambda: Backoff(*BUSY_PAUSE))
     unready: Backoff = field(default_factory=lambda: Backoff(*PAUSE))
     problem: str = ""
@@ -85,11 +90,13 @@ class SamplingEngine:
 
     @property
     def is_healthy(self) -> bool:
-        """True if the engine has served the last sample, or was not asked yet."""
+        """True if the engine served the last sample, or has not been used yet."""
         return self.unready.failures == 0
 
     def can_sample(self, now: float, trials: int) -> bool:
-        """Return whether another sample may be sent to the engine, to an unhealthy one at most `trials`."""
+        """Return whether another sample may be sent to the engine. An unhealthy engine has at most `trials` samples in
+        progress.
+        """
         return self.busy.open(now) and self.unready.open(now) and (self.is_healthy or self.uses.total() < trials)
 
 
@@ -97,7 +104,7 @@ class RunEngines:
     """Engines of one run's pool."""
 
     def __init__(self, client: EngineClient, resolve: Resolve, reading: Executor) -> None:
-        """`reading` reads large responses."""
+        """`reading` is the thread pool that parses large responses."""
         self._client = client
         self._resolve = resolve
         self._reading = reading
@@ -108,13 +115,13 @@ class RunEngines:
         self.samples = 0
         """Number of samples in progress."""
         self.touched = float("-inf")
-        """Time at which the trainer was last told that the client is alive."""
+        """Time of the last heartbeat to the run's trainer."""
 
     async def sample(
         self, open_model: OpenModel, policy: PolicyRef | None, request: Sampling, number: int, tell: Tell
     ) -> Sample:
-        """Return sample `number` of a request. `tell` receives what the sample waits for. Raises SampleLost,
-        SampleRefused.
+        """Return sample `number` of a request. While the sample waits, `tell` is called with the reason. Raises
+        SampleLost, SampleRefused.
         """
         self.samples += 1
         try:
@@ -198,7 +205,9 @@ class RunEngines:
                 del engine.uses[name]
 
     async def _watch(self, sending: "asyncio.Future[None]", engine: SamplingEngine, model: ClientModel) -> None:
-        """Wait for a request. Raises EngineFailed if its engine leaves the pool: a lost node closes no connection."""
+        """Wait for a request to an engine. Raises EngineFailed if the engine leaves the pool, because a lost node does
+        not close its connections.
+        """
         misses = 0
         try:
             while not sending.done():
@@ -241,7 +250,9 @@ class RunEngines:
         await self._unload(engine, model, policy.name, LOADED_POLICIES)
 
     async def _unload(self, engine: SamplingEngine, model: ClientModel, newest: str, kept: int) -> None:
-        """Unload the oldest policies beyond `kept`, except those that are in use."""
+        """Unload the oldest policies while more than `kept` policies are loaded. Never unloads `newest` or a policy in
+        use.
+        """
         unused = sorted(
             (name for name in engine.loaded if NAME.fullmatch(name) and name != newest and not engine.uses[name]),
             key=_version,
@@ -256,7 +267,7 @@ class RunEngines:
         engine.loaded &= set(listed.adapters)
 
     async def _discover(self, model: ClientModel) -> CommandPending | None:
-        """Look for the engines of the run's pool. Returns the reason if there is none."""
+        """Update the addresses of the engines in the run's pool. Returns the reason if there are none, else None."""
         loop = asyncio.get_running_loop()
         host = model.inference_host
         if host is None:
@@ -293,7 +304,7 @@ class RunEngines:
 
 
 class PoolEngines:
-    """Engines by run."""
+    """Engines of each run's pool."""
 
     def __init__(self, client: EngineClient | None = None, resolve: Resolve = resolve_engines) -> None:
         self._client = client or EngineClient()

@@ -1,4 +1,4 @@
-"""JSON bodies of the Tinker API. Fields that this version does not know are ignored, as newer SDKs may send them."""
+"""JSON bodies of the Tinker API. Unknown fields are ignored, because newer SDKs may send them."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class TinkerRequest(BaseModel):
-    """Body of a request, with the names of the SDK."""
+    """Body of a request, with the SDK's field names."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
@@ -63,13 +63,13 @@ class OfModel(TinkerRequest):
 
 
 class OptimizerConfig(TinkerRequest):
-    """Family of an optimizer."""
+    """Type of an optimizer."""
 
     type: Text = OPTIMIZER
 
 
 class LoraConfig(TinkerRequest):
-    """Size of an adapter and what it adapts."""
+    """Rank of an adapter, and the layers that it adapts."""
 
     rank: int
     seed: int | None = None
@@ -92,7 +92,7 @@ class CreateModel(OfSession):
         return ModelId(self.session, self.model_seq_id)
 
     def to_new_model(self) -> NewClientModel:
-        """Return the request to rlrun-server. Raises InputInvalid."""
+        """Convert the body to the request for rlrun-server. Raises InputInvalid."""
         lora = self.lora_config
         if lora is None:
             raise InputInvalid(
@@ -117,7 +117,7 @@ class LoadWeights(TinkerRequest):
     session_id: Text | None = None
     model_seq_id: ModelNumber | None = None
     model_id: Text | None = None
-    """Set in place of a session by TrainingClient.load_state, as is `seq_id`."""
+    """Id of an existing model. TrainingClient.load_state sends this field and `seq_id` instead of a session."""
     seq_id: Seq | None = None
     path: Text
     optimizer: bool
@@ -139,7 +139,7 @@ class LoadWeights(TinkerRequest):
         return ModelId(parse_id(SessionId.parse, self.session_id), self.model_seq_id)
 
     def to_new_model(self) -> NewClientModel:
-        """Return the request to rlrun-server. Raises TinkerError, InputInvalid."""
+        """Convert the body to the request for rlrun-server. Raises TinkerError, InputInvalid."""
         if self.weights_access_token is not None:
             message = "is not supported: a saved state can be loaded by users with access to its namespace."
             raise InputInvalid("`weights_access_token`", message)
@@ -172,7 +172,7 @@ class OptimStepRequest(OfModel):
     optimizer_params: OptimizerConfig | None = None
 
     def to_command(self) -> OptimStep:
-        """Return the command for the trainer. Raises InputInvalid."""
+        """Convert the body to the command for the trainer. Raises InputInvalid."""
         if self.adam_params is None:
             family = "" if self.optimizer_params is None else f", not {self.optimizer_params.type[:64]!r}"
             raise InputInvalid("`adam_params`", f"is missing. Call optim_step(tinker.AdamParams(...)){family}.")
@@ -189,7 +189,7 @@ class SaveWeights(OfModel):
     user_metadata: dict[str, Any] | None = None
 
     def to_command(self, kind: SaveKind) -> SaveState:
-        """Return the command for the trainer. Raises InputInvalid."""
+        """Convert the body to the command for the trainer. Raises InputInvalid."""
         return build(
             SaveState,
             BODY,
@@ -203,13 +203,13 @@ class SaveWeights(OfModel):
 
 
 class TtlRequest(TinkerRequest):
-    """Body of a change of a checkpoint's time of deletion."""
+    """Body of a request to change the expiry of a checkpoint."""
 
     ttl_seconds: int | None
-    """None for never."""
+    """Seconds until the checkpoint expires. None means that it never expires."""
 
     def to_ttl(self) -> SavedStateTtl:
-        """Return the request to rlrun-server. Raises InputInvalid."""
+        """Convert the body to the request for rlrun-server. Raises InputInvalid."""
         return build(SavedStateTtl, BODY, ttl_seconds=self.ttl_seconds)
 
 
@@ -227,7 +227,7 @@ class WeightsInfo(TinkerRequest):
 
 
 def parse_id(parse: Callable[[str], T], text: str) -> T:
-    """Return an id of a client. Raises TinkerError."""
+    """Parse an id that a client sent. Raises TinkerError with status 404."""
     try:
         return parse(text)
     except ValueError as error:
@@ -236,7 +236,7 @@ def parse_id(parse: Callable[[str], T], text: str) -> T:
 
 
 def build(model: type[M], source: str, **values: Any) -> M:
-    """Return a message with the values of a client. Raises InputInvalid."""
+    """Construct a message from values that a client sent. Raises InputInvalid."""
     try:
         return model(**values)
     except ValidationError as error:

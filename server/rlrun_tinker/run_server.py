@@ -25,13 +25,13 @@ from rlrun_tinker.errors import TinkerError, from_server
 MODELS_PATH = "/rlrun/v1/models"
 IDENTITY_PATH = "/rlrun/v1/whoami"
 MAX_NOTHING = 64 * 1024
-"""Maximum size of a response whose content does not matter."""
+"""Maximum size in bytes of a response whose content is ignored."""
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class BaseModelSummary(BaseModel):
-    """What this program reads of a base model in rlrun-server's list."""
+    """Fields of a base model in rlrun-server's list that this program uses."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -56,20 +56,20 @@ class RunServer:
         self._callers = callers
 
     async def new_session(self, caller: CredentialHolder, namespace: str | None) -> ClientSessionPlace:
-        """Return the place of a new session."""
+        """Return the namespace of a new session."""
         body = NewClientSession(namespace=namespace)
         return await self._call(caller, "POST", CLIENT_SESSIONS_PATH, ClientSessionPlace, body)
 
     async def create(self, caller: CredentialHolder, model: ModelId, body: NewClientModel) -> ClientModel:
-        """Create a model, once."""
+        """Create a model. Repeating the request does not create another model."""
         return await self._call(caller, "PUT", _path(model), ClientModel, body)
 
     async def read(self, caller: CredentialHolder, model: ModelId) -> ClientModel:
-        """Return a model with its saved states, without a token."""
+        """Return a model with its saved states, but without a token."""
         return await self._call(caller, "GET", _path(model), ClientModel)
 
     async def open(self, caller: CredentialHolder, model: ModelId) -> ClientModel:
-        """Return a model with a token. Resumes a silent run."""
+        """Return a model with a token. Resumes a run that was suspended because its client was silent."""
         return await self._call(caller, "POST", f"{_path(model)}/open", ClientModel)
 
     async def delete(self, caller: CredentialHolder, state: SavedStateUri) -> None:
@@ -77,7 +77,7 @@ class RunServer:
         await self._send(caller, "DELETE", _state_path(state))
 
     async def set_ttl(self, caller: CredentialHolder, state: SavedStateUri, ttl: SavedStateTtl) -> None:
-        """Change the time from which a saved state is deleted."""
+        """Change the expiry of a saved state."""
         await self._send(caller, "PUT", f"{_state_path(state)}/ttl", ttl)
 
     async def check(self, caller: CredentialHolder) -> None:

@@ -1,4 +1,4 @@
-"""Requests for samples: their bodies in the Tinker API, and the requests for engines that they become."""
+"""Requests for samples: their bodies in the Tinker API, and their conversion to requests for engines."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -13,22 +13,22 @@ from rlrun.api.base.received import BODY, InputInvalid, InputLimits, parse
 from rlrun_tinker.requests import OfSession, TinkerRequest
 
 MAX_SAMPLE_BODY = 4 * 1024**2
-"""Maximum size of a request for samples in bytes: the ids of half a million tokens."""
+"""Maximum size of a request for samples in bytes, sufficient for half a million token ids."""
 MAX_SAMPLES = 1024
 """Maximum number of samples of a request."""
 MAX_STOPS = 64
 MAX_TOP = 20
-"""Maximum number of the most likely tokens, which is vLLM's default of `--max-logprobs`."""
+"""Maximum number of most likely tokens per position, the default of vLLM's `--max-logprobs`."""
 MAX_SCORES = 131_072
-"""Maximum number of log-probabilities that a request asks of its prompt. An engine's response has about 70 bytes for
-each, and ten times as many when it is parsed.
+"""Maximum number of prompt log-probabilities in one request. Each takes about 70 bytes in an engine's response, and ten
+times as much memory when the response is parsed.
 """
 MAX_SESSIONS = 100_000
 NEUTRAL_FIELDS: dict[str, Any] = {
     "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0,
 }  # fmt: skip
-"""Fields of the engine that change the distribution, and that the Tinker API lacks. All are sent, because the engine's
-defaults come from the model's generation_config.json.
+"""Neutral values of engine fields that change the distribution and that the Tinker API lacks. All fields are sent,
+because the engine's defaults come from the model's generation_config.json.
 """
 
 Token = Annotated[int, Field(ge=0, lt=2**31)]
@@ -57,12 +57,14 @@ class Prompt(TinkerRequest):
 
 
 class SamplingParams(TinkerRequest):
-    """How tokens are drawn, and where a sample ends."""
+    """Parameters for drawing tokens and ending a sample."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=2**24)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: Stop | Annotated[list[Token] | list[Stop], Field(max_length=MAX_STOPS)] | None = None
-    """None to end with the model's end of sequence, [] to end only after `max_tokens`."""
+    """Texts or token ids that end a sample. If None, the model's end-of-sequence token ends it. If empty, a sample ends
+    only after `max_tokens`.
+    """
     temperature: float = Field(default=1.0, ge=0, le=100, allow_inf_nan=False)
     top_k: int = Field(default=-1, ge=-1, lt=2**31)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -107,10 +109,10 @@ class SampleRequest(TinkerRequest):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Checked request for samples."""
+    """Validated request for samples."""
 
     sampler: str
-    """Text of the sampler's id."""
+    """Id of the sampler, as text."""
     prompt: bytes
     """Token ids of the prompt in JSON."""
     prompt_length: int
@@ -135,18 +137,22 @@ class Sampling:
         return [to_json(fields)[:-1], b",", self.fields, b',"prompt":', self.prompt, b"}"]
 
     def asks_for_prompt(self, number: int) -> bool:
-        """Return whether the response for a sample has the log-probabilities of the prompt: the first one."""
+        """Return whether the response for this sample must contain the prompt's log-probabilities. Only the first
+        sample's response does.
+        """
         return number == 0 and (self.has_prompt_logprobs or self.top_prompt > 0)
 
 
 async def in_parts(parts: list[bytes]) -> AsyncIterator[bytes]:
-    """Yield the parts of a body, of which no copy is made."""
+    """Yield the parts of a body without copying them."""
     for part in parts:
         yield part
 
 
 def sample_seed(seed: int, number: int) -> int:
-    """Return the engine's seed for a sample. The samples of one request differ, and so do those of similar seeds."""
+    """Return the engine's seed for a sample. Seeds differ between the samples of a request, and between similar values
+    of `seed`.
+    """
     digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 

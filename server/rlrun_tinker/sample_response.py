@@ -15,10 +15,10 @@ MAX_RESPONSE = 32 * 1024**2
 """Maximum size of an engine's response in bytes."""
 LIMITS = InputLimits(size=MAX_RESPONSE, values=1_500_000)
 NO_TOKEN, NO_LOGPROB = 0, -99999.0
-"""Padding of a row with fewer tokens than the client asked for."""
+"""Token id and log-probability that pad a row with fewer tokens than the client requested."""
 TOKEN_PREFIX = "token_id:"
 STOPPED, AT_LIMIT = 0, 1
-"""Values of `stop_reason`."""
+"""Values of `stop_reason`: the sample ended at a stop condition, or at the maximum number of tokens."""
 FINISHES = {"stop": STOPPED, "length": AT_LIMIT}
 
 TopTokens = Sequence[Sequence[tuple[int, float]]]
@@ -26,7 +26,7 @@ TopTokens = Sequence[Sequence[tuple[int, float]]]
 
 
 class EngineResponseInvalid(ValueError):
-    """Raised for a response that lacks valid tokens or log-probabilities. The message has no text of the response."""
+    """Raised for a response that lacks valid tokens or log-probabilities. The message does not quote the response."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Sample:
     """One sample, as fields of a SampleResponse."""
 
     sequence: bytes
-    """SampledSequence."""
+    """Encoded SampledSequence."""
     prompt: bytes = b""
-    """Fields of a SampleResponse with the log-probabilities of the prompt."""
+    """Encoded fields of a SampleResponse with the log-probabilities of the prompt."""
     cached: int = 0
-    """Number of tokens of the prompt that the engine had computed before."""
+    """Number of prompt tokens that the engine found in its cache."""
 
 
 def read_sample(data: bytes, request: Sampling, number: int) -> Sample:
@@ -67,7 +67,7 @@ def read_sample(data: bytes, request: Sampling, number: int) -> Sample:
 
 
 def encode_samples(samples: Sequence[Sample]) -> bytes:
-    """Return a SampleResponse."""
+    """Encode samples as a SampleResponse."""
     parts = [bytes_field(1, sample.sequence) for sample in samples]
     first = samples[0]
     return b"".join([*parts, first.prompt, integer_field(4, first.cached) if first.cached else b""])
@@ -102,7 +102,9 @@ def _sampled_row(row: Mapping[str, float]) -> list[tuple[int, float]]:
 
 
 def _top_message(rows: TopTokens, count: int) -> bytes:
-    """Return a TopkLogprobs of the `count` most likely tokens of each row, which engines send beside the one drawn."""
+    """Return a TopkLogprobs with the `count` most likely tokens of each row. An engine's row may also contain the drawn
+    token.
+    """
     tokens, logprobs = array("i"), array("f")
     for row in rows:
         best = sorted(row, key=lambda pair: -pair[1])[:count]

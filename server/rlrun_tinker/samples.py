@@ -1,8 +1,8 @@
-"""Futures of samples. They live in the process that accepted the request, in contrast to those of commands.
+"""Futures of samples. Unlike futures of commands, they exist only in the process that accepted the request.
 
-The id of a future has the id of its process. Another process, which an Ingress may have chosen for this poll, answers
-with "try again" for a few times, so that the client finds the right one. After that, and after the end of a future, the
-response is 410: the client sends its request for samples again.
+The id of a future contains the id of its process. An Ingress may route a poll to another process. The other process
+responds with "try again" a few times, so that the client can reach the right process. After that, and after the end of
+a future, the status is 410, and the client sends its request for samples again.
 """
 
 import asyncio
@@ -22,26 +22,32 @@ from rlrun_tinker.errors import TinkerError
 from rlrun_tinker.futures import INLINE_BYTES, POLL_SECONDS, PROTOBUF
 
 MAX_FUTURES = (8192, 2048)
-"""Maximum number of futures, of all clients and of one. The SDK waits for up to 2000 at the same time."""
+"""Maximum number of futures in progress, for all clients and for one client. The SDK waits for up to 2000 at the same
+time.
+"""
 MAX_SAMPLES = (32_768, 8192)
-"""Maximum number of samples of these futures."""
+"""Maximum number of samples of the futures in progress, for all clients and for one client."""
 PROMPT_BYTES = (64 * 1024**2, 40 * 1024**2)
-"""Maximum number of bytes of the prompts of these futures."""
+"""Maximum total size in bytes of the prompts of the futures in progress, for all clients and for one client."""
 RESULT_BYTES = (64 * 1024**2, 40 * 1024**2)
-"""Maximum number of bytes of results that are kept. The oldest ones are dropped if that does not suffice."""
+"""Maximum total size in bytes of stored results, for all clients and for one client. The oldest results are dropped
+first.
+"""
 OBJECT_BYTES = 2048
-"""Bytes that a future occupies besides its result."""
+"""Approximate memory of a finished future without its result, in bytes."""
 ABANDONED_SECONDS = 120.0
-"""Seconds without a poll after which a future is cancelled or dropped. The SDK polls all the time."""
+"""Seconds without a poll after which a future is cancelled or dropped. The SDK polls continuously."""
 SWEEP_SECONDS = 5.0
 FOREIGN_SECONDS = 0.3
-"""Pause in seconds before a poll for a future of another process is answered."""
+"""Seconds before a poll for a future of another process is answered."""
 FOREIGN_POLLS = 10
-"""Number of such polls in a row after which the future is considered lost."""
+"""Number of consecutive polls for a future of another process after which the future is considered lost."""
 FOREIGN_MEMORY_SECONDS = 5.0
-"""Seconds after which such a poll no longer counts: meanwhile, the client has waited at the right process."""
+"""Seconds after which earlier polls for a future of another process no longer count, because the client has meanwhile
+waited at the right process.
+"""
 MAX_FOREIGN = 8192
-"""Maximum number of such futures that are remembered."""
+"""Maximum number of futures of other processes whose polls are counted."""
 ACTIVE = CommandPending(state=CommandState.active)
 INTERNAL = CommandError(message="Internal error of rlrun-tinker: see its log.", category=ErrorCategory.server)
 _ID = re.compile(r"sample\.(?P<process>[0-9a-f]{12})\.(?P<number>[0-9]{1,15})")
@@ -51,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class SamplesFailed(Exception):
-    """Raised if samples cannot be made, with an error for the user."""
+    """Raised if samples cannot be made. `error` is for the user."""
 
     def __init__(self, error: CommandError) -> None:
         super().__init__(error.message)
@@ -59,30 +65,30 @@ class SamplesFailed(Exception):
 
 
 class SamplesLost(Exception):
-    """Raised if the client has to send its request again."""
+    """Raised if the client must send its request again."""
 
 
 @dataclass(eq=False)
 class SampleFuture:
-    """Samples that are being made, or have been."""
+    """Samples in progress, or their result."""
 
     owner: str
     """Digest of the client's credential."""
     prompt_bytes: int
     count: int
     polled: float
-    """Time of the last poll."""
+    """Time of the latest poll."""
     task: "asyncio.Task[None] | None" = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
     state: CommandPending = field(default_factory=lambda: ACTIVE)
     result: bytes | CommandError | None = None
-    """None while the future is not done, and if its result was lost or dropped."""
+    """Encoded samples or an error. None while the future is in progress, or if its result was lost or dropped."""
     polls: int = 0
     """Number of polls in progress."""
 
 
 class Samples:
-    """Futures of this process by number."""
+    """Futures of this process, by number."""
 
     def __init__(
         self,
@@ -95,7 +101,7 @@ class Samples:
         self._poll_seconds = poll_seconds
         self._futures: OrderedDict[int, SampleFuture] = OrderedDict()
         self._finished: OrderedDict[int, int] = OrderedDict()
-        """Size of each result, oldest first."""
+        """Size in bytes of each finished future by number, oldest first."""
         self._counts, self._samples = Counter[str](), Counter[str]()
         self._prompts, self._results = ByteBudget(*PROMPT_BYTES), ByteBudget(*result_bytes)
         self._foreign: OrderedDict[str, tuple[int, float]] = OrderedDict()
@@ -105,14 +111,15 @@ class Samples:
 
     @property
     def in_progress(self) -> int:
-        """Number of futures that are not done."""
+        """Number of futures in progress."""
         return sum(not future.done.is_set() for future in self._futures.values())
 
     def start(
         self, caller: CredentialHolder, prompt_bytes: int, count: int, work: Callable[[Tell], Awaitable[bytes]]
     ) -> str:
-        """Start to make `count` samples, and return the future's id. `work` receives the function to which it tells
-        what it waits for, and raises SamplesFailed and SamplesLost. Raises TinkerError if there are too many.
+        """Start making `count` samples, and return the future's id. `work` returns the encoded samples, or raises
+        SamplesFailed or SamplesLost. It receives a function to report what it waits for. Raises TinkerError if there
+        are too many samples or prompts in progress.
         """
         if self._is_leaving:
             raise TinkerError(503, "rlrun-tinker is shutting down; retry the request.")
@@ -133,7 +140,7 @@ class Samples:
         return f"sample.{self._process}.{self._last}"
 
     async def retrieve(self, caller: CredentialHolder, request_id: str, *, allow_metadata_only: bool) -> Response:
-        """Return the response with the samples, a failure or the state of the future. Raises TinkerError."""
+        """Return the response with the samples, the failure or the state of the future. Raises TinkerError."""
         future = await self._find(caller, request_id)
         if future is None:
             return _try_again(request_id, ACTIVE)
@@ -157,21 +164,21 @@ class Samples:
                 return Response(data, media_type=PROTOBUF)
 
     def cancel(self, caller: CredentialHolder, request_id: str) -> None:
-        """Cancel a future. That of another process ends by itself, as nobody polls it."""
+        """Cancel a future. A future of another process is not cancelled here, but it ends when nobody polls it."""
         number = self._number(request_id)
         future = self._futures.get(number)
         if future is not None and future.owner == caller.digest:
             self._drop(number, future)
 
     def sweep(self) -> None:
-        """Cancel and drop the futures that nobody polls."""
+        """Cancel and drop the futures that no client polls."""
         before = self._clock() - ABANDONED_SECONDS
         for number, future in list(self._futures.items()):
             if not future.polls and future.polled <= before:
                 self._drop(number, future)
 
     def leave(self) -> None:
-        """Cancel the futures that are not done, so that clients send their requests to another process."""
+        """Cancel the futures in progress, so that clients send their requests to another process."""
         self._is_leaving = True
         for number, future in list(self._futures.items()):
             if not future.done.is_set():
@@ -207,7 +214,9 @@ class Samples:
         future.done.set()
 
     def _keep(self, number: int, future: SampleFuture) -> None:
-        """Count a future that is done. Drops the oldest ones of the client, or of all, to make space."""
+        """Count the memory of a finished future. To make space, drops the oldest finished futures of the client, or of
+        all clients.
+        """
         owner, size = future.owner, OBJECT_BYTES + (len(future.result) if isinstance(future.result, bytes) else 0)
         while not self._results.take(owner, size):
             is_own = self._results.is_share_used(owner, size)
@@ -220,7 +229,7 @@ class Samples:
         self._finished[number] = size
 
     def _release(self, future: SampleFuture) -> None:
-        """Stop counting a future's request."""
+        """Stop counting a future's prompt and samples."""
         if not future.count:
             return
         self._prompts.free(future.owner, future.prompt_bytes)
@@ -241,7 +250,7 @@ class Samples:
             self._results.free(future.owner, self._finished.pop(number))
 
     async def _find(self, caller: CredentialHolder, request_id: str) -> SampleFuture | None:
-        """Return the future, or None if it may be that of another process. Raises TinkerError."""
+        """Return the future, or None if it may belong to another process. Raises TinkerError."""
         future = self._futures.get(self._number(request_id))
         if future is not None:
             if future.owner != caller.digest:
@@ -260,7 +269,7 @@ class Samples:
         return None
 
     def _number(self, request_id: str) -> int:
-        """Return the number of a future, or 0 for one of another process. Raises TinkerError."""
+        """Return the number of a future, or 0 if it belongs to another process. Raises TinkerError."""
         match = _ID.fullmatch(request_id)
         if match is None:
             raise TinkerError(404, f"{request_id[:100]!r} is not the id of a request of this server")
@@ -268,7 +277,7 @@ class Samples:
 
 
 def is_sample(request_id: str) -> bool:
-    """Return whether the id is that of a future of samples."""
+    """Return whether the id belongs to a future of samples."""
     return _ID.fullmatch(request_id) is not None
 
 

@@ -1,7 +1,7 @@
 """Handlers of the Tinker API for samplers and samples.
 
-The id of a sampler says what its engines load (`rlrun.protocol.client_run.SamplerId`), so a sampler is nothing that is
-made: any process samples from it.
+A sampler is only an id, which identifies the weights to load (`rlrun.protocol.client_run.SamplerId`), so any process
+can sample from it.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from rlrun_tinker.samples import Samples, SamplesFailed, SamplesLost, Tell
 from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
 
 FIRST_BASE_NUMBER = 900_000
-"""Number of the first model of a session that only gives its base model to a sampler."""
+"""First number of a session's models that are created only to sample from a base model."""
 BASE_RANK = 8
-"""Rank of such a model, which is never trained."""
+"""Rank of the models that are created only to sample from a base model. They are never trained."""
 TOUCH_SECONDS = 60.0
-"""Seconds between two messages to a trainer that the client of a run is alive. Heartbeats of another session, which
-samples from the run's weights, do not reach it.
+"""Seconds between two heartbeats to the trainer of a run that is sampled. The client may sample in a session other than
+the run's own, whose heartbeats do not reach this trainer.
 """
 MAX_JSON = 256 * 1024
 
@@ -80,7 +80,7 @@ class SamplingApi:
         return JSONResponse({"type": "create_sampling_session", "sampling_session_id": str(sampler)})
 
     async def get_sampler(self, request: Request, caller: CredentialHolder) -> Response:
-        """Return the base model and the path of a sampler."""
+        """Return the base model of a sampler, and the path of its saved weights if they have a name."""
         sampler = parse_id(SamplerId.parse, request.path_params["sampler"])
         found = await self._server.read(caller, sampler.model)
         answer = {"sampler_id": str(sampler), "base_model": found.base_model}
@@ -91,7 +91,7 @@ class SamplingApi:
         return JSONResponse(answer)
 
     async def sample(self, request: Request, caller: CredentialHolder) -> Response:
-        """Start samples, and return their future."""
+        """Start making samples, and return the id of their future."""
         if not self._callers.is_accepted(caller):
             # A body of a stranger would be received and decoded before anything else asks rlrun-server.
             await self._server.check(caller)

@@ -20,7 +20,7 @@ class TinkerSettings(Schema):
     server: str
     """URL of rlrun-server."""
     server_authority: Path | None = None
-    """File with the CA certificates in PEM to trust for rlrun-server. None for the certificates of the image."""
+    """File with the CA certificates in PEM to trust for rlrun-server. None selects the certificates of the image."""
     port: int = SERVER_PORT
     """Port without TLS. If there is a certificate, only the pod itself can reach it."""
     tls_port: int = SERVER_TLS_PORT
@@ -28,7 +28,7 @@ class TinkerSettings(Schema):
     """Folder with tls.crt and tls.key, which may change. None disables TLS."""
     metrics_port: int = SERVER_METRICS_PORT
     max_connections: int = Field(default=6000, ge=10, le=100_000)
-    """Maximum number of open connections. Each result that a client waits for is one."""
+    """Maximum number of open connections. A client uses one connection for each result that it waits for."""
     max_connections_per_address: int = Field(default=4000, ge=1, le=100_000)
     """Maximum number of open connections from one address, or from one IPv6 /64 network outside the cluster."""
 
@@ -41,7 +41,7 @@ class TinkerSettings(Schema):
         return url.rstrip("/")
 
     def trust(self) -> ssl.SSLContext | None:
-        """Return the TLS context for rlrun-server, or None for the certificates of the image. Raises ValueError."""
+        """Return the TLS context for rlrun-server, or None to use the certificates of the image. Raises ValueError."""
         if self.server_authority is None:
             return None
         try:

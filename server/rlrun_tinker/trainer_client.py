@@ -26,12 +26,12 @@ SEND_SECONDS = 20.0
 """Time limit for sending a command, in seconds."""
 HEARTBEAT_SECONDS = 5.0
 REPLY_SECONDS = 10.0
-"""Seconds beyond `wait` until a result must have arrived."""
+"""Seconds in addition to `wait` within which a response must be complete."""
 MAX_REPLY = 64 * 1024
 RESULTS = (96 * 1024**2, 40 * 1024**2)
-"""Maximum number of bytes of results that are being received or converted, in all and of one run."""
+"""Maximum total size in bytes of results that are being received or converted, for all runs and for one run."""
 NOT_READY = frozenset({401, 403, 404, 502, 503, 504})
-"""Statuses of a trainer that does not know the run yet, or ends."""
+"""Statuses of a trainer that does not know the run yet, or is shutting down."""
 
 
 class TrainerUnready(Exception):
@@ -48,7 +48,7 @@ class CommandRejected(Exception):
 
 
 class ResultMemory:
-    """Memory of the results of one run that a request holds while the context is open."""
+    """Context manager for the memory that a request reserves for results of one run."""
 
     def __init__(self, budget: ByteBudget, owner: str) -> None:
         self._budget = budget
@@ -77,16 +77,16 @@ class TrainerClient:
         self._results = ByteBudget(*RESULTS)
 
     def memory(self, owner: str) -> ResultMemory:
-        """Return the memory for results of `owner`."""
+        """Return a context manager that reserves memory for results of `owner`."""
         return ResultMemory(self._results, owner)
 
     async def send(self, model: ClientModel, seq: int, command: bytes) -> None:
-        """Send a command. The same command may be sent again."""
+        """Send a command. Sending the same command again has no effect."""
         await self._request(model, "POST", f"commands/{seq}", SEND_SECONDS, MAX_REPLY, command)
 
     async def result(self, model: ClientModel, seq: int, wait: float, memory: ResultMemory) -> bytes | CommandPending:
-        """Return the result of a command, or its state if it has none within `wait` seconds. The result counts in
-        `memory`.
+        """Return the result of a command, or its state if there is no result within `wait` seconds. The size of the
+        result is reserved in `memory`.
         """
         path = f"results/{seq}?wait={wait:.1f}"
         status, body = await self._request(model, "GET", path, wait + REPLY_SECONDS, MAX_RESULT_BYTES, memory=memory)
@@ -97,7 +97,7 @@ class TrainerClient:
         raise TrainerUnready(message)
 
     async def touch(self, model: ClientModel) -> None:
-        """Tell the trainer that the client is alive."""
+        """Send a heartbeat, which shows the trainer that the client is alive."""
         await self._request(model, "POST", "heartbeat", HEARTBEAT_SECONDS, MAX_REPLY)
 
     async def close(self) -> None:

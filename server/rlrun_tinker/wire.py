@@ -1,7 +1,7 @@
-"""Protocol Buffers as bytes: a reader with limits, and the writers of the few messages that this program sends.
+"""Protocol Buffers in binary form: a reader with limits, and writers of the few messages that this program sends.
 
-The package `protobuf` creates an object for each message in the input, of which the smallest has two bytes there and a
-hundred in memory. This reader yields views of the input instead, and counts fields.
+The package `protobuf` creates an object for each message in the input. Even the smallest message, with two bytes in the
+input, takes a hundred bytes in memory. This reader yields views of the input instead, and counts fields.
 """
 
 import struct
@@ -21,14 +21,14 @@ class WireInvalid(ValueError):
 
 
 class WireReader:
-    """Reader of one message and the messages in it, with `max_fields` fields in all."""
+    """Reader of one message and its nested messages, which have at most `max_fields` fields in total."""
 
     def __init__(self, max_fields: int) -> None:
         self._max_fields = max_fields
         self._left = max_fields
 
     def fields(self, message: memoryview) -> Iterator[tuple[int, Value]]:
-        """Yield number and value of each field: an integer, or a view of eight, four or any number of bytes. Raises
+        """Yield the number and value of each field. The value is an integer, or a view of the field's bytes. Raises
         WireInvalid.
         """
         at, end = 0, len(message)
@@ -80,7 +80,7 @@ def signed(value: Value) -> int:
 def integers(value: Value, most: int) -> list[int]:
     """Return the first `most` numbers of one occurrence of a repeated integer field, packed or not. Raises WireInvalid.
 
-    A packed number has one byte in the input and many in memory, and is no field of its own.
+    A packed number takes one byte in the input and many in memory, but does not count as a field.
     """
     if isinstance(value, int):
         return [signed(value)]
