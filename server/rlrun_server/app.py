@@ -64,7 +64,7 @@ def server_app(
         inference: The API of deployed adapters.
         page: Files of the web page.
         sessions: Browser sessions of the web page, whose cookies the REST API and the inference API accept.
-        client_models: Routes of models of clients' programs.
+        client_models: Routes for models that clients' programs train.
     """
 
     async def sign_requests(request: Request, grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:

@@ -1,4 +1,6 @@
-"""Tokens of the ServiceAccounts whose permissions API keys have, for changes that callers with API keys make."""
+"""Tokens of the ServiceAccount that gives API keys their permissions. Callers with API keys make changes with these
+tokens.
+"""
 
 import base64
 import json

@@ -21,11 +21,13 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_KEYS = 100
-"""Maximum number of unexpired keys of a namespace."""
+"""Maximum number of unexpired keys per namespace."""
 MAX_KEYS_OF_ALL = 2000
-"""Maximum number of unexpired keys of all namespaces. A Secret has at most 1 MiB, and an entry at most 500 bytes."""
+"""Maximum number of unexpired keys of all namespaces. The Secret with the keys has at most 1 MiB, and each entry at
+most 500 bytes.
+"""
 REQUESTS = Rate(per_second=2.0, burst=40.0)
-"""Rate of authorized requests per namespace, each of which reads the Secret with all keys."""
+"""Rate limit for authorized requests, per namespace. Each request reads the Secret with all keys."""
 ID_LENGTH = 12
 
 

@@ -77,7 +77,7 @@ def _is_for_several(claims: dict[str, Any]) -> bool:
 
 
 def _name(value: object, field: str, claim: str, prefix: str) -> str:
-    """Return the prefix and the value. Raises TokenRefused if this name is invalid in a header or reserved."""
+    """Return the name with its prefix. Raises TokenRefused if the name is invalid in a header or reserved."""
     name = f"{prefix}{value}"
     if (
         not isinstance(value, str)

@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 
 REVIEW_BURST_SECONDS = 10.0
 ADDRESSES = 5
-"""Number of addresses that may send new credentials at full rate at the same time."""
+"""Number of addresses that can send new credentials at their full rate at the same time without exceeding the total
+limit.
+"""
 EVERYONE = ""
 LOG_SECONDS = 3600.0
 

@@ -1,4 +1,4 @@
-"""Encrypted and authenticated texts that every replica of rlrun-server can decrypt, so that none is stored."""
+"""Encrypted and authenticated texts that every replica of rlrun-server can decrypt, so that the server is stateless."""
 
 import base64
 import secrets

@@ -33,10 +33,10 @@ LOGIN_COOKIE, LOOPBACK_LOGIN_COOKIE = "__Host-rlrun-login", "rlrun-login"
 """Names of the cookie during a login at the OIDC issuer."""
 SESSION, CODE = "session", "login code"
 ATTEMPTS = Rate(per_second=0.5, burst=20.0)
-"""Rate of logins with unknown credentials per address."""
+"""Rate limit for logins with unknown credentials, per address."""
 ATTEMPTS_OF_ALL = Rate(per_second=5.0, burst=100.0)
 ISSUER_LOGINS = Rate(per_second=20.0, burst=200.0)
-"""Rate of logins at the OIDC issuer, each of which causes a request to the issuer. The limit is not per address,
+"""Rate limit for logins at the OIDC issuer. Each login causes a request to the issuer. The limit is not per address,
 because browsers may share a gateway.
 """
 EVERYONE = ""
@@ -116,7 +116,7 @@ class BrowserSessions:
         return user, Credential(token, min(now + SESSION_SECONDS, end or _end_of(token) or now + SESSION_SECONDS))
 
     async def _is_valid_here(self, token: str, client: str) -> bool:
-        """Return whether the credential is valid, if the server can determine this without the API server."""
+        """Return whether the token is a valid API key or sealed credential, which rlrun-server verifies by itself."""
         if not is_checked_here(token):
             return False
         try:
@@ -225,7 +225,9 @@ def _set_cookie(request: Request, response: Response, name: str, value: str, sec
 
 
 def _end_of(token: str) -> int | None:
-    """Return the expiry of a JSON Web Token, or None. Does not verify it, because it can only shorten the session."""
+    """Return the expiry of a JSON Web Token, or None. The token is not verified, because its expiry can only shorten
+    the session.
+    """
     payload = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         claims = read_fast(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -174,7 +174,9 @@ def is_issuer_user(token: str) -> bool:
 
 
 def is_checked_here(token: str) -> bool:
-    """Return whether rlrun-server itself checks tokens of this kind, which cannot be guessed."""
+    """Return whether the token is an API key or a sealed credential. rlrun-server verifies these itself, and they
+    cannot be guessed.
+    """
     return is_api_key(token) or is_issuer_user(token)
 
 

@@ -1,11 +1,12 @@
-"""Routes of `rlrun.protocol.client_run`, by which rlrun-tinker creates, reads and opens models of clients' programs.
+"""Routes of `rlrun.protocol.client_run`, which rlrun-tinker uses to create, read and open models of clients' programs.
 
 Every request has the credential of the user. The server checks permissions as for the REST API, and writes to the
 cluster with the permissions of the user. The token of a model gives control over its training, so only the user who
 created the model, and users who may change its RLRun, receive it.
 
-Requests to the API server, besides cached reviews of tokens and permissions: one for a creation, one for a resumption
-and one for a deletion or a change of its time. Other requests are answered from memory and S3.
+The server sends one request to the API server when a model is created or resumed, and when a saved state is deleted or
+its expiry is changed, in addition to cached reviews of tokens and permissions. Other requests are answered from memory
+and S3.
 """
 
 import re
@@ -61,15 +62,17 @@ from rlrun_server.rest.objects.summaries import ArtifactSummary
 
 MAX_SESSION_BYTES = 4096
 MAX_MODEL_BYTES = 128 * 1024
-"""Maximum size of a request for a model in bytes. JSON may need six bytes for one of the metadata."""
+"""Maximum size in bytes of a request for a model. In JSON, one byte of metadata may need six bytes."""
 MAX_TTL_BYTES = 1024
 MAX_LOOKUPS = 8
-"""Maximum number of states of a kind that a request looks up in S3."""
+"""Maximum number of saved states of one kind that a request looks up in S3."""
 SAVED_KINDS = {
     SaveKind.weights: (RLCHECKPOINT, "rlcheckpoints", Reason.CHECKPOINT_NOT_READY),
     SaveKind.sampler_weights: (RLADAPTER, "rladapters", Reason.ADAPTER_NOT_READY),
 }
-"""Object, resource of the permission, and reason while the object does not exist yet."""
+"""By kind of saved state: the kind of its object, the resource in the permission, and the reason of the error while the
+object does not exist yet.
+"""
 
 
 def client_model_routes(saved: SavedStateReader, platform_key: Callable[[], bytes]) -> list[Route]:
@@ -109,7 +112,7 @@ class ClientModels:
         return json_response(ClientSessionPlace(namespace=namespace))
 
     async def create(self, request: Request) -> Response:
-        """Create the RLRun of a model, or return the model that the same request has created."""
+        """Create the RLRun of a model, or return the model that an earlier, identical request created."""
         caller, model = await _authorize(request, Check("create", "rlruns", ""))
         cluster = await caller_cluster(request, caller)
         body = await read_body(request, MAX_MODEL_BYTES)
@@ -154,19 +157,19 @@ class ClientModels:
         return json_response(found)
 
     async def delete_save(self, request: Request) -> Response:
-        """Delete a saved state: it expires now, and the operator deletes its files and its object. The deletion of a
-        deleted state changes nothing.
+        """Delete a saved state: it expires now, and the operator deletes its files and its object. Deleting a deleted
+        state has no effect.
         """
         return await self._expire(request)
 
     async def set_ttl(self, request: Request) -> Response:
-        """Change the time from which the operator deletes a saved state."""
+        """Change the expiry of a saved state."""
         return await self._expire(request, has_ttl=True)
 
     async def _expire(self, request: Request, *, has_ttl: bool = False) -> Response:
-        """Set the time of expiry of the state's object, with the permissions of the caller: now, or with `has_ttl` the
-        time in the request. Raises RestError for an object that the operator has not created yet, and with `has_ttl`
-        for a deleted state.
+        """Set the expiry of the state's object, with the permissions of the caller. The expiry is the current time or,
+        with `has_ttl`, the time in the request. Raises RestError if the operator has not created the object yet or,
+        with `has_ttl`, if the state was deleted.
         """
         caller, model = await _authorize(request, Check("get", "rlruns", ""))
         kind = _save_kind(request)
@@ -205,7 +208,8 @@ class ClientModels:
     async def _existing(
         self, request: Request, caller: Caller, run: Obj, kind: SaveKind, states: Mapping[str, SavedState]
     ) -> dict[str, SavedState]:
-        """Return the states without those that were deleted, whose names the trainer keeps.
+        """Return the states that still exist. `states` may contain deleted states, because the trainer keeps their
+        names.
 
         The operator creates an object some seconds after the save, so the newest states without one are looked up in
         S3. If all of these are complete, the operator is behind, and older states without an object are returned too.
@@ -254,7 +258,7 @@ class ClientModels:
 
 
 def _with_problems(handler: Handler) -> Handler:
-    """Return the handler with errors of the REST API as problems."""
+    """Return a handler that converts errors of the REST API to problems."""
 
     async def handle(request: Request) -> Response:
         try:
@@ -288,7 +292,7 @@ def _checked_namespace(name: str) -> str:
 
 
 def _recorded(request: Request, kind: SaveKind) -> KeptObjects[ArtifactSummary]:
-    """Return the objects of the kind. Raises RestError until all of them are known."""
+    """Return the objects of the kind. Raises RestError until the server has listed them."""
     objects = services_of(request).objects
     recorded = objects.checkpoints if kind is SaveKind.weights else objects.adapters
     objects.require(recorded)
@@ -296,7 +300,7 @@ def _recorded(request: Request, kind: SaveKind) -> KeptObjects[ArtifactSummary]:
 
 
 async def _time_of(request: Request) -> datetime:
-    """Return the time that a request for another time of expiry asks for."""
+    """Return the new expiry in the request's body, or NEVER if its `ttl_seconds` is None."""
     asked = parse(SavedStateTtl, await read_body(request, MAX_TTL_BYTES) or b"{}", is_user_input=True)
     return NEVER if asked.ttl_seconds is None else datetime.now(UTC) + timedelta(seconds=asked.ttl_seconds)
 

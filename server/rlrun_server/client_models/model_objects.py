@@ -41,7 +41,7 @@ POOL_DIGEST = 8
 
 @dataclass(frozen=True)
 class Start:
-    """Base model, rank and first weights of a model."""
+    """Base model, rank and initial weights of a model."""
 
     base_model: str
     rank: int
@@ -62,7 +62,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def trains_clients(model: RLModelSpec) -> bool:
-    """Return whether the model's runs share pools with a trainer, which clients' programs need."""
+    """Return whether clients' programs can train the model. Its runs must share pools with a trainer."""
     return model.sharing.mode is SharingMode.namespace and model.trainer.is_shareable
 
 
@@ -127,7 +127,7 @@ def new_run(model: ModelId, asked: NewClientModel, start: Start, user: str) -> O
 
 
 def rank_of(run: Obj) -> int | None:
-    """Return the rank of a run with `driver: Client`, or None for another run."""
+    """Return the LoRA rank of a run with `driver: Client`, or None for other runs."""
     spec = run.get("spec") or {}
     rank = (spec.get("lora") or {}).get("rank")
     return rank if spec.get("driver") == Driver.client and isinstance(rank, int) else None

@@ -1,4 +1,4 @@
-"""Choice of the base model and the first weights of a new model."""
+"""Choice of the base model and the initial weights of a new model."""
 
 from collections.abc import Iterator
 
@@ -126,7 +126,7 @@ async def _base_model(services: Services, wanted: str) -> RLModelSpec:
 
 
 def _known_models(services: Services) -> Iterator[RLModelSpec]:
-    """Yield the valid models, without the few that are too large to be kept in memory."""
+    """Yield the valid models, except the few that are too large to be kept in memory."""
     for kept in services.objects.models.all():
         found = find_model(kept.summary.id, [kept.read()]) if kept.data is not None else None
         if isinstance(found, RLModelSpec):

@@ -18,8 +18,8 @@ GONE_PHASES = ("Failed", "Deleting")
 
 
 def with_expiry(state: SavedState, artifact: ArtifactSummary | None) -> SavedState:
-    """Return the state with the time of expiry of its artifact, which users may change. `artifact` is None if it is not
-    recorded yet.
+    """Return the state with the expiry of its artifact, which users may change. `artifact` is None if the operator has
+    not created its object yet.
     """
     if artifact is None or artifact.expires_at is None:
         return state
@@ -51,8 +51,8 @@ class SavedStateReader:
         return await self._files.run(caller, "saved states", _read, self._files.store, layout.saved_states)
 
     async def is_complete(self, caller: str, artifact: S3Uri) -> bool:
-        """Return whether the artifact in this folder is complete: False if its upload has not ended, or if it was
-        deleted.
+        """Return whether the artifact in this folder is complete. Returns False if the upload has not ended or the
+        artifact was deleted.
         """
         return await self._files.run(caller, "an artifact", _has_manifest, self._files.store, artifact)
 
