@@ -80,7 +80,7 @@ ROUTERS = (
 
 @dataclass(frozen=True)
 class HostedParts:
-    """Services that the routes use in addition to those of the REST API."""
+    """Services that the routes use in addition to the services of the REST API."""
 
     packages: EnvironmentPackages
     uploads: PackageUploads

@@ -40,12 +40,12 @@ def upper_snake(word: str) -> str:
 
 
 def user_id_of(user: str) -> str:
-    """Return 24 hexadecimal digits that identify a user, in the form of the hosted service's ids."""
+    """Return 24 hexadecimal digits that identify a user, in the format of the hosted service's ids."""
     return hashlib.sha256(user.encode()).hexdigest()[:24]
 
 
 def whole(value: Any) -> int | None:
-    """Return the value as an integer, or None if it is not a whole number, because the clients reject fractions."""
+    """Return the value as an integer, or None if it is not a whole number. The clients reject fractions."""
     return (
         int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value) else None
     )
@@ -64,4 +64,4 @@ StepNumber = Annotated[int, Field(ge=0), AfterValidator(partial(min, MAX_STEP))]
 PageNumber = Annotated[int, Field(ge=1), AfterValidator(partial(min, MAX_NUMBER))]
 Offset = Annotated[int, Field(ge=0), AfterValidator(partial(min, MAX_NUMBER))]
 RowCount = Annotated[int, Field(ge=1), AfterValidator(partial(min, MAX_NUMBER))]
-"""Number of rows, for routes that limit it themselves."""
+"""Number of rows. Routes that use this type apply their own maximum."""

@@ -67,11 +67,11 @@ log = logging.getLogger(__name__)
 
 THREADS = 2
 MAX_WAITING = 8
-"""Maximum number of waiting calls of a tenant."""
+"""Maximum number of calls of a tenant that wait for a thread."""
 MAX_OBJECTS = 5000
 """Maximum number of objects of a package that are listed."""
 MAX_WHEEL = 16 * 1024**2
-"""Maximum size of a wheel that is read or written here. Up to THREADS wheels are in memory at a time."""
+"""Maximum size in bytes of a wheel that the server reads or writes. Up to THREADS wheels are in memory at a time."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl")

@@ -1,4 +1,6 @@
-"""Routes of `prime env push`: resolve, wheel, source archive, and the upload of both."""
+"""Routes of `prime env push`, which resolve an environment, announce its wheel and source archive, and upload both
+files.
+"""
 
 import asyncio
 import hashlib

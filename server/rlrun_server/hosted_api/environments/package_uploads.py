@@ -4,8 +4,8 @@ The ticket is signed with keys that all replicas share. Before the server writes
 SHA-256 against the ticket, and that the file is a wheel.
 
 A limited number of uploads have slots, at most one per namespace; others wait. A slow upload loses its slot to any
-waiting upload. A long upload loses its slot to a waiting upload whose namespace has used the slots for less time than
-its own.
+waiting upload. A long upload loses its slot to a waiting upload if the waiting upload's namespace has used the slots
+for less time.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ GRACE_SECONDS = 3.0
 MIN_RATE = 1024**2
 """Minimum rate in bytes per second. A slower upload loses its slot to a waiting one."""
 PATIENCE_SECONDS = 10.0
-"""Seconds after which a waiting upload may take the slot of a long one."""
+"""Seconds after which a waiting upload may take the slot of a long upload."""
 LONG_SECONDS = 20.0
 """Seconds after which an upload is considered long."""
 USE_SECONDS = 600.0
-"""Seconds for which past use of a slot counts for the upload's namespace."""
+"""Seconds for which past use of a slot counts against the upload's namespace."""
 MAX_SOURCE = 64 * 1024**2
-"""Maximum size of a source archive, which is received but not stored."""
+"""Maximum size of a source archive in bytes. Source archives are received but not stored."""
 
 
 class UploadTicket(Schema):
@@ -78,7 +78,7 @@ class UploadSlot:
 
     namespace: str
     asked: float
-    """Time since which the upload waits."""
+    """Time at which the upload started to wait."""
     begun: float = 0.0
     """Time at which the upload got its slot."""
     received: int = 0
@@ -142,7 +142,7 @@ class PackageUploads:
         self._waiting: dict[UploadSlot, None] = {}
         """Waiting uploads, in order."""
         self._ended: deque[tuple[float, str, float]] = deque()
-        """End, namespace and duration of the slot uses within USE_SECONDS."""
+        """End, namespace and duration of each use of a slot within the last USE_SECONDS."""
 
     @property
     def expires(self) -> float:
@@ -154,7 +154,7 @@ class PackageUploads:
         return signed_text.sign(ticket, self._keys()[0])
 
     def read(self, text: str) -> UploadTicket:
-        """Verify a ticket. Raises RestError."""
+        """Verify a ticket and return it. Raises RestError."""
         ticket = signed_text.verify(text, self._keys(), UploadTicket)
         if ticket is None or self._now() >= ticket.expires:
             detail = "This upload does not exist or has expired. Push the environment again."
@@ -186,7 +186,7 @@ class PackageUploads:
             self._close(upload)
 
     def _begin(self, upload: UploadSlot) -> bool:
-        """Assign a slot to the upload if it is next. Returns whether it got one."""
+        """Assign a slot to the upload if it is next. Returns whether the upload got a slot."""
         taken = {other.namespace for other in self._open}
         if upload is not next((other for other in self._waiting if other.namespace not in taken), None):
             return False

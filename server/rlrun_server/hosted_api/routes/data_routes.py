@@ -48,7 +48,7 @@ async def get_metrics(
 
 @router.get("/billing/runs/{run}/usage")
 async def get_usage(request: Request, run: RunId, caller: HostedCaller = READS_METRICS) -> Response:
-    """Return the number of trained tokens of a run from its metrics. This platform has no prices and usage records."""
+    """Return the number of trained tokens of a run from its metrics. This platform has no prices or usage records."""
     services = services_of(request)
     kept = await load_run(services, caller.namespace, run)
     metrics = await services.metrics.read(caller.namespace, kept.uid)

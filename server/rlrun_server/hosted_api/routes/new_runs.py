@@ -195,7 +195,7 @@ def run_object(run: ClientRun, name: str, namespace: str, user: str) -> Obj:
 
 
 def secret_name(run: str) -> str:
-    """Return the name of the Secret with a run's variables, as the command line names it."""
+    """Return the name of the Secret with a run's variables. The command line uses the same name."""
     return f"{run}-env"
 
 

@@ -106,7 +106,7 @@ async def get_distributions(
 async def _of_step(
     request: Request, caller: HostedCaller, run: str, step: int, view: Callable[[OpenedStep], T]
 ) -> T | None:
-    """Return the view of a step's training rollouts, or None if none are stored. Raises RestError."""
+    """Return the result of `view` for a step's training rollouts, or None if none are stored. Raises RestError."""
     services = services_of(request)
     try:
         return await read_step(services, caller.caller, caller.namespace, run, step, SampleSplit.train, view)
@@ -134,7 +134,7 @@ async def _progress(request: Request, caller: HostedCaller, run: str) -> Mapping
 def _latest_step(progress: Mapping[str, Any]) -> int:
     """Return the newest completed step.
 
-    Rollouts of later steps may be stored: those of the step in training and of steps that a restart repeats.
+    Rollouts may also be stored for the step in training, and for steps that a restart repeats.
     """
     return min(int(progress.get("step") or 0), MAX_STEP)
 
@@ -142,7 +142,7 @@ def _latest_step(progress: Mapping[str, Any]) -> int:
 async def _records(
     request: Request, caller: HostedCaller, run: str, step: int, groups: Iterable[str]
 ) -> Mapping[str, bytes]:
-    """Return the records of groups as JSON by the ids of their rollouts. Unreadable groups are omitted."""
+    """Return the stored records of the groups' rollouts as JSON, by rollout id. Unreadable groups are omitted."""
     limit = asyncio.Semaphore(CONCURRENT_GROUPS)
     records: dict[str, bytes] = {}
 
