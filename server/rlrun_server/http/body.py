@@ -23,7 +23,7 @@ async def read_body(
     """Read a body of at most `limit` bytes. Raises ProblemError if it exceeds a limit or the client disconnects.
 
     If `is_counted` is False, the body does not count towards the memory limit of bodies, because the route limits the
-    number of bodies itself. With `held`, it counts until the caller releases it.
+    number of bodies itself. With `held`, the body counts until the caller releases `held`.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:

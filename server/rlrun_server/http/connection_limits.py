@@ -58,15 +58,15 @@ class HeldAnswer(Protocol):
 
 @dataclass
 class WaitingBytes:
-    """Unsent bytes of a connection, and the rate at which the client receives."""
+    """Unsent bytes of a connection, and the rate at which the client receives them."""
 
     size: int = 0
     since: float | None = None
     """Time since which bytes have been waiting without interruption, or None."""
     taken: int = 0
-    """Bytes of this response that the client received after they had to wait."""
+    """Number of bytes of this response that had to wait before the client received them."""
     seconds: float = 0.0
-    """Seconds for which these bytes waited."""
+    """Total time for which the bytes in `taken` waited, in seconds."""
 
     def begin(self, size: int, now: float) -> None:
         """Record that `size` bytes are waiting for the client."""

@@ -27,7 +27,7 @@ LOOPBACK = "127.0.0.1"
 DATE_SECONDS = 1.0
 """Seconds between updates of the `Date` header."""
 RETRY_SECONDS = 1.0
-"""Pause after a connection could not be accepted, in seconds."""
+"""Pause in seconds after a failure to accept a connection."""
 PAUSE_SECONDS = 0.01
 HANDSHAKE_SECONDS = 5.0
 """Time limit of the TLS handshake in seconds."""
@@ -49,8 +49,8 @@ sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
 
 
 class _TlsConnection(sslproto.SSLProtocol):
-    """TLS layer that pauses its connection as soon as there are unsent bytes. asyncio's own would first buffer half a
-    megabyte.
+    """TLS layer that pauses its connection as soon as there are unsent bytes. asyncio's own TLS layer would first
+    buffer half a megabyte.
     """
 
     def __init__(self, connection: LimitedConnection, tls: ssl.SSLContext, ready: "asyncio.Future[None]") -> None:
@@ -107,7 +107,7 @@ class InPieces:
 class _Connections:
     """Accepts and serves connections to an application, within limits.
 
-    uvicorn's own server would let asyncio allocate TLS buffers before a connection could be refused.
+    uvicorn's own server would let asyncio allocate TLS buffers before the server could refuse the connection.
     """
 
     def __init__(self, app: ASGIApp, tls: ssl.SSLContext | None, limits: ConnectionLimits) -> None:

@@ -1,4 +1,4 @@
-"""Bodies of requests for completions. Both functions are slow for large bodies and should then run in a thread."""
+"""Parsing and rewriting of completion requests. Both are slow for large bodies and should then run in a thread."""
 
 import json
 from dataclasses import dataclass

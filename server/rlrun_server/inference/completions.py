@@ -31,7 +31,7 @@ MAX_ANSWER = 4 * 1024 * 1024
 ANSWER_LIMITS = InputLimits(size=MAX_ANSWER, values=1_000_000)
 """Limits of an engine's response, which may contain log-probabilities of each token."""
 FEW_BYTES = 16 * 1024
-"""Size up to which parsing takes less time than the transfer to a thread."""
+"""Size in bytes up to which parsing takes less time than the transfer to a thread."""
 MAX_REFUSAL = 64 * 1024
 MAX_MESSAGE = 2000
 MAX_SECONDS = 600.0
@@ -128,7 +128,7 @@ class Completions:
         return content
 
     async def _refusal(self, model: DeployedModel, answer: EngineAnswer, record: RequestRecord) -> InferenceError:
-        """Return the error for an engine's error response, of which only the message is passed on."""
+        """Return the error for an engine's error response. Only the response's message is passed on."""
         if answer.status == 404:
             message = (
                 f"The engines of {model.own_name} have not loaded the model yet. Retry the request in a few seconds."

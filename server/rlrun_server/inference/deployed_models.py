@@ -51,7 +51,7 @@ class DeployedModels:
         self._by_name: Mapping[str, Sequence[DeployedModel]] = {}
 
     def all(self) -> Sequence[DeployedModel]:
-        """Return all models, sorted."""
+        """Return all models, sorted by namespace, base model and adapter."""
         self._update()
         return self._models
 
@@ -69,8 +69,8 @@ class DeployedModels:
                     yield model
 
     def message(self, model: DeployedModel) -> str:
-        """Return the operator's message about the deployment of an adapter, or an empty string if the adapter is not
-        stored completely.
+        """Return the operator's message about the deployment of an adapter, or an empty string if there is none or only
+        the adapter's summary is in memory.
         """
         kept = self._adapters.find(model.namespace, model.adapter)
         status = (kept.read().get("status") or {}) if kept is not None and kept.data is not None else {}

@@ -24,7 +24,7 @@ PATHS = "/v1/chat/completions, /v1/completions and /v1/models"
 
 
 class InferenceError(Exception):
-    """Rejection of a request. `code` is stable, so that programs can rely on it; the message tells users what to do."""
+    """Rejection of a request. `code` is stable, so that programs can rely on it. The message says what to do."""
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)

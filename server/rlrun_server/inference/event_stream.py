@@ -9,7 +9,9 @@ from rlrun_server.inference.usage import TokenUsage, read_usage
 
 MAX_EVENT = 1024 * 1024
 MAX_PARSED = 64 * 1024
-"""Size up to which an event is parsed for its usage. The event with the usage has no text."""
+"""Maximum size in bytes of an event that is parsed for its usage. The event with the usage is small, because it has no
+text.
+"""
 END = re.compile(rb"\r?\n\r?\n")
 LONGEST_END = 4
 DONE = b"data: [DONE]"

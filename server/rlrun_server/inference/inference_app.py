@@ -1,4 +1,4 @@
-"""OpenAI-compatible API of deployed adapters: three paths, for the users of the REST API."""
+"""OpenAI-compatible API of deployed adapters, for the users of the REST API: completions, chat and models."""
 
 import time
 from collections.abc import Callable
@@ -66,14 +66,14 @@ class ListModelsResponse(BaseModel):
 
 
 class Error(BaseModel):
-    """Error in OpenAI's form."""
+    """Error in OpenAI's format."""
 
     message: str
-    """Explanation for users, with what to do."""
+    """Explanation for users: what happened, and what to do."""
     type: str
     param: str | None
     code: str
-    """Stable, for programs."""
+    """Stable code for programs."""
 
 
 class Failure(BaseModel):

@@ -11,7 +11,7 @@ from rlrun_server.rest.base.access import VISIBLE, Access
 MAX_NAMESPACES = 200
 """Maximum number of namespaces that are checked for one list."""
 MAX_CANDIDATES = 32
-"""Maximum number of models of the same name that are checked."""
+"""Maximum number of models with the same name that are checked."""
 MAX_NAMED = 5
 
 

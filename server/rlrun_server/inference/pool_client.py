@@ -44,7 +44,7 @@ class EngineAnswer:
             yield chunk
 
     def close(self) -> None:
-        """Close the connection, which aborts the engine's work for an unread response."""
+        """Close the connection. If the response has not been read completely, the engine aborts the request."""
         self._response.close()
 
 

@@ -11,7 +11,7 @@ from rlrun_server.inference.deployed_models import DeployedModel
 from rlrun_server.runtime.metrics import REGISTRY
 
 MAX_TOKENS = 10_000_000
-"""Maximum number of tokens of a request. Higher numbers are errors of the engine and ignored."""
+"""Maximum number of tokens of a request. A higher number is an error of the engine, and is ignored."""
 REQUESTS = Counter(
     "rlrun_server_inference_requests_total",
     "Requests to deployed models, by namespace and adapter (if shown; empty: the base model) and outcome.",

@@ -21,7 +21,7 @@ FEATURES = (
     "gyroscope", "hid", "idle-detection", "magnetometer", "microphone", "midi", "payment",
     "publickey-credentials-get", "screen-wake-lock", "serial", "usb", "web-share", "xr-spatial-tracking",
 )  # fmt: skip
-"""Browser features that the page does not use."""
+"""Browser features that the page does not use, and disables with the header `Permissions-Policy`."""
 
 
 def security_headers(script_hash: str) -> dict[str, str]:
