@@ -20,10 +20,10 @@ from rlrun_server.runtime.rate_limit import Rate, RateLimiter
 log = logging.getLogger(__name__)
 
 REQUESTS = Rate(per_second=20.0, burst=100.0)
-"""Rate of requests per user."""
+"""Rate limit for requests, per user."""
 REVIEWS = Rate(per_second=2 * REQUESTS.per_second, burst=500.0)
-"""Rate of SubjectAccessReviews per user. A request for one namespace needs at most two, but a list of all namespaces
-needs one per namespace.
+"""Rate limit for SubjectAccessReviews, per user. A request for one namespace needs at most two, but a list of all
+namespaces needs one per namespace.
 """
 VISIBLE = ("list", "rlruns")
 """Permission with which a namespace is visible to a user."""

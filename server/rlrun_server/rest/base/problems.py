@@ -40,7 +40,7 @@ class ProblemDetails(Schema):
     """RFC 9457 problem."""
 
     type: str
-    """`/problems/{reason}`."""
+    """Problem type: `/problems/{reason}`."""
     title: str
     status: int
     detail: str

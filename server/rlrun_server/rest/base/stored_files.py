@@ -27,7 +27,9 @@ CAUSES: dict[str, str] = {
     Reason.S3_UNREACHABLE: "S3 does not respond to rlrun-server",
     Reason.S3_FULL: "S3 accepts no more data",
 }
-"""Causes by reason. The error itself contains bucket, keys and settings of the platform and is only logged."""
+"""Cause of an S3 failure, by reason. The error itself contains bucket, keys and settings of the platform and is only
+logged.
+"""
 
 
 _LOG = "the platform team: S3's response is in the log of rlrun-server."

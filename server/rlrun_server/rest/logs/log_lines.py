@@ -65,7 +65,7 @@ class ParsedLine(NamedTuple):
     message: str
 
     def to_log_line(self) -> LogLine:
-        """Return the line in the form of the API."""
+        """Return the line in the API's format."""
         origin = self.origin
         return LogLine(
             time=self.time,
@@ -122,8 +122,9 @@ def compile_pattern(text: str) -> Pattern:
 def parse_lines(
     data: bytes, origin: LogOrigin, wanted: LineFilter, *, timestamps: bool, max_lines: int = SEARCHED_LINES
 ) -> Iterator[ParsedLine]:
-    """Yield those of the last `max_lines` lines that match the filter. `timestamps` is True if each line begins with a
-    time that the API server added. For the filter, a line without a level inherits the level of the line before it.
+    """Yield the lines that match the filter, among the last `max_lines` lines. `timestamps` is True if each line begins
+    with a time that the API server added. For the filter, a line without a level inherits the level of the line before
+    it.
     """
     nanoseconds, level = 0, None
     lines = data.rsplit(b"\n", max_lines + 1)
@@ -152,7 +153,9 @@ def level_of(message: str) -> LogLevel | None:
 
 
 def _time_of(text: str) -> tuple[str, int] | None:
-    """Return the time at the beginning of the text, by default in UTC, and its nanoseconds since 1970, or None."""
+    """Return the time at the beginning of the text and its nanoseconds since 1970, or None if there is no time. A time
+    without an offset is in UTC.
+    """
     match = WRITTEN.match(text)
     if match is None:
         return None

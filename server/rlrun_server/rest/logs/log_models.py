@@ -46,7 +46,7 @@ class LogQuery(Schema):
     tail: int = Field(default=DEFAULT_TAIL, ge=1, le=MAX_TAIL)
     """Maximum number of lines of all pods together, after all filters. The newest lines are returned."""
     since: str | None = Field(default=None, pattern=SINCE)
-    """Return only lines of the last given number of seconds (600), or since a time (2026-01-31T12:00:00Z)."""
+    """Earliest time of the lines: a number of seconds before now (600), or a time (2026-01-31T12:00:00Z)."""
     level: LogLevel | None = None
     """Lowest level of the lines. A line without a level, such as one of a traceback, has the level of the line before
     it.

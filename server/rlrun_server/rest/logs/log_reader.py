@@ -82,7 +82,9 @@ class LogReader:
 
     @contextmanager
     def _slot(self, user: User) -> Iterator[None]:
-        """Count one more request of the user while the context is open. Raises RestError."""
+        """Count the user's request as open while the context is open. Raises RestError if there are too many open
+        requests.
+        """
         result, tenant = self._quota.take(user.limited_as), user.limited_as
         if result is QuotaResult.tenant_limit:
             count = self._quota.uses_of(tenant)

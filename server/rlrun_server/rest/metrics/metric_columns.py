@@ -74,7 +74,9 @@ class MetricsAnswer(Schema):
 
 
 class _Table:
-    """Rows by step. Numbers are stored in arrays, because a dict needs ten times the length of a line."""
+    """Rows by step. Numbers are stored in arrays, because a dict per line would take ten times as much memory as the
+    line's text.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[int, int] = {}

@@ -49,8 +49,8 @@ PART_BYTES = 32 * 1024**2
 LIST_ENTRY_BYTES = 512
 ENTRY_BYTES = 2048
 FILE_BYTES = 400
-"""Approximate memory for the key of each file, in bytes. The two constants above are for an entry without its files or
-numbers.
+"""Approximate memory for the key of each file, in bytes. LIST_ENTRY_BYTES and ENTRY_BYTES estimate the rest of a cached
+file list and of cached columns, without the numbers.
 """
 
 PartKey = tuple[str, int, datetime]
@@ -67,7 +67,7 @@ class MetricFiles:
 
     files: tuple[PartKey, ...]
     digest: bytes
-    """Hash of the list, the same on each replica."""
+    """Hash of the list, equal on all replicas."""
     listed_at: float
 
     @property
@@ -82,7 +82,7 @@ class Metrics:
 
     columns: Columns
     version: bytes
-    """Version of the numbers, the same on each replica."""
+    """Version of the metrics, equal on all replicas."""
     is_stale: bool = False
 
 

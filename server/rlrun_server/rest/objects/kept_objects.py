@@ -17,9 +17,9 @@ from rlrun.kube.objects import Obj
 from typing_extensions import override
 
 MAX_OBJECT_BYTES = 32 << 10
-"""Maximum compressed size of an object that is kept completely, in bytes. 60 kB of JSON compress to 13 kB."""
+"""Maximum compressed size in bytes of an object that is kept in memory as a whole. 60 kB of JSON compress to 13 kB."""
 MAX_KEPT_BYTES = 64 << 20
-"""Maximum compressed size of all completely kept objects of a kind together, in bytes."""
+"""Maximum total compressed size in bytes of the objects of one kind that are kept in memory as a whole."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """Annotation of kubectl with a copy of the complete object."""
 

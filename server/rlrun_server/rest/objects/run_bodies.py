@@ -29,7 +29,9 @@ JSON, YAML, TOML, MERGE_PATCH = (
 METADATA = ("name", "generateName", "labels", "annotations")
 """Fields of the metadata that a request may set."""
 SUFFIX = 5
-"""Length of the suffix in names derived from an Idempotency-Key, the same as that of the API server's suffixes."""
+"""Length of the suffix in names derived from an Idempotency-Key. The API server's generated suffixes have the same
+length.
+"""
 DEFAULT_BASE = "run"
 LIMITS = InputLimits(values=150_000)
 MAX_WARNINGS, MAX_WARNING = 16, 200
@@ -48,7 +50,7 @@ class NewRun:
     """Notes about ignored keys and adapted values of a TOML file."""
 
     def warning(self) -> dict[str, str]:
-        """Return a Warning header with the notes, in the form of the API server's warnings, or an empty dict without
+        """Return a Warning header with the notes, in the format of the API server's warnings, or an empty dict without
         notes.
         """
         if not self.notes:
@@ -193,7 +195,9 @@ def _from_object(document: Any) -> NewRun:
 
 
 def _check(run: NewRun, removed: str) -> None:
-    """Check the run. `removed` is the prefix that field paths in the body lack, or empty. Raises RestError."""
+    """Check the run. If the body is only a spec, `removed` is the prefix to remove from field paths in errors, else
+    empty. Raises RestError.
+    """
     # The API server generates a name if none is given.
     obj = {"apiVersion": API_VERSION, "kind": "RLRun", "metadata": {"name": "run", **run.metadata}, "spec": run.spec}
     try:

@@ -28,7 +28,7 @@ class RunSummary(Schema):
     """Name of each environment, or its id if it has no name."""
     step: int = 0
     max_steps: int = 0
-    """0 if a client's program decides."""
+    """Maximum number of steps, or 0 if a client's program decides when to stop."""
     reward: float | None = None
     eta_seconds: float | None = None
     restarts: int = 0
@@ -82,7 +82,7 @@ class ModelSummary(Schema):
     """Name of the RLModel."""
     seq_len: int | None = None
     lora_rank: int | None = None
-    """Default and maximum rank."""
+    """Default and maximum LoRA rank of runs."""
     full_fine_tuning: bool = False
     active_runs: int | None = None
 

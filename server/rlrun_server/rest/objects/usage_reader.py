@@ -74,6 +74,8 @@ def month_folders(root: S3Uri, since: datetime, now: datetime) -> Iterator[S3Uri
 
 
 def _is_needed(key: str, since: datetime) -> bool:
-    """Return whether the file may have records since `since`: False for the file of an earlier day."""
+    """Return whether the file may have records that ended at `since` or later. Returns False for the file of an earlier
+    day.
+    """
     month, name = key.split("/")[-2:]
     return f"{month}-{name[:2]}" >= f"{since.astimezone(UTC):%Y-%m-%d}"

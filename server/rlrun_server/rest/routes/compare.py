@@ -109,7 +109,7 @@ class RunComparison(Schema):
     runs: list[RunSummary]
     """Runs in the order of the request."""
     differences: list[SpecDifference]
-    """Fields that differ, at most 1,000. Unset fields have their defaults."""
+    """Fields that differ, at most 1,000. An unset field counts as its default value."""
     total_differences: int
     metric_names: list[str]
     """Metrics that all runs have. At most 2,000."""

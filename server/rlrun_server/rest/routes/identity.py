@@ -48,7 +48,7 @@ class ModelList(Schema):
 
 
 def identity_of(user: User) -> Identity:
-    """Convert a user to the form of the API."""
+    """Convert a user to the API's format."""
     return Identity(
         name=user.name,
         uid=user.uid,

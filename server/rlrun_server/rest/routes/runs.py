@@ -126,7 +126,7 @@ VALUES: dict[str, Any] = {
     "reward": lambda run: run.reward,
     "step": lambda run: run.step,
 }
-"""Functions that return the sort key of a run, by order."""
+"""Function that returns the sort key of a run, for each sort order."""
 
 
 @router.get("/runs", response_model=RunList, responses=UNCHANGED)

@@ -67,9 +67,9 @@ class UsageRow(Schema):
     gpus: int
     """Number of GPUs that the runs hold now. Serving pools are not included."""
     active_seconds: int
-    """Time from the start to the end of attempts, without the time in the queue."""
+    """Total time from the start to the end of attempts in seconds, without the time in the queue."""
     gpu_seconds: int
-    """Active time of each attempt multiplied by its number of GPUs."""
+    """Total over all attempts of the active time in seconds multiplied by the number of GPUs."""
 
 
 class Usage(Schema):

@@ -52,7 +52,7 @@ VALUES: dict[SampleSort, Callable[[ListedSample], Value]] = {
     SampleSort.turns: lambda sample: sample.row.turns,
     SampleSort.mean: lambda sample: sample.group.mean,
 }
-"""Functions that return the sort key of a rollout, by order."""
+"""Function that returns the sort key of a rollout, for each sort order."""
 
 
 @router.get("/steps/{step}/samples", response_model=SampleList)

@@ -28,7 +28,7 @@ class StepList(Schema):
     namespace: str
     uid: str
     items: list[SampleObject]
-    """Ordered by step, split and environment."""
+    """Objects with rollouts, ordered by step, split and environment."""
     total: int
     """Number of items on all pages."""
     next: str | None = None
@@ -159,7 +159,7 @@ class ExampleHistory(Schema):
     environment: str
     example: int
     points: list[ExamplePoint]
-    """Ordered by step. `GET .../steps/{step}/samples?env=&example=` lists the rollouts of a point."""
+    """Mean rewards, ordered by step. `GET .../steps/{step}/samples?env=&example=` lists the rollouts of a point."""
     is_complete: bool = True
     """False if points may be missing, because the summary of a step has at most 512 groups."""
     is_stale: bool = False
@@ -171,7 +171,7 @@ class RewardBin(Schema):
 
     min: float
     max: float
-    """Upper bound. It belongs to the next bin, except in the last bin."""
+    """Upper bound. A reward equal to this bound is in the next bin, unless this is the last bin."""
     count: int
 
 

@@ -81,7 +81,7 @@ class SampleSelection(Schema):
     """Minimum reward. A rollout without a reward does not match."""
     max_reward: Reward | None = Field(default=None, alias="max_reward")
     group: str | None = Field(default=None, max_length=128)
-    """Id of the group in the list."""
+    """Id of the group, as in the list of rollouts."""
     example: int | None = Field(default=None, ge=-MAX_EXAMPLE, le=MAX_EXAMPLE)
     """Number of the example in the environment's dataset."""
     q: str = Field(default="", max_length=200)

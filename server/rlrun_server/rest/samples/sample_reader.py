@@ -40,7 +40,7 @@ LIMITS = ReadLimits(
     record=512 * 1024,
     scan=8 * 1024**2,
 )
-"""Limits of an object's index. The largest index needs 150 MB while it is decoded, and one is decoded at a time."""
+"""Limits of an object's index. Decoding the largest index needs 150 MB, so only one index is decoded at a time."""
 TAIL_BYTES = 32 * 1024**2
 """Memory for cached ends of objects of all runs, in bytes. An object with 512 rollouts needs 96 KiB."""
 MAX_TAIL = 4 * 1024**2
@@ -87,7 +87,7 @@ class SampleReader:
         self._tails: BoundedCache[tuple[Run, File], bytes] = BoundedCache(TAIL_BYTES)
 
     async def summaries(self, caller: str, run: Run, work: Callable[[RunSamples], T]) -> T:
-        """Run `work` with the summaries of a run and return its result. Raises RestError, and what `work` raises."""
+        """Run `work` with the summaries of a run and return its result. Raises RestError, and exceptions of `work`."""
 
         def call() -> T:
             with self._decoding:
@@ -96,7 +96,7 @@ class SampleReader:
         return await self._files.run(caller, f"rollouts of {'/'.join(run)}", call)
 
     async def step(self, caller: str, run: Run, step: int, split: SampleSplit, work: Callable[[OpenedStep], T]) -> T:
-        """Run `work` with the rollouts of a step and return its result. Raises RestError, and what `work` raises."""
+        """Run `work` with the rollouts of a step and return its result. Raises RestError, and exceptions of `work`."""
 
         def call() -> T:
             with self._decoding:

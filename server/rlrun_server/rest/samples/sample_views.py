@@ -25,7 +25,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Ids that are valid as a segment of a path."""
 DIGEST_BYTES = 8
 MAX_FUNCTIONS = 64
-"""Maximum number of reward functions of a rollout that are returned, the same as the number that a run stores."""
+"""Maximum number of reward functions of a rollout that are returned. A run stores at most the same number."""
 MAX_NAME = 128
 RECORDS_BYTES = 4 * 1024**2
 """Maximum size of the records of a group in one response, in bytes: 16 of the largest records."""
@@ -41,7 +41,7 @@ class ListedGroup:
     mean: float | None
 
     def info(self) -> SampleGroupInfo:
-        """Return the group in the form of the API."""
+        """Return the group in the API's format."""
         entry = self.entry
         return SampleGroupInfo(
             group=self.address,
@@ -67,7 +67,7 @@ class ListedSample:
     row: SampleRow
 
     def item(self) -> SampleItem:
-        """Return the rollout in the form of the API."""
+        """Return the rollout in the API's format."""
         row = self.row
         names = [name for name in row.rewards if len(name) <= MAX_NAME][:MAX_FUNCTIONS]
         return SampleItem(
@@ -144,7 +144,9 @@ def _has_text(sample: ListedSample, text: str) -> bool:
 
 
 def of_group(samples: Sequence[ListedSample], address: str, what: str) -> list[ListedSample]:
-    """Return the rollouts of a group. Raises RestError if there is no such group. `what` names the step in its text."""
+    """Return the rollouts of a group. Raises RestError if there is no such group. `what` names the step in the error
+    message.
+    """
     members = [sample for sample in samples if sample.group.address == address]
     if not members:
         raise not_found(f"Group {address} of {what}")
@@ -152,7 +154,7 @@ def of_group(samples: Sequence[ListedSample], address: str, what: str) -> list[L
 
 
 def one(samples: Sequence[ListedSample], address: str, what: str) -> ListedSample:
-    """Return a rollout. Raises RestError if there is no such rollout. `what` names the step in its text."""
+    """Return a rollout. Raises RestError if there is no such rollout. `what` names the step in the error message."""
     for sample in samples:
         if sample.address == address:
             return sample
@@ -192,8 +194,8 @@ def record_of(step: OpenedStep, sample: ListedSample) -> tuple[bytes | None, str
 
 
 def _lines(group: ListedGroup) -> Iterator[bytes]:
-    """Yield the records as JSON. Only one at a time is decoded, because it may need twenty times the memory of its
-    text.
+    """Yield the records as JSON. Only one record at a time is decoded, because a decoded record may need twenty times
+    the memory of its text.
     """
     for record in group.samples.iterate(group.entry):
         try:
