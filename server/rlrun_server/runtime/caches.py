@@ -22,7 +22,9 @@ class ReviewCache(Generic[Result]):
         clock: Callable[[], float],
         refused_seconds: Callable[[Result], float] = lambda _: REFUSED_SECONDS,
     ) -> None:
-        """Results accepted by `is_accepted` are cached for `accepted_seconds`, others for `refused_seconds` of them."""
+        """Results that `is_accepted` accepts are cached for `accepted_seconds`. Other results are cached for the number
+        of seconds that `refused_seconds` returns.
+        """
         self._is_accepted = is_accepted
         self._accepted_seconds = accepted_seconds
         self._refused_seconds = refused_seconds

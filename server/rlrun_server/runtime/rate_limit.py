@@ -25,7 +25,7 @@ class RateLimiter:
     def allow(self, namespace: str, now: float, count: int = 1) -> bool:
         """Take `count` tokens from the namespace's bucket. Returns False if the bucket holds less than one token.
 
-        One token is enough for any `count`: the rest is a debt that delays later requests.
+        One token is enough for any `count`. The missing tokens are a debt that delays later requests.
         """
         left, counted = self._buckets.get(namespace, (self._rate.burst, now))
         left = min(self._rate.burst, left + (now - counted) * self._rate.per_second)

@@ -1,6 +1,6 @@
 """Owners of environment packages that are namespaces, each bound to the namespace's uid.
 
-The first push under an owner records the uid beside the packages. A namespace that is recreated under the same name has
+The first push under an owner stores the uid next to the packages. A namespace that is recreated under the same name has
 a different uid, and may neither push nor delete these packages.
 """
 

@@ -35,10 +35,11 @@ class _GivenDigest(S3SigV4Auth):  # type: ignore[misc]
 
 
 class _QueryWithoutCopy(S3SigV4QueryAuth):  # type: ignore[misc]
-    """Signature in the URL that also covers an empty copy source, which is a parameter of the URL.
+    """Signature in the URL that also covers an empty copy source (`x-amz-copy-source`), which becomes a parameter of
+    the URL.
 
-    MinIO looks for signed headers in the query if the request lacks them. A header added later makes the signature
-    invalid.
+    MinIO looks for signed headers in the query if the request lacks them. If a tenant adds this header later, the
+    signature is invalid.
     """
 
     @override

@@ -61,7 +61,9 @@ FILES: Mapping[ProbeRequest, str] = {
 """File name of each request, in the folder of the test."""
 
 Send = Callable[[str, str, Mapping[str, str], bytes], int]
-"""Sends a request (method, URL, headers, body) and returns the status, 0 without a response. It may block."""
+"""Function that sends a request (method, URL, headers, body) and returns the status, or 0 if there is no response. It
+may block.
+"""
 
 
 def http_sender(connection: S3Connection) -> Send:

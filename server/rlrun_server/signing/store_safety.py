@@ -37,9 +37,9 @@ NOT_FOUND = 404
 FIRST_RESULT_SECONDS = 30.0
 """Seconds after which rlrun-server is ready even without a first result. Most of its routes work without S3."""
 PERIOD_SECONDS = 3600.0
-"""Pause after a test while requests are signed, in seconds."""
+"""Pause in seconds after a safe test, if requests are signed and no unsafe result is unconfirmed."""
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 30.0
-"""Shortest and longest pause in all other cases, in seconds. The pause doubles while results are of the same kind."""
+"""Shortest and longest pause in seconds after any other test. The pause doubles while results are of the same kind."""
 UNSAFE_TESTS = 3
 """Number of unsafe results after which signing stops."""
 SAFE_TESTS = 3
@@ -77,7 +77,8 @@ class SigningVerdict:
     method: SigningMethod | None
     problem: str = ""
     lack: str = ""
-    """Message about a feature that the platform needs and the server lacks, or empty. Requests are signed anyway."""
+    """Message about a feature that the platform needs and the S3 server lacks, or empty. It does not prevent signing.
+    """
 
 
 class Inconclusive(Exception):

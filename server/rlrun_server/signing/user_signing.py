@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 BURST_SECONDS = 4.0
 USER = "user"
-"""Value of the label `role` in the metrics."""
+"""Value of the metrics' label `role` for signatures that users request."""
 
 
 class UserSigning:
