@@ -139,7 +139,7 @@ def ensure_model(kubectl: Kubectl, s3: S3Access, say: Say = print) -> None:
 def let_users_in(kubectl: Kubectl, namespace: str) -> None:
     """Grant access to the server in this namespace for users whose kubeconfig has no token, like the local cluster's.
 
-    Their commands use a token of the ServiceAccount `rlrun-user`, which gets the rights of the role edit here.
+    Their commands use a token of the ServiceAccount `rlrun-user`, to which this function grants the ClusterRole `edit`.
     """
     kubectl.ensure_namespace(namespace)
     name = "rlrun-user"

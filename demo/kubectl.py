@@ -54,7 +54,7 @@ class Kubectl:
         return done.stdout
 
     def apply(self, *objects: Object, namespace: str | None = None) -> None:
-        """Apply objects, given as dictionaries, on the server side."""
+        """Apply objects, given as dictionaries, with server-side apply."""
         where = ["-n", namespace] if namespace else []
         text = yaml.safe_dump_all(objects)
         self("apply", "--server-side", "--force-conflicts", "-f", "-", *where, stdin=text)
@@ -89,7 +89,7 @@ class Kubectl:
 
 
 def _kind(name: str) -> ResourceKind:
-    """Return the kind with that name or plural in lower case. Raises ValueError for an unknown kind."""
+    """Return the kind whose name or plural in lower case is `name`. Raises ValueError for an unknown kind."""
     for kind in ALL.values():
         if name in (kind.plural, kind.kind.lower()):
             return kind
@@ -113,6 +113,6 @@ def wait_for(what: str, poll: Callable[[], T | None], seconds: float, every: flo
 
 
 def condition(obj: Object, kind: str) -> Object | None:
-    """Return the condition of that type from the status of an object, or None."""
+    """Return the condition of type `kind` from the status of an object, or None."""
     conditions: Iterable[Object] = obj.get("status", {}).get("conditions", [])
     return next((c for c in conditions if c["type"] == kind), None)

@@ -60,7 +60,7 @@ def mean_reward(model: Any, tokenizer: Any, texts: list[str], sample: bool, seed
 
 
 def local(source: str, downloads: Path, name: str) -> Path:
-    """Return the folder, or the verified download of an artifact."""
+    """Return `source` if it is a local folder. Otherwise, download and verify the artifact, and return its folder."""
     if not source.startswith("s3://"):
         return Path(source)
     from rlrun.storage.layout import S3Uri

@@ -1,7 +1,8 @@
 """Copies the page's libraries from their npm packages: `make vendor`, or `make vendor UPDATE=preact@11.3.0`.
 
-`vendor.json` has each package's version and integrity, and the digest of each file. Without UPDATE the packages are
-fetched again and must be the same; with it one package is updated to a different version.
+`vendor.json` contains the version and integrity hash of each package, and the digest of each file. Without UPDATE, the
+script fetches the packages again, and they must not have changed. With UPDATE, it updates one package to another
+version.
 """
 
 from __future__ import annotations

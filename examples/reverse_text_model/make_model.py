@@ -41,7 +41,7 @@ MODEL_ID = "rlrun/reverse-text-tiny"
 CONTEXT = 128
 COPY_SHARE = 0.6
 MIN_LENGTH, MAX_LENGTH = 4, 11
-"""Lengths of the training texts, a slightly wider range than that of the environment."""
+"""Range of lengths of the training texts, slightly wider than the range in the environment."""
 BATCH = 64
 PEAK_LEARNING_RATE = 4e-3
 

@@ -1,7 +1,7 @@
 """Environment for arithmetic with tools: the policy may call `add` and `multiply` to evaluate an expression.
 
-The reward is 1 for the right number in the last answer. It needs a model that calls tools, served by an engine that
-reads its calls (vLLM: --enable-auto-tool-choice --tool-call-parser ...).
+The reward is 1 for the right number in the last answer. The model must be able to call tools, and the engine must parse
+tool calls (vLLM: --enable-auto-tool-choice --tool-call-parser ...).
 """
 
 import random

@@ -78,7 +78,9 @@ def hint(guess: int | None, number: int) -> str:
 
 
 def guessed(state: vf.State) -> float:
-    """Return 1 (first guess) to 0.5 (last guess) for success, otherwise up to 0.25 for a close last guess."""
+    """Return 1 (success at the first guess) to 0.5 (success at the last guess). After a wrong last guess, return up to
+    0.25 if it is close.
+    """
     made, info = state["guesses"], state["info"]
     if made and made[-1] == info["number"]:
         return 1.0 - 0.5 * (len(made) - 1) / max(info["max_turns"] - 1, 1)

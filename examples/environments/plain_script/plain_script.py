@@ -30,7 +30,7 @@ def load_environment(
 
 
 class OppositeOrder:
-    """Examples and the rollout of one of them."""
+    """Environment with a dataset and a method that makes a rollout of one example."""
 
     def __init__(self, dataset: list[dict[str, Any]], eval_dataset: list[dict[str, Any]]) -> None:
         self.dataset = dataset

@@ -34,7 +34,7 @@ def load_environment(
         num_eval_examples: Number of held-out problems.
         steps: Largest number of calculations in a problem, from 2 to 8.
         seed: Seed of the problems.
-        dataset: Name of a data set of the hub in the form of GSM8K, such as openai/gsm8k. Empty: problems are made.
+        dataset: Name of a data set of the hub in the form of GSM8K, such as openai/gsm8k. If empty, generate problems.
     """
     if not 2 <= steps <= MAX_STEPS:
         raise ValueError(f"steps {steps} is not between 2 and {MAX_STEPS}.")
@@ -83,7 +83,7 @@ def _made(split: str, count: int, steps: int, seed: int) -> Dataset:
 
 
 def _problem(rng: random.Random, steps: int) -> tuple[str, int]:
-    """Return a problem of so many calculations and its answer."""
+    """Return a problem with `steps` calculations, and its answer."""
     name, things, number = rng.choice(NAMES), rng.choice(THINGS), rng.randint(3, 20)
     sentences = [f"{name} has {number} {things}."]
     for _ in range(steps):
