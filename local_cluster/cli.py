@@ -40,7 +40,7 @@ def up(
     ] = None,
     gpu_taint: Annotated[bool, typer.Option("--gpu-taint", help="Taint the node like nodes with GPUs.")] = False,
 ) -> None:
-    """Start the cluster. Can be repeated, also after parts of it were killed. The first start takes minutes."""
+    """Start the cluster, or the missing parts of a running one. The first start takes minutes."""
     require_supported_machine()
     if gpu_taint and not gpus:
         raise typer.BadParameter("requires a positive --gpus", param_hint="--gpu-taint")
@@ -97,7 +97,7 @@ def kubeconfig() -> None:
 
 @app.command()
 def leftovers() -> None:
-    """List everything that the cluster has on this machine. Exits with status 1 unless the list is empty."""
+    """List everything that the cluster has left on this machine. Exits with status 1 unless the list is empty."""
     _report_leftovers(provider().leftovers())
 
 
@@ -136,7 +136,7 @@ def control_plane_up(
 
 @app.command("control-plane-down")
 def control_plane_down() -> None:
-    """Stop the control plane of control-plane-up."""
+    """Stop the control plane that `control-plane-up` started."""
     directories = paths()
     with file_lock(directories.control_plane.with_suffix(".lock")):
         ControlPlane(directories.control_plane).stop()

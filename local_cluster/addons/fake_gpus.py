@@ -13,7 +13,7 @@ from local_cluster.host.progress import progress
 
 RESOURCE = "nvidia.com/gpu"
 LABELS = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "Fake-GPU"}
-"""Labels set by GPU feature discovery, limited to those that tests and examples select."""
+"""Labels of GPU feature discovery that tests and examples select."""
 TAINT = "nvidia.com/gpu=present:NoSchedule"
 
 

@@ -42,7 +42,9 @@ class S3:
 
     @staticmethod
     def of(kubectl: LocalClusterKubectl, endpoint: str | None = None) -> S3:
-        """Find the Service. `endpoint` replaces its address if this machine cannot reach Service addresses."""
+        """Find the object store's Service. `endpoint` replaces its address if this machine cannot reach Service
+        addresses.
+        """
         service = kubectl.get("service", SERVICE, NAMESPACE)
         if service is None:
             raise LocalClusterError("The cluster has no object store. Run `python -m local_cluster up` to install it.")
@@ -67,7 +69,9 @@ def secret_key(kubectl: LocalClusterKubectl) -> str:
 
 
 def ensure_bucket(kubectl: LocalClusterKubectl, s3: S3) -> None:
-    """Create the bucket if it is missing. Waits for the store, which accepts connections before it can respond."""
+    """Create the bucket if it is missing. Retries until the store responds, because it accepts connections
+    before that.
+    """
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError

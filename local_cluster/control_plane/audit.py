@@ -41,7 +41,7 @@ def api_server_flags(state: Path) -> list[str]:
 
 
 def read_events(state: Path) -> Iterator[dict[str, Any]]:
-    """Yield the recorded events (audit.k8s.io/v1), including those of rotated logs. An incomplete line is skipped."""
+    """Yield the recorded events (audit.k8s.io/v1), including events in rotated logs. An incomplete line is skipped."""
     for file in sorted(state.glob("audit*.log")):
         with file.open(encoding="utf-8") as lines:
             for line in lines:

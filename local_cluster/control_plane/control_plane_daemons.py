@@ -206,7 +206,7 @@ class ControlPlaneDaemons:
 def answers(url: str, ca: Path | None = None, client: KeyPair | None = None) -> Callable[[], bool]:
     """Return a function that checks whether a local health URL returns 200.
 
-    Without `ca` the certificate is not verified, because controller manager and scheduler create their own.
+    Without `ca` the certificate is not verified, because the controller manager and the scheduler use self-signed ones.
     """
 
     def check() -> bool:

@@ -23,7 +23,7 @@ from local_cluster.tools.binaries import ensure_builds, module_folder, program
 MODULE = "sigs.k8s.io/kueue"
 NAMESPACE = "kueue-system"
 _METRICS_CERTIFICATES = "/etc/kueue/metrics/certs"
-"""Fixed folder in which Kueue looks for a certificate even if it serves no metrics."""
+"""Fixed folder in which Kueue expects a certificate, even if it serves no metrics."""
 
 
 FRAMEWORKS = {"batch/job": "batch-v1-job", "deployment": "apps-v1-deployment", "pod": "-v1-pod"}
@@ -114,7 +114,9 @@ class Kueue:
 
 
 def crds(directories: Paths | None = None) -> list[dict[str, Any]]:
-    """Return Kueue's CustomResourceDefinitions with a single version, because no webhook converts others."""
+    """Return Kueue's CustomResourceDefinitions, each with the storage version only, because no webhook converts
+    versions.
+    """
     folder = module_folder("kueue", MODULE, directories or paths()) / "config" / "components" / "crd" / "bases"
     found: list[dict[str, Any]] = [yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yaml"))]
     for definition in found:

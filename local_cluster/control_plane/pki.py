@@ -53,7 +53,7 @@ class CertificateAuthority:
             self.pair.certificate.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, common_name: str, organization: str = "", addresses: Sequence[str] = ()) -> KeyPair:
-        """Return a certificate for a server, a client, or both. An existing one with the same name is kept.
+        """Return a certificate for a server, a client, or both. Reuses an existing certificate with this name.
 
         Args:
             name: File name without suffix.
@@ -114,7 +114,7 @@ class CertificateAuthority:
 
 
 def write_kubeconfig(file: Path, server: str, authority: CertificateAuthority, user: KeyPair, context: str) -> None:
-    """Write a kubeconfig without paths, so that it can be copied. Only its owner can read it."""
+    """Write a kubeconfig with embedded certificates, so that the file can be copied. Only its owner can read it."""
 
     def inline(path: Path) -> str:
         return base64.b64encode(path.read_bytes()).decode()

@@ -51,8 +51,9 @@ class ControlPlane:
         """Configure a control plane without starting it.
 
         Args:
-            state: Directory, for a control plane that outlives this process and that other processes find by path.
-                None uses a temporary directory, and daemons that are killed when the thread that started them ends.
+            state: Directory of a control plane that outlives this process and that other processes find by its path.
+                If None, a temporary directory is used, and the daemons are killed when the thread that started them
+                ends.
             controllers: Controllers of the controller manager to run. None of them by default.
             api_server_flags: Additional flags of kube-apiserver.
             controller_manager_flags: Additional flags of the controller manager.
@@ -124,7 +125,10 @@ class ControlPlane:
         self.stop()
 
     def _ports(self) -> Ports:
-        """Return the ports of this state directory, kept while daemons run so that `start` can be repeated."""
+        """Return the ports of this state directory.
+
+        Running daemons keep their ports, so that `start` can be called again. Otherwise new free ports are chosen.
+        """
         file = self.state / "ports.json"
         if self._supervisor.running() and file.exists():
             return Ports(**json.loads(file.read_text()))

@@ -61,7 +61,7 @@ class Supervisor:
 
         Args:
             run_dir: Directory of the pid files.
-            log_dir: Directory of the logs, one per daemon, appended to.
+            log_dir: Directory of the logs. Each daemon appends to its own file.
             die_with_parent: Let the kernel kill the daemons when the thread that started them ends. Meant for test
                 fixtures, whose process may be killed at any moment.
         """

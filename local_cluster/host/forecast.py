@@ -1,7 +1,7 @@
 """Estimate of the remaining time of a command.
 
-The duration of a step is known from earlier commands on this machine, or from a first start on two cores, in which
-steps ran in parallel as in `CommandSteps`.
+The expected duration of a step was measured by earlier commands on this machine. A step that never ran here is expected
+to take as long as in a reference start on a machine with two cores, where tracks ran in parallel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CommandSteps:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """All steps without duplicates, those of the tracks first. Tracks may share steps."""
+        """All steps without duplicates: the steps of the tracks, which may share steps, then the steps in `then`."""
         return tuple(dict.fromkeys((*(step for track in self.tracks for step in track), *self.then)))
 
 

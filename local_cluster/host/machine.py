@@ -44,7 +44,7 @@ def require_supported_machine() -> None:
 
 
 def main() -> int:
-    """Print the reason why this machine is not supported. Returns 1 in that case."""
+    """Return 0 if this machine is supported. Otherwise print the reason and return 1."""
     try:
         require_supported_machine()
     except LocalClusterError as error:

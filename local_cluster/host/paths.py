@@ -92,7 +92,9 @@ class Paths:
 
     @property
     def kind(self) -> Path:
-        """State of the kind cluster, in the cache because its owner may not be root. `down` removes it."""
+        """Directory with the state of the kind cluster. It is in the cache, because the user may not be root. `down`
+        removes it.
+        """
         return self.cache / "kind"
 
     @property
@@ -102,7 +104,7 @@ class Paths:
 
     @property
     def lock(self) -> Path:
-        """Lock file, beside the state because `down` holds it while it removes the state."""
+        """Lock file, next to the state directory because `down` holds the lock while it removes that directory."""
         return self.state.with_name(self.state.name + ".lock")
 
     @property

@@ -41,8 +41,8 @@ class StepLog:
 
         Args:
             plan: Remaining steps.
-            expected: Seconds of each step on a machine with two cores. The times of earlier commands replace them.
-            file: File with these times. Default: the file in the cache.
+            expected: Seconds of each step on a machine with two cores. Recorded times of earlier commands replace them.
+            file: File with the recorded times. Default: the file in the cache.
         """
         with self._lock:
             self._plan, self._expected = plan, {**expected, **_read_step_seconds(file or _file())}

@@ -27,13 +27,14 @@ class ProviderChoice:
 def choose_provider(
     variable: str, *, kind_exists: bool, embedded_exists: bool, kind_problem: Callable[[], str | None]
 ) -> ProviderChoice:
-    """Return the requested provider, or that of an existing cluster, or kind if it can be used, or else embedded.
+    """Return the requested provider, or else the provider of an existing cluster, or else kind if usable, or else
+    embedded.
 
     Args:
         variable: Value of RLRUN_CLUSTER.
         kind_exists: True if a kind cluster was created with this cache directory.
         embedded_exists: True if an embedded cluster was created in this state directory.
-        kind_problem: Returns why kind cannot be used. Called only if nothing else decides.
+        kind_problem: Returns why kind cannot be used, or None. Called only if nothing else decides.
 
     Raises:
         LocalClusterError: RLRUN_CLUSTER names no provider.

@@ -1,4 +1,4 @@
-"""Interface of an image builder together with the node that gets the images."""
+"""Interface of an image builder and of the node that gets its images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class ImageBackend(Protocol):
         ...
 
     def retag(self, image: ImageSpec, key: str, tags: Mapping[str, str]) -> None:
-        """Point `local` to the key and remove the names of earlier builds. `tags` come from `list_built`."""
+        """Point the tag `local` to the image tagged `key`, and remove the tags of earlier builds. `tags` is the result
+        of `list_built`.
+        """
         ...
 
     def on_node(self) -> dict[str, str]:

@@ -86,7 +86,7 @@ def ensure_newest_python() -> None:
 
 
 def _is_tagged(keyed: str, reference: str) -> bool:
-    """Return whether an image was built, and point the reference to it."""
+    """Return whether an image is tagged `keyed`, and if so, tag it `reference` as well."""
     tags = local_tags()
     if keyed in tags and tags.get(reference) != tags[keyed]:
         buildah("tag", keyed, reference)

@@ -68,7 +68,7 @@ def build(image: ImageSpec, key: str, root: Path) -> None:
 
 
 def retag(image: ImageSpec, key: str, tags: Mapping[str, str]) -> None:
-    """Point `local` to the key and remove the names of earlier builds."""
+    """Point the tag `local` to the image tagged `key`, and remove the tags of earlier builds."""
     if tags.get(image.reference(LOCAL_TAG)) != tags[image.reference(key)]:
         buildah("tag", image.reference(key), image.reference(LOCAL_TAG))
     for name in earlier_references(image, key, tags):

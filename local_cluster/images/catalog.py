@@ -15,7 +15,7 @@ _REGISTRY = "localhost"  # not a registry: an image under this name was built on
 BASE_REFERENCE = f"{_REGISTRY}/python:3.11-slim-bookworm"
 NEWEST_REFERENCE = f"{_REGISTRY}/python:3.13-slim-bookworm"
 BASE_ARGUMENT, NEWEST_ARGUMENT = "BASE_IMAGE", "NEWEST_PYTHON_IMAGE"
-"""ARGs of Dockerfiles for the images that they build on: the platform's Python and the newest one."""
+"""ARGs with which Dockerfiles name their base images: the platform's Python image and the newest Python's image."""
 LOCAL_BASES: Mapping[str, str] = {BASE_ARGUMENT: BASE_REFERENCE, NEWEST_ARGUMENT: NEWEST_REFERENCE}
 """Local images that replace the base images named in the Dockerfiles."""
 _NOT_CONTENT = ("__pycache__", ".pyc")

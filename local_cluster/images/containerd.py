@@ -1,7 +1,7 @@
 """Import of images from buildah's storage into containerd, without layers that containerd already has.
 
 `ctr images import` accepts an archive that lacks layers already in containerd. After a code change, the archive
-therefore consists of two documents and a few small layers.
+therefore consists of the manifest, the configuration and a few small layers.
 """
 
 from __future__ import annotations

@@ -39,13 +39,15 @@ class EmbeddedImages:
         return buildah.local_tags() if shutil.which("buildah") else {}
 
     def build(self, image: ImageSpec, key: str, root: Path) -> None:
-        """Build an image with buildah, and first the newest Python if it is missing."""
+        """Build an image with buildah. Builds the image with the newest Python first, if this one needs it and it is
+        missing.
+        """
         if _has_newest_python(image, root):
             base.ensure_newest_python()
         buildah.build(image, key, root)
 
     def retag(self, image: ImageSpec, key: str, tags: Mapping[str, str]) -> None:
-        """Point `local` to the key."""
+        """Point the tag `local` to the image tagged `key`, and remove the tags of earlier builds."""
         buildah.retag(image, key, tags)
 
     def on_node(self) -> dict[str, str]:

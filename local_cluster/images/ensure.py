@@ -71,7 +71,7 @@ def _prepared_backend() -> ImageBackend:
 
 
 def _exclusive() -> AbstractContextManager[None]:
-    """Block other commands, which would otherwise remove the images between build and load."""
+    """Return a lock that blocks other commands, which could otherwise remove images between build and load."""
     return file_lock(paths().cache / "images" / "images.lock")
 
 

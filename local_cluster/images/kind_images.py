@@ -77,7 +77,7 @@ class KindImages:
         self.retag(image, key, tags)
 
     def retag(self, image: ImageSpec, key: str, tags: Mapping[str, str]) -> None:
-        """Point `local` to the key and remove the names of earlier builds."""
+        """Point the tag `local` to the image tagged `key`, and remove the tags of earlier builds."""
         if tags.get(image.reference(LOCAL_TAG)) != tags[image.reference(key)]:
             run(["docker", "tag", image.reference(key), image.reference(LOCAL_TAG)])
         for name in earlier_references(image, key, tags):

@@ -39,7 +39,7 @@ class StoredImage:
 
     @property
     def index(self) -> dict[str, object]:
-        """Entry of the manifest in an index."""
+        """Descriptor of the manifest for an OCI index."""
         media_type = json.loads(self.manifest)["mediaType"]
         return {"mediaType": media_type, "digest": sha256(self.manifest), "size": len(self.manifest)}
 

@@ -1,8 +1,9 @@
 """`python -m local_cluster.images.push`: builds the product's images and pushes them to a registry.
 
-Needs nothing but Python and docker (with buildx), or podman or buildah (with skopeo). Asks the registry for the digests
-of the base images, to build on exactly these, and for the digests of vLLM and the pushed images, which it writes to a
-file with the chart's values. Prints the path of that file. If syft is installed, writes an SBOM of each pushed image.
+Needs only Python and docker (with buildx), or podman or buildah (with skopeo). The images are built on base images
+pinned to the digests that the registry returns. The digests of vLLM and of the pushed images are written to a file with
+the chart's values, and the path of that file is printed. If syft is installed, an SBOM of each pushed image is written
+as well.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ GPU_IMAGES = (
     ImageSpec("orchestrator", "orchestrator_image/Dockerfile"),
     ImageSpec("trainer", "trainer_image/Dockerfile", (("TORCH", "cuda"),)),
 )
-"""Images for a cluster with GPUs, whose engines use vLLM's unmodified image."""
+"""Images to push for a cluster with GPUs. Its engines use vLLM's unmodified image."""
 CPU_IMAGES = (
     *GPU_IMAGES[:2],
     ImageSpec("trainer", "trainer_image/Dockerfile", _CPU),
@@ -78,7 +79,7 @@ class BuildOptions:
     """Commit for the labels. If empty, there is no such label, so that the same content gives the same image."""
 
     def check(self) -> None:
-        """Raise LocalClusterError unless platform and index can be used."""
+        """Raise LocalClusterError if the platform or the index is invalid."""
         if self.platform and not PLATFORM.fullmatch(self.platform):
             raise LocalClusterError(f"PLATFORM: {self.platform!r} is not linux/amd64 or linux/arm64.")
         url = urlsplit(self.index)
@@ -91,7 +92,7 @@ class BuildOptions:
             )
 
     def words(self, image: ImageSpec) -> list[str]:
-        """Return the arguments of the builder for an image."""
+        """Return the builder's command-line arguments for an image."""
         bases = {BASE_ARGUMENT: self.base, NEWEST_ARGUMENT: self.newest}
         arguments = dict(image.build_args) | base_arguments(image, REPOSITORY, bases)
         if self.index:
@@ -128,7 +129,7 @@ def check_registry(registry: str) -> None:
 
 
 def tags_of(images: Sequence[ImageSpec], tag: str, base: str, platform: str = "") -> Tagged:
-    """Return each image's tag, the given one or a hash of the image's inputs. Raises LocalClusterError."""
+    """Return each image's tag: `tag`, or a hash of the image's inputs if `tag` is empty. Raises LocalClusterError."""
     if tag and not TAG.fullmatch(tag):
         raise LocalClusterError(f"TAG: {tag!r} is not a tag. Use letters, digits, '.', '_' and '-'.")
     return {image: tag or content_key(image, REPOSITORY, base_key=f"{base}{platform}") for image in images}
@@ -239,12 +240,12 @@ class Pushed:
 
     @property
     def references(self) -> dict[ImageSpec, str]:
-        """References by digest."""
+        """Reference of each image, by digest."""
         return {image: f"{self.registry}/{image.name}@{self.digests[image]}" for image in self.tagged}
 
     @property
     def values(self) -> str:
-        """Values of the chart."""
+        """Values of the chart for these images, as YAML."""
         return values(self.tagged, self.registry, self.base, self.engine, self.digests)
 
 

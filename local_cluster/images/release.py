@@ -44,7 +44,7 @@ RECORD = REPOSITORY / "build" / "release.json"
 PROGRAMS = ("helm", "syft", "cosign", "git")
 SECONDS = 300.0
 MISSING = re.compile(r"not found|\b404\b|NAME_UNKNOWN|MANIFEST_UNKNOWN", re.IGNORECASE)
-"""helm's error texts for a chart that is missing in a registry."""
+"""Pattern of helm's errors for a chart that does not exist in the registry."""
 DIGEST = re.compile(r"^Digest: (sha256:[0-9a-f]{64})$", re.MULTILINE)
 
 Ask = Callable[[Sequence[str]], str]

@@ -66,7 +66,7 @@ def run_in_image(
 
 
 def module_path(pyproject: str) -> list[str]:
-    """Return the repository's folders on Python's module path, as configured for pytest, at their image paths."""
+    """Return the folders on pytest's module path, as paths inside the container."""
     folders: list[str] = tomllib.loads(pyproject)["tool"]["pytest"]["ini_options"]["pythonpath"]
     return [os.path.normpath(f"{MOUNTED_AT}/{folder}") for folder in folders]
 

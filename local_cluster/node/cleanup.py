@@ -51,7 +51,7 @@ def remove_leftovers(paths: Paths) -> Counter[str]:
 
 
 def kill_processes(paths: Paths) -> int:
-    """Send SIGKILL until no process of the cluster is left, first to the kubelet, which restarts containers."""
+    """Send SIGKILL until no process of the cluster is left. The kubelet comes first, because it restarts containers."""
     seen: set[int] = set()
 
     def all_gone() -> bool:
@@ -79,7 +79,7 @@ def unmount(paths: Paths) -> int:
 
 
 def remove_links(paths: Paths) -> int:
-    """Delete the pods' veth pairs. Shortly afterwards, the kernel itself removes pairs without a namespace."""
+    """Delete the pods' veth pairs, and wait until the kernel has removed pairs whose network namespace is gone."""
     names = host_leftovers.links(paths)
     for name in names:
         run(["ip", "link", "delete", name], check=False)

@@ -43,7 +43,7 @@ def import_archives(archives: Iterable[Path]) -> None:
 
 
 def ensure_binary_images(wanted: Iterable[BinaryImage], paths: Paths) -> None:
-    """Write and import the images of single executables that are missing."""
+    """Create and import the images in `wanted` that the node lacks. Each image contains one executable."""
     present = images()
     for image in wanted:
         if image.reference in present:

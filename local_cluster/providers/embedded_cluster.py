@@ -145,7 +145,7 @@ class EmbeddedCluster:
         import_archives(archives)
 
     def leftovers(self) -> list[str]:
-        """Return what this cluster still has on the machine."""
+        """Return one line for each thing that this cluster has left on the machine."""
         return host_leftovers.find(self.paths).lines()
 
     def _start(self) -> None:

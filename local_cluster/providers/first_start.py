@@ -1,4 +1,4 @@
-"""Steps of `up` whose results are not in the cache, and their duration on two cores."""
+"""Steps of `up` whose results are not in the cache, and their durations on a machine with two cores."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SECONDS: Mapping[str, float] = {
     "import rlrun-orchestrator": 25,
     "import rlrun-operator": 10,
 }
-"""Seconds of each step in a first start on two cores, with parallel tracks."""
+"""Seconds of each step in a first start on a machine with two cores, with tracks running in parallel."""
 
 
 def steps_ahead(paths: Paths, images: bool) -> CommandSteps | None:
-    """Return the long steps that `up` has to do now, or None."""
+    """Return the long steps that `up` still has to run, or None if there are none."""
     install = (INSTALL_STEP,) if missing_system_packages() else ()
     programs = tuple(program_step(build) for build in missing_builds(CLUSTER_BUILDS, paths))
     missing = missing_images() if images else []

@@ -66,7 +66,9 @@ class KindCluster:
         weed(self.paths)
 
     def up(self, images: bool = False) -> None:
-        """Create the cluster unless it already runs, install the object store, then build and load `images`."""
+        """Create the cluster unless it already runs, and install the object store. Also build and load images if
+        `images`.
+        """
         self.prepare()
         with file_lock(self.paths.kind.with_suffix(".lock")):
             if not self._can_continue():
@@ -121,7 +123,7 @@ class KindCluster:
                 run(["kind", "load", "image-archive", archive, "--name", self.cluster], timeout=_LOAD_SECONDS)
 
     def leftovers(self) -> list[str]:
-        """Return the cluster, if kind still lists it, and its directory."""
+        """Return the kind cluster, if kind still lists it, and its directory, if it exists."""
         found = [f"kind cluster {self.cluster}"] if self._is_listed() else []
         return [*found, str(self.paths.kind)] if self.paths.kind.exists() else found
 
@@ -136,7 +138,7 @@ class KindCluster:
         return self.cluster in run(["kind", "get", "clusters"], timeout=_ANSWER_SECONDS, next_step=_HINT).stdout.split()
 
     def _can_continue(self) -> bool:
-        """Return True if there is a cluster of this directory whose node is ready."""
+        """Return True if the cluster of this cache directory exists and its node is ready."""
         if not self.paths.kind_config.exists() or not self._is_listed():
             return False
         arguments = ("wait", "--for=condition=Ready", "node", "--all", f"--timeout={_ANSWER_SECONDS:.0f}s")

@@ -78,5 +78,5 @@ class Provider(Protocol):
         ...
 
     def leftovers(self) -> list[str]:
-        """Return what the cluster has on the machine, one line each."""
+        """Return one line for each thing that the cluster has left on the machine."""
         ...
