@@ -98,15 +98,15 @@ class CachedRun(CachedObject):
 
     @property
     def uses_pool(self) -> bool:
-        """True if the run is or may come into the order of a shared pool. An ended run has its slot until its pods have
+        """True if the run is or may become part of a shared pool. A finished run keeps its slot until its pods have
         ended.
         """
         return bool(self.pool) and (self.has_slot or not self.is_finished)
 
     @property
     def has_begun(self) -> bool:
-        """True once the run's model and checkpoint are resolved, so that they are not read again. A Queued run reads
-        them again, because they decide which slot it needs.
+        """True once the run's model and checkpoint are resolved and no longer read. A Queued run still reads them,
+        because they determine which slot it needs.
         """
         return self.phase not in ("", Phase.pending.value, Phase.queued.value)
 
@@ -175,7 +175,7 @@ class Informers:
             informer.receive(event, obj)
 
     async def until_synced(self, *kinds: ResourceKind) -> None:
-        """Wait until the first lists of the given kinds are complete, or those of all kinds if none is given."""
+        """Wait until the first lists of the given kinds are complete, or of all kinds if none is given."""
         for (kind, _), informer in self._informers.items():
             if not kinds or kind in kinds:
                 await informer.until_synced()

@@ -16,7 +16,7 @@ from rlrun.kube.objects import Obj
 from typing_extensions import override
 
 QUIET_SECONDS = 1.0
-"""Seconds after the last listed object at which the other library's list counts as complete."""
+"""Seconds without another listed object after which the other library's list is considered complete."""
 LONGEST_LIST_SECONDS = 60.0
 """Seconds after which metadata is listed even if the other library's list is not complete."""
 CHECK_SECONDS = 600.0
@@ -36,9 +36,9 @@ class ReceivingInformer(Informer[T]):
         self._missing: dict[str, int] = {}
         """Versions of objects that are in a list of metadata but were not passed to `receive`, by uid."""
         self._complete = asyncio.Event()
-        """Set when nothing is missing."""
+        """Set while no object is missing."""
         self._gap = asyncio.Event()
-        """Set by `receive` for a listed object: deletions before the list may have been missed."""
+        """Set when `receive` gets an object from a list, because deletions before that list may have been missed."""
         self._listed_at = 0.0
         """Time at which the last listed object was passed to `receive`."""
 

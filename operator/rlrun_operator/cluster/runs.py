@@ -46,7 +46,7 @@ class RunObjects:
 
     @property
     def has_informers(self) -> bool:
-        """False if all objects are read from the API server."""
+        """True if objects are read from informers, False if all objects are read from the API server."""
         return self._informers is not None
 
     async def get(self, kind: ResourceKind, namespace: str | None, name: str, *, is_fresh: bool = False) -> Obj | None:

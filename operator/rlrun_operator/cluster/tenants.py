@@ -30,7 +30,7 @@ NAMESPACES = 8
 RETRY_SECONDS = 5.0
 EFFECT_TRIES = 40
 EFFECT_PAUSE = 0.25
-"""Pause in seconds between the EFFECT_TRIES checks of whether the API server applies a new RoleBinding."""
+"""Seconds between two of the EFFECT_TRIES checks of whether the API server applies a new RoleBinding."""
 
 TenancyProblem = Callable[[str], Problem | None]
 """Function that returns why the operator does nothing in a namespace, or None if the namespace is a tenant."""
@@ -45,12 +45,12 @@ class Tenants:
         self._has_label = bool(settings.tenant_labels)
         self._dirty = asyncio.Event()
         self._changed: set[str] = set()
-        """Namespaces that gained or lost the label since the last pass."""
+        """Namespaces that gained or lost the tenant label since RoleBindings were last reconciled."""
         self._missing: dict[str, str] = {}
         """Tenants whose RoleBindings could not be created, with the error."""
         self._bound: set[str] | None = None
-        """Tenants with RoleBindings. None until the first pass has ended; until then, missing RoleBindings are noticed
-        only when a request fails.
+        """Tenants with RoleBindings. None until RoleBindings have been reconciled once; until then, a missing
+        RoleBinding is noticed only when a request fails.
         """
 
     def problem(self, namespace: str) -> Problem | None:

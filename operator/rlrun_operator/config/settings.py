@@ -211,13 +211,15 @@ class ClusterDns(Schema):
     namespace_labels: dict[str, str] = Field(
         default_factory=lambda: {"kubernetes.io/metadata.name": "kube-system"}, min_length=1
     )
-    """Labels of the namespace of the DNS pods. At least one, because tenants can label pods as they like."""
+    """Labels of the namespace of the DNS pods. At least one is required, because tenants can label their own pods
+    freely.
+    """
     pod_labels: dict[str, str] = Field(default_factory=lambda: {"k8s-app": "kube-dns"})
     """Labels of the DNS pods. If empty, all pods of the namespace are selected."""
     cidrs: list[Cidr] = Field(default_factory=list)
     """Networks of DNS servers that are not pods, for example of NodeLocal DNSCache."""
     port: int = Field(default=53, ge=1, le=65535)
-    """Port of the DNS pods, which may differ from that of their Service."""
+    """Port of the DNS pods, which may differ from the port of their Service."""
 
 
 class EgressRule(Schema):
@@ -272,7 +274,9 @@ class NamespaceQueue(Schema):
     capacity: Capacity = Field(default_factory=dict)
     """Maximum resources that the admitted runs of the namespace may request together."""
     weight: int = Field(default=1, ge=1, le=1000)
-    """Weight of the namespace relative to others that wait at the same time."""
+    """Weight of the namespace in fair sharing: weight 2 gets twice the resources of weight 1 while both have waiting
+    runs.
+    """
 
 
 class QueueSettings(Schema):
@@ -287,8 +291,8 @@ class QueueSettings(Schema):
     capacity: Capacity = Field(default_factory=dict)
     """Maximum resources that all admitted runs may request together."""
     backfill_seconds: float = Field(default=0.0, ge=0, le=7 * 86400)
-    """Seconds for which runs that need fewer resources may start ahead of the first run, while its resources are in
-    use. 0 enforces strict order.
+    """Maximum seconds for which runs that need fewer resources may start ahead of the first run in the queue while its
+    resources are in use. 0 enforces strict order.
     """
 
     @property
@@ -330,7 +334,7 @@ class ProxySettings(Schema):
 
 
 class GarbageSettings(Schema):
-    """Garbage collection of files in S3 and objects in the cluster. Durations are numbers with s, m, h or d."""
+    """Garbage collection of files in S3 and objects in the cluster. A duration is a number followed by s, m, h or d."""
 
     interval: str = Field(default="24h", pattern=r"^[1-9][0-9]{0,5}[mhd]$")
     """Time between two sweeps."""
@@ -372,7 +376,7 @@ class OperatorSettings(Schema):
 
     images: Images = Field(default_factory=Images)
     image_pull_secrets: list[str] = Field(default_factory=list)
-    """Names of Secrets in the run's namespace."""
+    """Names of Secrets in the run's namespace from which nodes get the credentials to pull images."""
     s3: S3Settings
     storage_server: str = Field(default="http://rlrun-server.rlrun-system.svc:8080", pattern=r"^https?://")
     """URL of rlrun-server, which signs the requests of runs to S3."""
@@ -381,8 +385,8 @@ class OperatorSettings(Schema):
     api_keys: ApiKeySettings | None = None
     """API keys of rlrun-server. If unset, their Secret is not changed."""
     storage_server_authority: str = ""
-    """CA certificates in PEM for rlrun-server's certificate, which the operator reads from the Secret when it starts.
-    If empty, the CAs that the images trust.
+    """CA certificates in PEM that verify rlrun-server's certificate, which the operator reads from the Secret when it
+    starts. If empty, the CAs that the images trust are used.
     """
     ca_bundle_file: Path | None = None
     """PEM file with CA certificates that all pods trust in addition to the public ones."""
@@ -460,7 +464,7 @@ class OperatorSettings(Schema):
     artifact_deletion_seconds: float = Field(default=300.0, gt=0)
     """Time limit in seconds for deleting a run's files in S3 (artifactPolicy Delete)."""
     gc: GarbageSettings | None = None
-    """Garbage collection. If unset, `rlrun gc` only."""
+    """Periodic garbage collection by the operator. If unset, garbage is collected only by `rlrun gc`."""
     watch_namespaces: list[str] = Field(default_factory=list)
     """Namespaces to watch. If empty, all namespaces."""
     namespace_label: str = Field(default="", pattern=r"^([^=]+=[^=]+)?$")
@@ -472,7 +476,7 @@ class OperatorSettings(Schema):
     way.
     """
     ip_family: Literal["IPv4", "IPv6"] | None = None
-    """Address family of the pods, which engines listen on. Defaults to IPv4."""
+    """IP family of the pods. Engines listen on addresses of this family. Defaults to IPv4."""
     status_url_template: str = "http://{name}-orchestrator.{namespace}.svc:8080/status"
     """Template for the URL of a run's orchestrator, with {name} and {namespace} of the run."""
     serving_url_template: str = "http://{ip}:8001/adapters"
