@@ -64,7 +64,9 @@ from rlrun_operator.planning.status import is_finished, is_true, read_status
 log = logging.getLogger(__name__)
 
 OFFER_SECONDS = 60.0
-"""Seconds within which a run that is offered a slot must be reconciled. Then the slot is offered to the next run."""
+"""Seconds within which a run must be reconciled after it is offered a slot. After that, the next run is offered the
+slot.
+"""
 OFFER_TIME = timedelta(seconds=OFFER_SECONDS)
 
 
@@ -259,7 +261,7 @@ class AdmissionQueue:
         *,
         is_confirmed: bool,
     ) -> Admitted:
-        """Count a run that has a slot, and return its answer."""
+        """Count the run's slot and demand toward the limits, and return its admission."""
         uid, queue = observation.uid, observation.status.queue
         entry = self._entries.get(uid)
         if entry is None:
@@ -318,15 +320,16 @@ class AdmissionQueue:
             self._is_changed = True
 
     def _give_back(self, uid: str, observation: RunObservation) -> None:
-        """Remove a run. Raises SlotUnconfirmed if its slot would be released based on cached objects."""
+        """Remove a run from the queue. Raises SlotUnconfirmed if this would release a slot based on cached objects."""
         entry = self._entries.get(uid)
         if observation.is_cached and entry is not None and entry.admitted_time is not None:
             raise SlotUnconfirmed(f"{entry.key} may have pods")
         self._remove(uid)
 
     def _others(self, key: RunKey, placed: Collection[str], waiting: str = "") -> list[str]:
-        """Return the uids of the runs named `key` in the queue, except runs with a slot in `placed`, and the run
-        `waiting` if it waits.
+        """Return the uids of queue entries named `key`, except admitted runs in `placed` and the waiting run `waiting`.
+
+        Several runs can have the same name, because a deleted run keeps its slot until its pods have ended.
         """
         return [
             entry.uid
@@ -352,7 +355,7 @@ class AdmissionQueue:
         )
 
     def _stored_demand(self, stored: RunQueue | None) -> Demand | None:
-        """Return the demand in a status, or None if it was written while other resources were limited."""
+        """Return the demand in a status, or None if other resources were limited when the status was written."""
         resources = {} if stored is None else stored.resources or {}
         if stored is None or set(resources) != self._limits.resources:
             return None
@@ -388,8 +391,8 @@ class AdmissionQueue:
     def _unread_slot(self, run: Obj, error: ApiError) -> _Entry | None:
         """Return the entry of a run with an unreadable status, or None if the run has no pods.
 
-        Reconciles do not release such a slot. Only the readable part of the demand counts, because an unknown demand
-        would block all other runs.
+        A reconcile never releases the slot of such a run. Only the readable part of its demand counts, because an
+        unknown demand would block all other runs.
         """
         metadata, raw, status = run["metadata"], run["status"], RLRunStatus.parse(run["status"])
         queue = raw.get("queue") or {"admittedTime": raw.get("attemptStartTime")}
@@ -425,7 +428,10 @@ def _key_of(observation: RunObservation) -> RunKey:
 
 
 def _arrival(observation: RunObservation, now: datetime) -> datetime:
-    """Return the time since which the run waits: its creation, unless it was seen earlier and could not start then."""
+    """Return the time since which the run has waited in the queue.
+
+    This is the run's creation if the run was never reconciled, otherwise `now`, because it could not start earlier.
+    """
     created = parse_time(observation.run["metadata"].get("creationTimestamp"))
     return now if observation.status.phase is not None or created is None else min(created, now)
 
@@ -439,7 +445,7 @@ def _unseen_since(run: Obj, status: RLRunStatus) -> datetime | None:
 
 
 def _beginning(status: RLRunStatus) -> datetime | None:
-    """Return the time since which a run that was never queued may have pods, or None if it has none."""
+    """Return the start of the run's attempt if the run was never queued and may have pods, otherwise None."""
     if status.phase is None or status.phase.finished or status.attempt_start_time is None:
         return None
     admitted = find_condition(status, ConditionType.ADMITTED)

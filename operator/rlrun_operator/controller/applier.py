@@ -147,7 +147,7 @@ class Applier:
     ) -> ObjectRefused | None:
         """Delete the objects. Returns the first refusal, or None.
 
-        Raises the first other error, after trying the remaining deletions unless the error would affect all of them.
+        Any other error is raised after the remaining deletions have been tried, or at once if all deletions would fail.
         Before raising, writes the first refusal to the run's status.
         """
         # A controller that has changed may have a pod that the plan does not know. Its event causes another reconcile.

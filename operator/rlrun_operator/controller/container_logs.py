@@ -195,7 +195,9 @@ class TerminatingPodLogs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep(self, cached: CachedPod) -> bool:
-        """Copy the logs of a pod once its containers have ended. Returns False if the next event must retry."""
+        """Copy the logs of a pod once its containers have ended. Returns False if the pod's next event must repeat the
+        copy.
+        """
         try:
             pod = await self._load(cached)
             # A node that does not report would not respond. When it reports again, there is an event.

@@ -1,8 +1,8 @@
 """Garbage collection by the operator: periodic sweeps of the bucket and the cluster in a separate thread.
 
 A sweep uses its own S3 client, pauses before each request to S3, and is limited in time and memory, so that it does not
-delay reconciles. It sends no request after the operator has lost the Lease or has ended. The rules are those of `rlrun
-gc` (`rlrun.garbage_collection`).
+delay reconciles. It sends no request after the operator has lost the Lease or has ended. A sweep applies the same rules
+as `rlrun gc` (`rlrun.garbage_collection`).
 """
 
 import asyncio
@@ -59,7 +59,7 @@ event loop."""
 LIMIT = 200_000
 """Maximum number of folders, of uploads, and of tombstones in a sweep. Each of the three lists takes about 75 MiB."""
 LOGGED = 200
-"""Maximum number of items, and of unknown items, that a sweep logs."""
+"""Maximum number of items that a sweep logs, for garbage and for unknown items each."""
 
 
 class GarbageCollector:
@@ -181,7 +181,7 @@ class OperatorSource(ClusterSource):
     """`ClusterSource` for the thread of a sweep. Sends requests through the operator's client and event loop."""
 
     def __init__(self, cluster: AsyncKubeClient, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:
-        """No requests are sent after `call`, the call of the sweep, has ended."""
+        """`call` is the sweep's store call. Once it has ended, no more requests are sent."""
         self._cluster = cluster
         self._loop = loop
         self._call = call

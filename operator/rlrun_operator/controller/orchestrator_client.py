@@ -53,7 +53,7 @@ the API server. A step causes one update; the policy version after the step is s
 """
 BURST_OF_CHANGES = 50
 WHOLE_FIRST = (Priority.EVENT, Priority.ROUTINE, Priority.PROGRESS)
-"""Priorities of a run's pending changes, highest first. The highest priority among them applies to all of them."""
+"""Priorities in descending order. A run with several pending changes is queued at the highest of their priorities."""
 
 
 @dataclass
@@ -74,7 +74,8 @@ class _Watch:
     parse_seconds: float = 0.0
     """CPU time for parsing responses since the last pause."""
     is_relied_on: bool = False
-    """True once a reconcile used the watch without waiting for a pending request. Changes must then cause a reconcile.
+    """True once a reconcile has used the watch without waiting for a pending request. From then on, changes must cause
+    a reconcile.
     """
     task: "asyncio.Task[None] | None" = None
     """Task of the first and all later requests."""
@@ -224,7 +225,7 @@ class OrchestratorClient:
                 raise
 
     def is_watched(self, key: RunKey) -> bool:
-        """Return whether changes of this run's status, including the first status, cause a reconcile by themselves."""
+        """Return whether every change of the run's status, including the first response, triggers a reconcile."""
         return key in self._watches
 
     def silent_seconds(self, key: RunKey) -> float:
@@ -289,7 +290,10 @@ class OrchestratorClient:
         WATCHED_ORCHESTRATORS.set(len(self._watches))
 
     async def _ask(self, key: RunKey, watch: _Watch, wait: float) -> Priority | None:
-        """Wait for a status that differs from the last one. Returns the priority at which to queue the run, or None."""
+        """Wait for a status that differs from the last one.
+
+        Returns the priority at which to queue the run, or None if nothing has changed.
+        """
         version = "" if watch.report is None else watch.report.version or ""
         http = self._hanging if wait else self._asking_again
         return await self._read(http, f"{self._asking(key)}{version}&{WAIT}={wait:g}", watch, wait)

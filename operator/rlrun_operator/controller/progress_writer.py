@@ -35,7 +35,8 @@ class ProgressWriter:
         None.
 
         The operator has no concurrent writes to the run, because the work queue gives a key to one worker. The patch
-        contains the version that was read, so it fails if a user has changed the run meanwhile. A reconcile follows.
+        contains the version that was read, so it fails if a user has changed the run meanwhile. In that case a
+        reconcile is needed.
         """
         run = await self._objects.get(RLRUN, key.namespace, key.name)
         report = self._poller.known_report(key)

@@ -135,7 +135,7 @@ class Reconciler:
 
     async def _end(self, key: RunKey) -> float | None:
         """Release the slot of a deleted run once its pods have ended. Returns the seconds until the next reconcile, or
-        None.
+        None if the run holds no slot.
         """
         if self._queue is None:
             return None

@@ -29,7 +29,7 @@ MISCONFIGURED = ("Misconfigured", "Inadmissible")
 
 
 STOPPED = ("ClusterQueueStopped", "LocalQueueStopped")
-"""Kueue's reasons for an eviction because a queue was stopped. The condition Requeued has such a reason until the queue
+"""Kueue's reasons for an eviction because a queue was stopped. The condition Requeued keeps this reason until the queue
 is started again.
 """
 

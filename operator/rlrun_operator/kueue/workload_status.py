@@ -14,9 +14,9 @@ from rlrun.kube.conditions import parse_time, shorten
 from rlrun.kube.objects import Obj, precondition_of, true_condition
 
 ADMISSION_MANAGER = "kueue-admission"
-"""Field manager with which Kueue and owners write the admission and its conditions."""
+"""Field manager with which Kueue and the owners of Workloads write the admission and its conditions."""
 PODS_READY_MANAGER = "kueue-job-controller-PodsReady"
-"""Field manager with which owners write the condition PodsReady."""
+"""Field manager with which the owners of Workloads write the condition PodsReady."""
 ADMISSION_CONDITIONS = (
     "QuotaReserved", "BlockedOnPreemptionGates", "Evicted", "Admitted", "Preempted", "Requeued", "DeactivationTarget",
     "Finished", "PodsReady",

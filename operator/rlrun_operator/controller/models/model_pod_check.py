@@ -18,10 +18,12 @@ from rlrun_operator.resources.demand import workloads
 from rlrun_operator.resources.platform import resolve
 
 UNASKED = ("exceeded quota", "cannot create resource", "does not support dry run")
-"""Parts of error messages that are not about the pod: quota and permissions in the operator's namespace, webhooks."""
+"""Parts of error messages that say nothing about the pod: quota, permissions and webhooks of the operator's
+namespace.
+"""
 OF_NAMESPACE = ("usage per ", "limit to request ratio per ", "violates PodSecurity")
-"""Parts of error messages about the LimitRange or Pod Security level of the operator's namespace, which may differ from
-those of runs' namespaces.
+"""Parts of error messages about the LimitRange or Pod Security level of the operator's namespace. The namespaces of
+runs may have different ones.
 """
 
 

@@ -173,7 +173,7 @@ def _cache_condition(name: str, states: CacheStates) -> ConditionChange:
 
 
 def _warnings(model: RLModelSpec, *, was_warned: bool) -> list[ConditionChange]:
-    """Return the change of the condition about credentials in clear text. The list is empty until the first warning."""
+    """Return the condition about credentials in clear text, or an empty list if there has never been such a warning."""
     credentials = clear_text_credentials(model)
     if not credentials:
         return [ConditionChange(ConditionType.WARNINGS, False, Reason.NO_WARNINGS)] if was_warned else []
