@@ -162,10 +162,10 @@ class Actions:
     """True if `applies` contains all missing children of the attempt."""
     refreshes: tuple[ConfigRefresh, ...] = ()
     events: tuple[EventRecord, ...] = ()
-    """Events in addition to those for changes of the status."""
+    """Events to write in addition to the Events for changes of the status."""
     delete_run: bool = False
     suspend: bool = False
-    """True to set `spec.suspend`, after the status with the reason is written."""
+    """True if `spec.suspend` must be set, after the status with the reason is written."""
     requeue_after: float | None = None
     """Seconds until the next reconcile, the minimum of all parts. If None, the run is reconciled after the next event.
     """

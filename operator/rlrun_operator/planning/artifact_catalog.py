@@ -111,8 +111,8 @@ def digest_of(obj: Obj | None) -> str:
 
 
 def _seconds_to_expiry(obj: Obj, now: datetime | None) -> float:
-    """Return the seconds until the artifact expires, at most 0 if it has expired. A time that cannot be read never
-    passes.
+    """Return the seconds until the artifact expires, at most 0 if it has expired. Returns infinity if no valid time of
+    expiry is set.
     """
     try:
         expires_at = ordered_expiry(obj) or parse_time((obj.get("status") or {}).get("expiresAt"))
@@ -136,7 +136,7 @@ class KindCatalog:
     overdue: frozenset[int] = frozenset()
     """Steps whose time of expiry has passed."""
     ordered: frozenset[int] = frozenset()
-    """Overdue steps whose time a user has set in `spec.expiresAt`."""
+    """Overdue steps whose time of expiry was set by a user in `spec.expiresAt`."""
     needs_newest: bool = True
     """True if a restarted run would continue from the newest artifact."""
 

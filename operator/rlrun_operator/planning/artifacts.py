@@ -7,8 +7,9 @@ once. From then on the object defines the artifact: if the files are replaced, t
 
 Retention deletes an artifact in two reconciles: the first sets phase Deleting; the next one checks again that no run
 references it, and deletes the files, then the object. An interrupted deletion is therefore recorded in the object and
-continued. A user deletes an artifact by `spec.expiresAt`, because the object alone would be created again. Objects have
-their run as owner only with artifactPolicy Delete. With Retain they outlive the run, like the files.
+continued. A user deletes an artifact by setting `spec.expiresAt`. If the user only deleted the object, the operator
+would create it again. Objects have their run as owner only with artifactPolicy Delete. With Retain they outlive the
+run, like the files.
 """
 
 from dataclasses import dataclass
@@ -47,8 +48,11 @@ class UploadSchedule:
 
     @classmethod
     def of(cls, spec: RLRunSpec, config: ResolvedRun | None, settings: OperatorSettings) -> "UploadSchedule":
-        """Return the schedule of an attempt. `config` has the default interval that applied when the attempt
-        started. No upload is due by itself if a client's program decides when artifacts are saved.
+        """Return the upload schedule of an attempt. `config` contains the default interval that applied when the
+        attempt started.
+
+        For a run with `driver: Client` no upload is due on a schedule, because the client's program decides when to
+        save.
         """
         if spec.driver is Driver.client:
             return cls(0, 0, CLIENT_MAX_STEPS)
@@ -269,7 +273,7 @@ def _false_condition(kind: ConditionType, problem: Problem, now: datetime) -> Ob
 
 
 def artifact_object(observation: RunObservation, spec: RLRunSpec, artifact: ObservedArtifact) -> Obj:
-    """Return the RLCheckpoint or RLAdapter with the operator's fields only, without those of users."""
+    """Return the RLCheckpoint or RLAdapter with the operator's fields only, without fields that users may set."""
     obj = objects.artifact_object(
         artifact.kind,
         observation.namespace,

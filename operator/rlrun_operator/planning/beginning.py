@@ -96,7 +96,7 @@ from rlrun_operator.resources.weights_cache import (
 )
 
 EXACT_RUNS_AHEAD = 10
-"""Number of runs ahead up to which the number in the status is exact. Larger numbers may be off by 10 %."""
+"""Maximum number of runs ahead that the status reports exactly. Larger numbers may be off by 10 %."""
 
 
 def report_admission(observation: RunObservation, status: RLRunStatus) -> PlanPart:
@@ -121,7 +121,7 @@ def report_admission(observation: RunObservation, status: RLRunStatus) -> PlanPa
 
 
 def may_have_children(observation: RunObservation) -> bool:
-    """Return whether the run has a slot, or no queue applies to it."""
+    """Return whether the run has a slot or needs none."""
     return observation.admission is None or isinstance(observation.admission, Admitted)
 
 
@@ -182,7 +182,9 @@ def wait_with_refused_slot(
 
 
 def _with_known_number(queue: RunQueue, stored: RunQueue | None) -> RunQueue:
-    """Keep the stored number of runs ahead if it is approximately right, which saves a write."""
+    """Return `queue`, but with the stored number of runs ahead if it is approximately right, to save a write of the
+    status.
+    """
     ahead, known = queue.runs_ahead, None if stored is None else stored.runs_ahead
     if ahead is None or known is None or min(ahead, known) <= EXACT_RUNS_AHEAD or 10 * abs(known - ahead) > known:
         return queue
@@ -349,7 +351,8 @@ def plan_invalid_spec(
     """Wait until the spec is corrected, up to the start deadline.
 
     The spec of a run that trains or has finished was valid for an earlier version of the operator, so such a run
-    continues. Meanwhile a run can be stopped and suspended, lose its slot, and end when its orchestrator ends.
+    continues. While its spec is invalid, a run can still be stopped, be suspended, lose its slot, or end with its
+    orchestrator.
     """
     invalid = StatusChange((ConditionChange(ConditionType.VALIDATED, False, problem.reason, problem.message),))
     if status.phase is not None and status.phase.finished:

@@ -1,9 +1,11 @@
 """Runs with `driver: Client`: a client's program calls the trainer of the shared pool, which opens the session itself.
 
-Such a run has no pods. The trainer's response to each order has the state of the run's session. The run is Running once
-the session is open. A run whose client makes no calls is suspended, so that its slot is free for another run. This also
-holds for a client that never made a call: then the silence begins when the trainer first gets the run's order. While
-the trainer does not respond, nothing is known about the client, and the run keeps its slot.
+Such a run has no pods. The trainer's response to each order contains the state of the run's session. The run is Running
+once the session is open.
+
+A run whose client makes no calls is suspended, so that its slot is free for another run. If the client has never made a
+call, its silence is measured from the trainer's first order with the run. While the trainer does not respond, the
+client's state is unknown, and the run keeps its slot.
 """
 
 from collections.abc import Iterable
@@ -29,7 +31,7 @@ from rlrun_operator.planning.status import is_true
 def follow_session(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Fail a run that the trainer of its pool refuses for good, and suspend a run whose client is silent."""
+    """Fail a run that its pool's trainer has permanently rejected, and suspend a run whose client is silent."""
     session = observation.client
     if spec.driver is not Driver.client or session is None:
         return None
@@ -51,7 +53,7 @@ def follow_session(
 
 
 def session_change(status: RLRunStatus, session: ClientActivity | None, now: datetime) -> StatusChange:
-    """Return the change of condition `Running`, progress and warnings by the state of the session."""
+    """Return the changes of the condition `Running`, the progress and the warnings for this state of the session."""
     if session is None or not session.is_open:
         # After a restart of the trainer, the run continues from its newest saved state.
         starting = ConditionChange(ConditionType.RUNNING, False, Reason.STARTING)
@@ -73,8 +75,10 @@ def _progress(old: Progress | None, updates: int, now: datetime) -> StatusFields
 def session_problems(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, found: Iterable[PodProblem]
 ) -> list[PodProblem]:
-    """Return why the trainer has not opened the session of a run with `driver: Client`, as a problem of the trainer.
-    `found` are the problems of the pool's pods, which are closer to the cause.
+    """Return a problem of the trainer if it has not opened the session of a run with `driver: Client`.
+
+    `found` contains the problems of the pool's pods. If one is about the trainer, it is closer to the cause, and the
+    result is empty.
     """
     if spec.driver is not Driver.client or any(problem.role == Role.trainer for problem in found):
         return []

@@ -32,9 +32,9 @@ from rlrun_operator.resources.platform import run_layout
 
 RETRY_SECONDS = 2.0
 RECORD_SECONDS = 60.0
-"""Maximum seconds for which the deletion of a run whose files are kept waits for the tombstone."""
+"""Maximum seconds for which a deletion waits for the tombstone if the run's files are kept."""
 REPORTED_SECONDS = 5.0
-"""Seconds after which the status reports this wait."""
+"""Seconds of waiting for the tombstone after which the status reports the wait."""
 
 
 def plan_deletion(observation: RunObservation, settings: OperatorSettings, now: datetime) -> Plan:

@@ -1,9 +1,9 @@
 """Ends and pauses of a run: completed, failed, stopped, suspended.
 
 Terminating pods write a last checkpoint within their grace period, so a run without active processes is reconciled
-until its pods have ended. The trainer of a shared pool writes one after the run has left the pool's order, so the run
-is also reconciled until that trainer has closed its session. A reconcile lists the pods before it lists S3. If it finds
-no active pod, it therefore finds all files that the pods have written.
+until its pods have ended. The trainer of a shared pool writes the run's last checkpoint after the run has left the
+pool's order, so the run is also reconciled until that trainer has closed its session. A reconcile lists the pods before
+it lists S3. If it finds no active pod, it therefore finds all files that the pods have written.
 
 Container logs are copied to S3, because Kubernetes deletes logs with the pod. The operator copies the logs of
 terminating pods while their log-hold sidecar is running (`TerminatingPodLogs`), logs of other pods before it deletes
@@ -67,7 +67,7 @@ def may_write(pod: Pod, now: datetime) -> bool:
 def trainer_may_write(pods: Iterable[Pod], report: TrainerReport, uid: str, now: datetime) -> bool:
     """Return whether the trainer among a shared pool's pods may write in the folder of the run with this uid.
 
-    A terminating trainer saves a last checkpoint of each of its runs, and takes no orders.
+    A terminating trainer ignores orders, and may still save a last checkpoint of any run.
     """
     trainers = [pod for pod in pods if pod.role == Role.trainer and may_write(pod, now)]
     return any(pod.is_leaving for pod in trainers) or (bool(trainers) and report.may_write(uid, now))
@@ -220,8 +220,10 @@ def plan_suspended(
 
 
 def _suspension(status: RLRunStatus) -> Problem:
-    """Return the reason why a run is suspended. The condition `Running` has had it since the operator suspended the run
-    of a silent client, and loses it when the run is resumed.
+    """Return the reason why a run is suspended.
+
+    The operator records a suspension for a silent client in the condition `Running`, which is cleared when the run
+    resumes. Any other suspension was requested by a user.
     """
     running = find_condition(status, ConditionType.RUNNING)
     if running is not None and running.reason == Reason.CLIENT_SILENT:
@@ -233,7 +235,7 @@ def _suspension(status: RLRunStatus) -> Problem:
 
 
 def silent_client() -> Problem:
-    """Return the reason of the suspension of a run whose client's program makes no calls."""
+    """Return the problem that reports why a run with a silent client was suspended."""
     return Problem(
         reason=Reason.CLIENT_SILENT,
         message=f"The client's program made no call for {SILENT_SECONDS:.0f} s, so the operator set `spec.suspend` to "
@@ -245,8 +247,8 @@ def silent_client() -> Problem:
 def pause_change(
     status: RLRunStatus, phase: Phase, problem: Problem, readiness: Reason, fields: StatusFields
 ) -> StatusChange:
-    """Return the status change for a paused run without pods. `readiness` is the reason in the readiness conditions of
-    its roles.
+    """Return the status change for a paused run without pods. `readiness` becomes the reason of the readiness
+    conditions of its roles.
     """
     running = ConditionChange("Running", False, problem.reason)
     conditions = (running, *closed_readiness(status, readiness, None), *NOT_FINISHED)

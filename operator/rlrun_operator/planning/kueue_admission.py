@@ -166,7 +166,7 @@ def _clear_refusal(decision: Decision, status: RLRunStatus) -> StatusChange:
 def _kept_place(observation: RunObservation, decision: Decision) -> StatusChange:
     """Return the condition of a run that waits for its references while its Workload stays in the queue.
 
-    The reason NotQueued would mean that the run has no Workload, and the Workload would not be finished with the run.
+    The reason NotQueued would be wrong: it means that the run has no Workload, so the Workload would outlive the run.
     """
     if observation.admission is not None or decision.workload is None:
         return StatusChange()

@@ -1,7 +1,7 @@
 """Input of the planner: everything that a reconcile has read about a run, and the answer of its queue.
 
-In every reconcile the run's queue, such as the built-in one, gives one of three answers: admitted, waiting or refused.
-The answer is in `RunObservation.admission`, and `planning/beginning.py` converts it to status and actions.
+In every reconcile the run's queue (built-in or Kueue) gives one of three answers: admitted, waiting or refused. The
+answer is in `RunObservation.admission`, and `planning/beginning.py` converts it to status and actions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -91,11 +91,13 @@ class SlotUnconfirmed(Exception):
 Admission = Admitted | Waiting | Refused
 
 SESSION_SECONDS = 120.0
-"""Seconds for which the newest response of a pool's trainer counts. Orders are sent at least every 15 s, so a trainer
-that has not responded for longer is dead or unreachable.
+"""Seconds after which the newest response of a pool's trainer is too old to use. Orders are sent at least every 15 s,
+so a trainer that has not responded for longer is dead or unreachable.
 """
 SILENCE_SECONDS = 60.0
-"""Seconds for which a response of a trainer tells that a client is silent: four orders."""
+"""Seconds after which a trainer's response no longer proves that a client is silent. Four orders are sent in
+this time.
+"""
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,13 @@ class TrainerReport:
     """Runs in whose folders the trainer of a shared pool may write, according to its newest response."""
 
     uids: frozenset[str] | None
-    """Uids of the runs in the order, which may open a session at any time, and of those that the response lists. None
-    before the first response, when every run counts.
+    """Uids of runs in the order, which may open a session at any time, and of runs that the response lists. None before
+    the first response: the trainer may then write for any run.
     """
     time: datetime
-    """Time of the response, or since which the trainer has no response."""
+    """Time of the newest response. Before the first response, the time at which the operator began to wait for it."""
     left_since: datetime | None = None
-    """Time since which the response lists runs that are not in the order."""
+    """Time at which responses began to list runs that are not in the order, or None if the newest lists none."""
     clients: Mapping[str, ClientActivity] = field(default_factory=dict)
     """State of the sessions of runs with `driver: Client`, by uid."""
 
@@ -118,8 +120,9 @@ class TrainerReport:
         return seconds(self.time, now) < SESSION_SECONDS and (self.uids is None or uid in self.uids)
 
     def activity_of(self, uid: str, now: datetime) -> ClientActivity | None:
-        """Return the state of the session of a run with `driver: Client`, or None if it is unknown. In an old response
-        the client is not silent, because it may have made a call since.
+        """Return the state of the session of a run with `driver: Client`, or None if it is unknown.
+
+        In a response older than SILENCE_SECONDS, the client counts as active, because it may have made a call since.
         """
         age, session = seconds(self.time, now), self.clients.get(uid)
         if session is None or age >= SESSION_SECONDS:
@@ -132,7 +135,7 @@ class ObservedPool:
     """State of the shared pool of a run."""
 
     deployments: tuple[Obj, ...] = ()
-    """Existing Deployments: that of the engines, and that of the trainer if the pool has one."""
+    """Existing Deployments: one for the engines and, if the pool has a trainer, one for the trainer."""
     pods: tuple[Pod, ...] = ()
     problem: Problem | None = None
     """Reason why the operator cannot create the pool's objects."""
@@ -168,7 +171,7 @@ class RunObservation:
     warm_start: Obj | None = None
     """The RLCheckpoint that spec.checkpointId names, if it exists."""
     secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
-    """Existing Secrets by name, among those in spec.envFrom and in variables of the RLModel."""
+    """Existing Secrets that spec.envFrom or variables of the RLModel refer to, by name."""
     weights: ObservedWeights = field(default_factory=ObservedWeights)
     """Weights cache of the model in the run's namespace. Observed only until the attempt has its configuration."""
     s3_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -204,8 +207,8 @@ class RunObservation:
     silent_seconds: float = 0.0
     """Seconds for which no request to the orchestrator has succeeded."""
     is_watched: bool = False
-    """True if changes of the orchestrator's status, including the first status, or of the session of a run with
-    `driver: Client` cause a reconcile by themselves.
+    """True if every change of the orchestrator's status, including the first, or of the session of a run with `driver:
+    Client` triggers a reconcile.
     """
     is_cached: bool = False
     """True if a part was not read in this reconcile and may be stale."""

@@ -124,8 +124,8 @@ def _crash(pod: Pod, end: Termination) -> Crash:
 
 
 ACCESS_SECONDS = 900
-"""Seconds for which access to the weights may be refused. The kubelet's back-off grows to 5 minutes, and a rotated key
-takes effect within a few minutes.
+"""Seconds for which refused access to the weights is tolerated. The kubelet's back-off grows to 5 minutes, and a
+rotated key takes effect within a few minutes.
 """
 FIELDS = {
     StartupFailureKind.image_pull: "imagePullDeadlineSeconds",

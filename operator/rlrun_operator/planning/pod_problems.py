@@ -59,7 +59,9 @@ REPEATED = 2
 """Number of consecutive rejections or evictions after which a component's next pod is expected to end in the same way.
 """
 REPEATED_WITHIN = timedelta(minutes=30)
-"""Maximum time from the first to the last creation of such pods, and from the last creation until now."""
+"""Maximum time between the creations of the first and the last rejected or evicted pod, and between the last creation
+and now.
+"""
 
 
 def explain_cluster_end(pod: Pod) -> Problem | None:
@@ -305,7 +307,7 @@ def explain_termination(pod: Pod, end: Termination) -> Problem:
 def refused_fetch(pod: Pod) -> Termination | None:
     """Return the newest termination of the container that downloads the weights if a retry may succeed, otherwise None.
 
-    The exit code is ignored, because fetchers of other versions use the exit code of a final error.
+    The exit code is ignored, because fetchers of other versions may exit with the code of a final error in such a case.
     """
     now = pod.termination_of(FETCHER)
     if now is not None and now.exit_code == 0:

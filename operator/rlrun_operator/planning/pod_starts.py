@@ -110,7 +110,7 @@ def explain_wait(pod: Pod, status: Obj) -> ContainerWait | None:
 
 
 def _without_names(detail: str, image: str) -> str:
-    """Remove the image and addresses, which users choose, from the error of a pull."""
+    """Remove the image and addresses, which users choose, from the error message of an image pull."""
     words = detail.replace(f'"{image}"', "").split()
     return " ".join(word for word in words if "/" not in word or word == "i/o")
 

@@ -1,10 +1,11 @@
 """Use of a shared pool by a run.
 
 An attempt joins a pool when it has its slot, before any of its objects is created. The status names the pool, and the
-serving controller reads from the statuses which runs a pool has. The run's pods are created when nodes have an engine
-and the trainer of the pool: otherwise the pods of several runs could take what their pool needs. The operator never
-restarts a run because a pod of its pool restarts: the orchestrator samples from the other engines, loads its policies
-again, and continues with the trainer from the newest saved state.
+serving controller finds the runs of a pool by their statuses. The run's pods are created only after an engine and the
+trainer of the pool are scheduled. Otherwise the pods of several runs could occupy the resources that their pool needs.
+
+The operator never restarts a run because a pod of its pool restarts: the orchestrator samples from the other engines,
+loads its policies again, and continues with the trainer from the newest saved state.
 """
 
 from dataclasses import replace
@@ -33,7 +34,7 @@ from rlrun_operator.resources.shared_pool import deployment_names, pool_named
 def join_pool(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Record the pool of an attempt that has no objects yet, or that it has engines of its own."""
+    """Record which pool an attempt without objects uses, or that the attempt has its own engines."""
     resolved = resolve_run(observation, status, spec, settings)
     if isinstance(resolved, Problem) or isinstance(observation.admission, Waiting | Refused):
         return None
@@ -48,7 +49,7 @@ def join_pool(
 def leave_replaced_pool(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Restart a run whose pool lacks a Deployment and cannot get it, because RLModel or settings have changed."""
+    """Restart a run whose pool lacks a Deployment that cannot be created, because RLModel or settings have changed."""
     frozen = frozen_config(observation, status.attempt)
     if status.pool is None or observation.pool is None or frozen is None:
         return None
@@ -71,9 +72,9 @@ def leave_replaced_pool(
 def wait_for_pool(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Wait until nodes have an engine and the trainer of the attempt's pool, before the attempt creates anything.
+    """Wait until an engine and the trainer of the attempt's pool are scheduled, before the attempt creates anything.
 
-    A run with `driver: Client` creates no pods, so it keeps no resources from its pool.
+    A run with `driver: Client` does not wait, because it creates no pods that could occupy its pool's resources.
     """
     if spec.driver is Driver.client:
         return None
@@ -103,7 +104,7 @@ def pool_roles(resolved: ResolvedRun) -> tuple[Role, ...]:
 
 
 def observed_pool(observation: RunObservation, name: str) -> ObservedPool:
-    """Return the state of the pool, which is unknown if the attempt has joined it in this reconcile."""
+    """Return the observed state of the pool, or an empty state if the attempt joined the pool in this reconcile."""
     stored = observation.status.pool
     is_observed = stored is not None and stored.name == name
     return observation.pool if is_observed and observation.pool is not None else ObservedPool()
@@ -117,10 +118,10 @@ def _is_scheduled(pod: Pod) -> bool:
 def pool_problems(
     resolved: ResolvedRun, pool: ObservedPool, observation: RunObservation, *, is_running: bool = False
 ) -> list[PodProblem]:
-    """Return the problems of a run's pool as problems of its trainer and its inference. A role without a problem and
-    without a ready pod has PoolStarting.
+    """Return the problems of a run's pool as problems of the run's trainer and inference roles.
 
-    If `is_running`, a trainer that is not ready is restarting (PoolRestarting), and its problem is only the cause.
+    A role without a problem and without a ready pod is reported as PoolStarting. If `is_running`, a trainer that is not
+    ready is reported as PoolRestarting, with its problem as the cause.
     """
     return [
         found
@@ -155,5 +156,8 @@ def _problems_of(
 
 
 def as_starting(found: PodProblem) -> PodProblem:
-    """Return the problem of one engine for a run that trains with the others: not the reason for the run's phase."""
+    """Return an engine's problem with the reason Starting.
+
+    The run trains with its other engines, so the problem must not become the reason for the run's phase.
+    """
     return replace(found, problem=Problem(reason=Reason.STARTING, message=found.problem.message))

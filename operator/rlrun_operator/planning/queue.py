@@ -52,12 +52,12 @@ class PoolSlots:
     namespace: str
     name: str
     slots: int = 0
-    """Maximum number of runs. Unknown (0) for a run that has its slot since before the start of this process."""
+    """Maximum number of runs. 0 means unknown, for a run that got its slot before this process started."""
     demand: Demand = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str]:
-        """Key of the pool among those of all namespaces."""
+        """Key of the pool, unique across namespaces."""
         return self.namespace, self.name
 
 
@@ -72,7 +72,7 @@ class SlotRequest:
 
     @property
     def with_pool(self) -> "SlotRequest":
-        """The same request with the pods of the shared pool as a component."""
+        """This request, with the pods of the shared pool as an additional component."""
         if self.pool is None:
             return self
         return SlotRequest({**self.components, "pool": self.pool.demand})
@@ -185,15 +185,15 @@ class QueueLimits:
         return frozenset(self.capacity).union(*self.namespaces.values())
 
     def capacity_for(self, namespace: str) -> Demand:
-        """Return the most that a run of the namespace may request: the lower of the platform's and the namespace's
-        limits.
-        """
+        """Return, for each resource, the most that a run of the namespace may request: the lower of its two limits."""
         own = self.namespaces.get(namespace, {})
         return {**self.capacity, **{name: min(whole, self.capacity.get(name, whole)) for name, whole in own.items()}}
 
     @property
     def backfill(self) -> timedelta:
-        """Time for which other runs may start ahead of the first run in the queue while its resources are not free."""
+        """Maximum time for which other runs may start ahead of the first run in the queue while its resources are not
+        free.
+        """
         return timedelta(seconds=self.settings.backfill_seconds)
 
     def runs_of(self, namespace: str) -> int | None:
@@ -234,7 +234,7 @@ class QueuePosition:
     """Position of one waiting run."""
 
     runs_ahead: int
-    """Number of runs before this one, without those that are admitted now."""
+    """Number of runs ahead of this one, excluding runs that are admitted now."""
     waits_for: Reason | None
     """Reason why the run waits, or None if it is admitted now."""
     blocked_time: datetime | None = None
@@ -267,7 +267,9 @@ class _Usage:
         return run.pool is not None and run.pool.key not in self.started_pools
 
     def demand_of(self, run: QueuedRun) -> Demand | None:
-        """Return the demand of the run, with that of its shared pool if the run starts the pool."""
+        """Return the run's demand, plus its shared pool's demand if the run starts the pool. None if the demand is
+        unknown.
+        """
         if run.demand is None or run.pool is None or not self.starts_pool(run):
             return run.demand
         return Counter(run.demand) + Counter(run.pool.demand)
@@ -279,8 +281,10 @@ class _Usage:
         self._count(run, demand)
 
     def reserve(self, run: QueuedRun, *, only_in_namespace: bool) -> None:
-        """Reserve the resources of a waiting run, and its slot unless it waits for its namespace. The resources of a
-        shared pool are reserved once.
+        """Reserve the resources of a waiting run. The resources of a shared pool are reserved once.
+
+        If `only_in_namespace`, only the namespace's resources are reserved. Otherwise the run's slot and the platform's
+        resources are reserved as well.
         """
         demand = self.demand_of(run)
         if run.pool is not None and run.pool.key in self.reserved_pools:
@@ -428,8 +432,10 @@ def _in_order(
 
 
 def pool_full_problem(pool: PoolSlots, *, is_client: bool = False) -> Problem:
-    """Return the problem to report for a run that waits for a slot of its shared pool. `is_client` is True for a run
-    with `driver: Client`, which has no other choice.
+    """Return the problem to report for a run that waits for a slot of its shared pool.
+
+    Unless `is_client`, the message suggests `spec.infrastructure.dedicated`, which a run with `driver: Client` cannot
+    use.
     """
     choice = " With `spec.infrastructure.dedicated` a new run has a trainer and engines of its own."
     return Problem(
@@ -471,7 +477,7 @@ def exceeding_problem(exceeded: Sequence[str], request: SlotRequest, limits: Que
 
 
 def _needed(demand: Demand, pool: PoolSlots | None, names: Iterable[str]) -> str:
-    """Return the demand for the resources in `names`, and that of the shared pool that the run starts."""
+    """Return the demand for the resources in `names` as text, including the shared pool that the run starts."""
     names = sorted(names)
     own = ", ".join(f"{from_millis(demand[name])} {name}" for name in names if demand.get(name))
     if pool is None or not any(pool.demand.get(name) for name in names):

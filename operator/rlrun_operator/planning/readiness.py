@@ -74,7 +74,7 @@ def _is_silence(kind: ConditionType, reason: str | None) -> bool:
 
 
 def expected_pods(resolved: ResolvedRun) -> dict[str, dict[str, int]]:
-    """Return the expected number of pods by role and component, including those of a shared pool."""
+    """Return the expected number of pods by role and component, including the pods of a shared pool."""
     model = resolved.model
     engines = model.inference.replicas if resolved.endpoints.pool is None else model.sharing.engines
     return {
@@ -218,7 +218,7 @@ def progress_change(status: RLRunStatus, report: RunStatus, now: datetime) -> St
 
 
 def _step_time(old: Progress | None, report: RunStatus) -> datetime | None:
-    """Return the time of the newest step, or None if it is seen for the first time."""
+    """Return the recorded time of the report's step, or None if the operator observes this step for the first time."""
     return old.last_step_time if old is not None and old.step == report.step else None
 
 
@@ -227,9 +227,10 @@ def _ended_counts(groups: GroupCounts | Groups) -> tuple[int, int, int, int]:
 
 
 def _knows_progress(status: RLRunStatus, report: RunStatus) -> bool:
-    """Return False for a restarted orchestrator that has not loaded the run's state yet.
+    """Return whether the report contains the run's progress.
 
-    Its counters are zero, and it does not know when the run started.
+    A restarted orchestrator that has not loaded the run's state yet reports zero steps and no start time. Its report
+    must not replace the recorded progress.
     """
     unread = report.step == 0 and report.started_at is None
     return not unread or status.progress is None or status.progress.step == 0
@@ -273,7 +274,10 @@ def _rewards_condition(warning: Problem | None, report: RunStatus) -> ConditionC
 
 
 def _training_conditions(report: RunStatus) -> tuple[ConditionChange, ...]:
-    """Return the condition for training health: False with issues, True with a hint about throughput."""
+    """Return the condition for training health, or an empty tuple if there is nothing to report before the first step.
+
+    The condition is False with issues, and otherwise True, possibly with a hint about throughput.
+    """
     issues = [w for w in report.warnings if w.reason in set(TrainingIssue)]
     hints = [w for w in report.warnings if w.reason in set(Hint)]
     if issues:

@@ -26,7 +26,7 @@ ACTIVE = (Phase.pending, Phase.queued, Phase.running)
 UNREAD = (Reason.OBJECTS_TOO_LARGE, Reason.NAMESPACE_NOT_TENANT)
 """Reasons why only the run itself was read."""
 LONGEST_PAUSE_SECONDS = 30.0
-"""Maximum seconds between two attempts to write a refused object. Deadlines may be enforced late by this time."""
+"""Maximum seconds between two attempts to write a refused object. Deadlines may be enforced this much later."""
 
 
 def report_children(plan: Plan, refusal: ObjectRefused | None, now: datetime) -> Plan:

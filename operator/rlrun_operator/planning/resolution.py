@@ -149,7 +149,9 @@ def missing_pool(spec: RLRunSpec, model: RLModelSpec, observation: RunObservatio
 
 
 def _frozen_pool(observation: RunObservation, status: RLRunStatus, frozen: ResolvedRun, spec: RLRunSpec) -> str | None:
-    """Return the pool in the attempt's configuration. A name that users have changed there is ignored."""
+    """Return the pool in the attempt's configuration, or the pool in the status if users have changed the configured
+    name.
+    """
     name = frozen.endpoints.pool
     if name is None and spec.driver is not Driver.client:
         return None
@@ -217,9 +219,9 @@ def _is_signed(config_map: Obj, key: bytes, identity: RunIdentity, resolved: Res
 
 
 def signed_config(config_map: Obj | None, run: Obj, key: bytes) -> ResolvedRun | None:
-    """Return the configuration of the run's attempt, whose references the operator has signed, or None.
+    """Return the configuration of the run's current attempt, or None if it is missing or not signed by the operator.
 
-    None also if `config_map` is not that of the attempt. Users may have changed everything but the references.
+    The signature covers the references to files outside the run. Users may have changed other fields.
     """
     metadata, attempt = run["metadata"], RLRunStatus.parse(run.get("status")).attempt
     resolved = None if config_map is None else attempt_config((config_map,), metadata["uid"], attempt)
@@ -230,10 +232,10 @@ def signed_config(config_map: Obj | None, run: Obj, key: bytes) -> ResolvedRun |
 
 
 def client_session(config: ResolvedRun, run: Obj, settings: OperatorSettings) -> SessionSpec | None:
-    """Return the specification of the session of a run with `driver: Client`, or None if the spec is invalid.
+    """Return the specification of the session of a run with `driver: Client`, or None if the run's spec is invalid.
 
-    Folder and identity are those of the run, and the spec is the one that the API server has checked, because users can
-    change the configuration. Raises ValueError if the specification is too large for an order.
+    Users can change the configuration, so folder, identity and spec are taken from the run itself. Raises ValueError if
+    the specification is too large for an order.
     """
     spec, metadata = parse_spec(run), run["metadata"]
     if isinstance(spec, Problem):

@@ -168,7 +168,7 @@ def decide(
 
 
 def is_eviction(crash: Crash) -> bool:
-    """Return whether the orchestrator ended because the trainer of its shared pool refuses the run from now on."""
+    """Return whether the orchestrator ended because the trainer of its shared pool has permanently rejected the run."""
     return crash.role == Role.orchestrator and crash.problem.reason == Reason.POOL_EVICTED
 
 
@@ -192,7 +192,7 @@ def matches(rule: FailureRule, crash: Crash) -> bool:
 
 
 def _restart_or_fail(spec: RLRunSpec, run_restarts: int, problem: Problem) -> FailureDecision:
-    """Return a restart of the run that counts toward maxRestarts, or its failure if none is left."""
+    """Return a restart of the run that counts toward maxRestarts, or the run's failure if no restart is left."""
     if run_restarts < spec.max_restarts:
         return FailureDecision("restart", problem)
     count = "1 restart" if run_restarts == 1 else f"{run_restarts} restarts"
@@ -203,7 +203,7 @@ def _restart_or_fail(spec: RLRunSpec, run_restarts: int, problem: Problem) -> Fa
 def _may_pass(problem: Problem, *, has_trained: bool) -> bool:
     """Return whether missing GPUs may be available to new pods.
 
-    If the run has trained, the GPUs were available before: one has failed, or the pod moved to another node.
+    A run that has trained has had its GPUs before, so a GPU has failed, or the pod has moved to another node.
     """
     return problem.reason == Reason.DEVICE_MISSING and (has_trained or not needs_change(problem.message))
 
@@ -277,9 +277,10 @@ def builds_same(
 
 
 def _was_stable(pod: Pod) -> bool:
-    """Return whether the cluster ended the pod, or its process ran for a long time.
+    """Return whether the cluster ended the pod, or its process ran for at least STABLE_SECONDS.
 
-    A pod that its node evicted or rejected is kept with its Job, because `repeated_end` counts it.
+    Returns False for a pod that its node evicted or rejected. Such a pod is kept with its Job, because `repeated_end`
+    counts it.
     """
     end = pod.termination_of(Role.orchestrator)
     ran = 0.0 if end is None or end.finished_at is None else seconds(end.started_at, end.finished_at)
@@ -347,7 +348,7 @@ def _lost_message(pod: Pod) -> str:
 def delete_outlived_pods(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Delete pods of the attempt whose own containers have ended for good. Their controllers replace them."""
+    """Delete pods of the attempt in which only injected containers still run. Their controllers replace the pods."""
     pods = [p for p in observation.pods_of(status.attempt) if p.has_only_injected_running and not p.is_leaving]
     if not pods:
         return None
@@ -369,7 +370,9 @@ def _outlived_message(pod: Pod) -> str:
 
 
 HELD_SECONDS = 120.0
-"""Maximum seconds for which an attempt with refused pods keeps its other pods. A webhook restarts in less time."""
+"""Maximum seconds for which an attempt with refused pods keeps its other pods. A webhook that refuses pods while it
+restarts is available again sooner.
+"""
 
 
 def end_refused_attempt(

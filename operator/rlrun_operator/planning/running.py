@@ -1,8 +1,8 @@
 """Attempts of a run: start, restart, deadlines, progress, and time of the next reconcile.
 
-Changes of a run's objects, pods and orchestrator status cause reconciles by themselves. Completed uploads and deadlines
-do not, so a run with an attempt is also reconciled periodically. A run whose pods do not start is reconciled less often
-the longer it waits.
+Changes of a run's objects, pods and orchestrator status trigger reconciles. Completed uploads and deadlines do not, so
+a run with an attempt is also reconciled periodically. A run whose pods do not start is reconciled less often the longer
+it waits.
 """
 
 import math
@@ -148,9 +148,11 @@ def plan_restart(
 def restart_with_unreadable_configuration(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """End an attempt that has pods but no readable configuration, because a new configuration could differ from that of
-    the pods, and one of a run with `driver: Client` whose configuration does not have the operator's signature, because
-    the trainer gets no session from it.
+    """End an attempt whose configuration cannot be used.
+
+    This applies to an attempt with pods but without a readable configuration, because a new configuration could differ
+    from the one that its pods use. It also applies to a run with `driver: Client` whose configuration lacks the
+    operator's signature, because the trainer gets no session from such a configuration.
     """
     attempt = status.attempt
     configs = observation.owned_children("ConfigMap", attempt=attempt)
@@ -196,8 +198,8 @@ def plan_restart_wait(
 WAITING_SECONDS = 20.0
 """Maximum seconds between two reconciles of a run that does not start."""
 WAITING_SHARE = 0.1
-"""Pause between two reconciles of such a run, as a share of the time since the start of the attempt. Limits of the
-failure policy are enforced late by at most this share.
+"""Pause between two reconciles of a run that does not start, as a share of the time since the start of the attempt.
+Limits of the failure policy are enforced late by at most this share.
 """
 
 
@@ -235,8 +237,8 @@ def plan_waiting(
 
 
 def waiting_pause(status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime) -> float:
-    """Return the seconds until the next reconcile of an attempt that has not trained yet. They grow with the attempt's
-    age.
+    """Return the seconds until the next reconcile of an attempt that has not trained yet. The pause grows with the
+    attempt's age.
     """
     waited = seconds(status.attempt_start_time, now)
     left = min(spec.start_deadline_seconds - waited, _active_seconds_left(status, spec, now))
@@ -286,8 +288,9 @@ def _step_seconds_left(status: RLRunStatus, spec: RLRunSpec, now: datetime) -> f
 
 
 def _last_evaluation(status: RLRunStatus, spec: RLRunSpec) -> float:
-    """Return the seconds by which the evaluation after the last step may exceed its duration with the default rollout
-    timeout.
+    """Return the seconds to add to the stall deadline for the evaluation after the last step.
+
+    The result is 0 before the last step, and unless a rollout timeout of the evaluation exceeds the default.
     """
     if spec.eval is None or status.progress is None or status.progress.step < spec.max_steps:
         return 0.0
