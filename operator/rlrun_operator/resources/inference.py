@@ -105,7 +105,7 @@ def listen_args(settings: OperatorSettings) -> list[str]:
 
 
 def engine_url(settings: OperatorSettings) -> str:
-    """Return the URL of the engine in its own pod."""
+    """Return the URL at which other containers of the pod reach the engine."""
     return f"http://{'[::1]' if settings.ip_family == 'IPv6' else '127.0.0.1'}:{INFERENCE_PORT}"
 
 

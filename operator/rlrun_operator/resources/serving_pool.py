@@ -3,7 +3,7 @@
 A pool uses the same engine as a run, with a sidecar that loads the desired adapters. It has no owner, because it
 outlives the runs whose adapters it serves. The operator deletes the pool when its last adapter is undeployed.
 
-Shared pools (`shared_pool.py`) have the same identity and the same Deployment with other access, sidecar and order.
+A shared pool (`shared_pool.py`) has the same kind of identity and Deployment, but different access, sidecar and order.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,7 +62,7 @@ from rlrun_operator.resources.platform import secret, service_account
 
 COMPARED_DATA = ("ConfigMap", "Secret")
 ROLE: Role = Role.inference
-"""Role of a pool's engines. Their problems and remedies are the same as those of a run's engines."""
+"""Role of a pool's engines. They have the same problems and remedies as the engines of a run."""
 
 
 @dataclass(frozen=True, order=True)
@@ -95,7 +95,7 @@ class PoolIdentity:
 
     @property
     def component(self) -> str:
-        """Component of the engines. In a shared pool it is that of a run's engines, which they replace."""
+        """Component of the engines. Engines of a shared pool have the component of a run's own engines, `inference`."""
         return "inference" if self.is_shared else "serving"
 
     @property
@@ -185,7 +185,7 @@ def pool_children(
 
 
 def with_digests(objects: Iterable[Obj]) -> list[Obj]:
-    """Add the annotation to the objects by which `differs` recognizes their definition."""
+    """Add to each object the annotation with its digest, which `differs` compares."""
     found = list(objects)
     for child in found:
         if child["kind"] not in COMPARED_DATA:

@@ -1,8 +1,8 @@
 """Shared pool: engines of one base model, and usually one trainer, that several runs of a namespace use.
 
 The identity of a pool contains a digest of its Deployments, so the pods of a pool never change: after a change of the
-RLModel or the settings, new attempts get a new pool, and the old pool ends with its last run. The operator sends the
-list of runs to the sidecars and the trainer, so a new run restarts nothing.
+RLModel or the settings, new attempts get a new pool, and the old pool is deleted once its last run has left. The
+operator sends the list of runs to the sidecars and the trainer, so a new run restarts nothing.
 
 The trainer is shared if it is one process (`Trainer.is_shareable`). Otherwise each run has its own.
 """
@@ -39,21 +39,21 @@ from rlrun_operator.resources.trainer import COMPONENT, TrainerParts, trainer_se
 
 DIGEST_LENGTH = 8
 LORAS_PER_RUN = 3
-"""Policies of a run in one batch: most requests use the newest policy or one of the two before it."""
+"""Number of policies per run in one batch: most requests use the newest policy or one of the two before it."""
 MAX_LORAS = 32
 """Maximum number of policies in one batch of an engine. vLLM reserves GPU memory for each."""
 POLICIES_PER_RUN = 12
-"""Policies of a run in CPU memory: `policies_in_use` with the default of `maxOffPolicySteps`, evaluation and
-validation. The engine reads others from its disk again.
+"""Number of policies per run that an engine keeps in CPU memory: `policies_in_use` with the default of
+`maxOffPolicySteps`, evaluation and validation. Other policies are read from the engine's disk again.
 """
 MAX_SEQUENCES = 256
-"""Number of requests in one batch of an engine if `inference.extraArgs` does not set it. vLLM's own default depends on
-the GPU.
+"""Maximum number of requests in one batch of an engine if `inference.extraArgs` does not set it. vLLM's own default
+depends on the GPU.
 """
 SEQUENCES_FLAG = "--max-num-seqs"
 USAGE_FLAG = "--enable-prompt-tokens-details"  # cached tokens, for the usage of runs (`rlrun.protocol.pool_usage`)
 BODY_BYTES = 1024**2
-"""Bytes of a request's body besides those of its tokens."""
+"""Maximum bytes of a request's body in addition to the bytes of its tokens."""
 BYTES_PER_TOKEN = 64
 """Bytes of a request's body per token: about 8 for the token's id and 4 for its text. The rest is for characters that
 JSON escapes, and for text that the model's template drops, such as the reasoning of earlier turns.
@@ -62,26 +62,32 @@ MAX_BODY = 64 * 1024**2
 """Maximum size of a request's body in bytes, as in the gateway."""
 DEATHS_DIR = "/var/spool/rlrun"
 DEATHS_FILE = f"{DEATHS_DIR}/deaths.json"
-"""File in which the trainer counts the deaths that each run caused. It outlives the container, not the pod."""
+"""File in which the trainer counts the times that each run crashed it. The file survives a restart of the container,
+but not of the pod.
+"""
 DEATHS_VOLUME = "spool"
 DEATHS_SIZE = "1Mi"
 UPLOADS_SIZE = 64 * 1024**3
-"""Size in bytes of the snapshots that wait for their upload, of all runs of the trainer together."""
+"""Maximum total size in bytes of the snapshots that wait for upload, over all runs of the trainer."""
 LEAST_UPLOADS = 1024**3
-"""Size in bytes of these snapshots that each run may have at least."""
+"""Bytes of snapshots waiting for upload that each run may have at least, however many runs share the trainer."""
 MAX_DIGESTS = 256
-"""Maximum number of RLModels whose digests are cached. Building the pods of one takes a millisecond."""
+"""Maximum number of RLModels whose digests are cached. Computing a digest takes a millisecond."""
 _digests: OrderedDict[tuple[str, int], tuple[OperatorSettings, str]] = OrderedDict()
-"""Settings and digest by the JSON of the RLModel and the identity of the settings, which lasts while they are kept."""
+"""Settings and digest, by the RLModel's JSON and the `id()` of the settings. The entry keeps the settings alive, so
+their `id()` is not reused.
+"""
 
 
 @dataclass(frozen=True)
 class PoolOrders:
-    """Orders of a pool's processes. That of the trainer lacks runs of clients without a configuration."""
+    """Orders of a pool's processes. The trainer's order omits runs with `driver: Client` that have no configuration
+    yet.
+    """
 
     engines: PoolOrder
     trainer: TrainerOrder | None
-    """None if the pool has no trainer."""
+    """Order of the trainer, or None if the pool has no trainer."""
 
 
 def shared_pool(namespace: str, model: RLModelSpec, settings: OperatorSettings) -> PoolIdentity:
@@ -113,7 +119,7 @@ def max_loras(model: RLModelSpec) -> int:
 
 
 def max_sequences(inference: Inference) -> int:
-    """Return the number of requests in one batch of each copy of the model: that of `extraArgs`, or MAX_SEQUENCES."""
+    """Return the number of requests in one batch of each copy of the model, from `extraArgs` or else MAX_SEQUENCES."""
     found = MAX_SEQUENCES
     for argument, following in pairwise([*inference.extra_args, ""]):
         name, equals, value = argument.partition("=")
@@ -155,7 +161,7 @@ def pool_dependencies(
     orders: PoolOrders,
     idle_since: datetime | None = None,
 ) -> list[Obj]:
-    """Return the objects of a pool that its pods need. They do not depend on the RLModel."""
+    """Return the objects that the pool's pods need. These objects do not depend on the RLModel."""
     ports = {"openai": INFERENCE_PORT, "sidecar": SIDECAR_PORT}
     return with_digests(
         [
@@ -170,7 +176,9 @@ def pool_dependencies(
 
 
 def pool_account(identity: PoolIdentity, idle_since: datetime | None = None) -> Obj:
-    """Return the ServiceAccount of the pods, with the time since which the pool has no run."""
+    """Return the ServiceAccount of the pods. If `idle_since`, the time since which the pool has had no run, is given,
+    an annotation stores it.
+    """
     account = service_account(identity)
     if idle_since is not None:
         time = idle_since.astimezone(UTC).replace(microsecond=0)
@@ -192,10 +200,10 @@ def order_volume(identity: PoolIdentity, key: str) -> Obj:
 
 
 def shared_network_policy(identity: PoolIdentity, settings: OperatorSettings) -> Obj:
-    """Return the policy that allows the orchestrators of the namespace's runs to reach engine, sidecar and trainer, the
-    pods of the platform's namespace, such as operator and rlrun-tinker, to reach the same, and the pool's engines to
-    reach its trainer.
+    """Return the NetworkPolicy of a shared pool.
 
+    Engine, sidecar and trainer accept connections from the orchestrators of the namespace's runs, and from the
+    platform's pods, such as operator and rlrun-tinker. The trainer also accepts connections from the pool's engines.
     User code of the namespace has no access. Egress is restricted if the settings define destinations.
     """
     orchestrators, trainers = (
@@ -218,7 +226,7 @@ def shared_network_policy(identity: PoolIdentity, settings: OperatorSettings) ->
 
 
 def deployment_names(identity: PoolIdentity, model: RLModelSpec) -> list[str]:
-    """Return the names of the pool's Deployments, that of the engines first."""
+    """Return the names of the pool's Deployments: the engines' first, then the trainer's if it is shared."""
     return [identity.name, *([identity.trainer] if model.trainer.is_shareable else [])]
 
 

@@ -55,7 +55,9 @@ after SIGTERM.
 LEAST_POLICIES = 8
 """Minimum number of a run's policies that the trainer keeps in S3."""
 CLIENT_POLICIES = 16
-"""Number of policies that are kept of a client's program, which decides how long it samples from one."""
+"""Number of policies that are kept for a run with `driver: Client`, because its client decides how long to sample from
+a policy.
+"""
 
 
 def command(shape: Trainer, master: str, grace_seconds: int) -> list[str]:
@@ -88,7 +90,7 @@ class TrainerParts:
     client: StorageClient
     env: Mapping[str, str]
     token_env: Sequence[EnvVar] = ()
-    """Variables with the token, which take precedence over those of the RLModel."""
+    """Variables with the token, which take precedence over variables of the RLModel."""
     token_env_from: Sequence[Obj] = ()
     volumes: Mapping[str, Obj] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)

@@ -1,9 +1,9 @@
 """Cache of a model's weights in a namespace: a claim, and the Job that fills it.
 
 The claim is in the namespace of runs and serving pools, because pods can only mount claims in their own namespace, and
-two PersistentVolumes for one CSI volume are not supported on the same node (kubernetes/kubernetes#132921). A namespace
-can therefore only modify the files of its own pods. The Job records what the claim contains. A replacement pod of the
-Job continues an interrupted download, and verifies a complete one in seconds.
+two PersistentVolumes for one CSI volume are not supported on the same node (kubernetes/kubernetes#132921). The users of
+a namespace can therefore only modify weights that their own pods use. The Job records what the claim contains. A
+replacement pod of the Job continues an interrupted download, and verifies a complete one in seconds.
 """
 
 from dataclasses import dataclass

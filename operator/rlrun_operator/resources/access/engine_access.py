@@ -41,7 +41,7 @@ ORDER_FILE_VARIABLE = "RLRUN_POOL_ORDER_FILE"
 MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
 """Variable with the maximum number of adapters in one batch of a shared pool's engine."""
 MAX_SEQUENCES_VARIABLE = "RLRUN_MAX_SEQUENCES"
-"""Variable with the number of requests that a shared pool's engine has in one batch."""
+"""Variable with the maximum number of requests in one batch of a shared pool's engine."""
 MAX_BODY_VARIABLE = "RLRUN_MAX_BODY"
 """Variable with the maximum size in bytes of a request's body in a shared pool."""
 OTHER_SERVER_VARIABLE = "VLLM_USE_RUST_FRONTEND"
@@ -65,14 +65,14 @@ RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class SharedEngine:
-    """Limits of a shared pool's engine, and its runs, for the middleware."""
+    """Limits of a shared pool's engine and the file that lists the pool's runs, for the middleware."""
 
     order_file: str
-    """Path of the file with the runs."""
+    """Path of the file that lists the pool's runs."""
     max_loras: int
-    """Number of adapters in one batch."""
+    """Maximum number of adapters in one batch."""
     max_sequences: int
-    """Number of requests in one batch."""
+    """Maximum number of requests in one batch."""
     max_body: int
     """Maximum size in bytes of a request's body."""
 

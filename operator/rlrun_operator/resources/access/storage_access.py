@@ -49,9 +49,10 @@ def sign_references(key: bytes, identity: RunIdentity, resolved: ResolvedRun) ->
     """Return the signature of an attempt's references to files outside its run: HMAC-SHA256 in hexadecimal.
 
     The signature is stored on the ConfigMap with the configuration. Users can write ConfigMaps, and without the
-    signature could get a grant for other users' folders. Of a run with `driver: Client` it also covers what the
-    operator takes from the RLModel into the order of the trainer, where a larger adapter or pass could use up the
-    memory of other runs.
+    signature could get a grant for other users' folders.
+
+    For a run with `driver: Client` the signature also covers the values that the trainer's order takes from the
+    RLModel. A user could otherwise change them, and a larger adapter or pass could use up the memory of other runs.
     """
     model = resolved.model
     references = [identity.uid, str(identity.attempt), model.source, resolved.warm_start_from or ""]
@@ -67,7 +68,7 @@ class StorageClient:
 
     env: dict[str, str]
     mounts: dict[str, str]
-    """Read-only mounts: path by name of the volume."""
+    """Read-only mount paths by volume name."""
     volumes: dict[str, Obj]
 
 

@@ -1,7 +1,7 @@
 """Init container that checks the GPUs of a trainer or an engine, before the weights are downloaded.
 
-GPUs are missing if the node's driver is too old for the image, or if its container runtime does not add them. Without
-the check a trainer would fail after the download, and an engine would crash repeatedly.
+GPUs are missing if the node's driver is too old for the image, or if the node's container runtime does not add them.
+Without the check a trainer would fail after the download, and an engine would crash repeatedly.
 """
 
 from collections.abc import Mapping, Sequence
