@@ -46,7 +46,7 @@ DEFAULT_LIMITS = BreakerLimits()
 
 @dataclass(frozen=True)
 class Permit:
-    """Permission for one call, with which the caller reports the result."""
+    """Permission for one call. The caller passes it back to report the result."""
 
     started: float
     changes: int

@@ -82,10 +82,10 @@ class WorkQueue(Generic[K]):
         self._clock = clock
         self._ready: OrderedDict[str, list[tuple[_Place, K]]] = OrderedDict()
         """Heaps of waiting keys by namespace, the next namespace first. A key that was added again with a higher
-        priority is in the heap twice; its entry in `_queued` is valid.
+        priority is in its heap twice; the entry that `_queued` contains is valid.
         """
         self._queued: dict[K, _Place] = {}
-        """Sort keys of the keys that wait for a worker or for the end of their processing."""
+        """Sort key of each queued key. A queued key waits for a worker, or for the end of its current processing."""
         self._progress: set[K] = set()
         """Queued keys that were added only with priority PROGRESS."""
         self._processing: dict[K, bool] = {}
@@ -94,7 +94,7 @@ class WorkQueue(Generic[K]):
         """Number of keys that are being processed, by namespace."""
         self._failures: dict[K, int] = {}
         self._due: dict[K, tuple[float, float]] = {}
-        """Times at which scheduled keys are queued, and their arrival times for the order."""
+        """For each scheduled key, the time at which to queue it, and the arrival time that determines its order."""
         self._heap: list[tuple[float, int, K]] = []
         self._ids = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
@@ -181,7 +181,9 @@ class WorkQueue(Generic[K]):
             self._timer.cancel()
 
     def _add(self, key: K, since: float) -> None:
-        """Queue the key with the earlier of `since` and the arrival time for which it was scheduled."""
+        """Queue the key. Its arrival time is the earlier of `since` and the arrival time with which it was
+        scheduled.
+        """
         self._progress.discard(key)
         _, scheduled = self._due.pop(key, (since, since))
         self._enqueue(key, min(since, scheduled))
@@ -244,7 +246,7 @@ class WorkQueue(Generic[K]):
         self._arm()
 
     def _is_due(self, entry: tuple[float, int, K]) -> bool:
-        """Return whether the key is still scheduled for the time of this entry of the heap."""
+        """Return whether the heap entry still matches the time for which its key is scheduled."""
         when, _, key = entry
         return key in self._due and self._due[key][0] == when
 

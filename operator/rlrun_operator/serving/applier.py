@@ -35,8 +35,8 @@ class PoolResponses:
 
 
 PUSHES = 32
-"""Maximum number of pods to which a reconcile sends orders at the same time. Two workers use all connections of the
-client.
+"""Maximum number of pods to which a reconcile sends orders at the same time. Two reconciles together use all
+connections of the client.
 """
 
 
@@ -81,7 +81,9 @@ async def write_statuses(cluster: AsyncKubeClient, plan: PoolPlan) -> None:
 
 
 async def _write_status(cluster: AsyncKubeClient, obj: Obj) -> bool:
-    """Return False if the adapter has changed or was deleted. The event triggers the next reconcile."""
+    """Write the adapter's status. Returns False if the adapter has changed or was deleted; its event causes a
+    reconcile.
+    """
     metadata = obj["metadata"]
     try:
         await cluster.apply_status(obj, SERVING_FIELD_MANAGER)

@@ -28,7 +28,7 @@ WAIT_REASONS = frozenset(
         Reason.STARTING,
     }
 )
-"""Reasons that require only waiting."""
+"""Reasons of problems that are resolved by waiting."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ def state_of(adapter: Obj) -> DeploymentState:
 
 
 def artifact_problem(adapter: Obj, settings: OperatorSettings) -> Problem | None:
-    """Return why the adapter cannot be deployed, or None. A deployed adapter is served from the pool's own copy."""
+    """Return why the adapter cannot be deployed, or None. The files of an adapter that its pool has already accepted
+    are not checked, because the pool has its own copy.
+    """
     if not is_in_own_folder(adapter, settings):
         return Problem(
             reason=Reason.ARTIFACT_NOT_OWNED,

@@ -31,7 +31,9 @@ class PoolObservation:
     warm_starts: Mapping[str, str] = field(default_factory=dict)
     """URI of the checkpoint from which a run's attempt starts, by uid, from configurations that the operator signed."""
     clients: Mapping[str, SessionSpec] = field(default_factory=dict)
-    """Specification of the session of each run with `driver: Client`, by uid, from the same configurations."""
+    """Specification of the session of each run with `driver: Client`, by uid, from configurations that the operator
+    signed.
+    """
     models: tuple[Obj, ...] = ()
     """All RLModels."""
     children: tuple[Obj, ...] = ()
@@ -63,13 +65,13 @@ class PoolPlan:
     """Kinds and names of objects in `applies` that do not exist yet."""
     desired: DesiredAdapters | None = None
     orders: PoolOrders | None = None
-    """Runs of a shared pool."""
+    """Orders of a shared pool's processes."""
     recipients: tuple[Obj, ...] = ()
-    """Pods that get the desired adapters or their order."""
+    """Pods to which the desired adapters or the orders are sent."""
     problem: Problem | None = None
     """Reason why the objects of a shared pool cannot be created."""
     statuses: tuple[Obj, ...] = ()
-    """RLAdapters with the deployment fields of their status."""
+    """RLAdapters to write, each with the deployment fields of its status."""
     events: tuple[tuple[Obj, EventRecord], ...] = ()
     """Events to write, each with its RLAdapter."""
     requeue_after: float | None = None

@@ -168,14 +168,14 @@ class PoolObserver:
         )
 
     async def adapters(self, key: PoolIdentity) -> PoolObservation:
-        """Return an observation with only the adapters of the pool, whose namespace is not a tenant. Raises
-        ApiError.
+        """Return an observation that contains only the pool's adapters, for a pool in a namespace that is not a tenant.
+        Raises ApiError.
         """
         return PoolObservation(key, tuple(await self._adapters(key)))
 
     async def deployments(self, key: PoolIdentity) -> PoolObservation:
-        """Return an observation with only the Deployment of the pool, whose namespace is not a tenant. Raises
-        ApiError.
+        """Return an observation that contains only the pool's Deployments, for a pool in a namespace that is not a
+        tenant. Raises ApiError.
         """
         return PoolObservation(key, children=tuple(await self._objects.list(DEPLOYMENT, key.namespace, key.selector())))
 

@@ -41,7 +41,7 @@ class PoolUsageRecorder:
     async def record(self, pool: PoolObservation, plan: PoolPlan, now: datetime) -> None:
         """Write the records of completed hours, and the last record of a deleted pool.
 
-        If S3 fails, a later reconcile retries, or, for a deleted pool, the records are logged.
+        If S3 fails, a later reconcile retries. For a deleted pool, the records are logged instead.
         """
         deleted = {ref.uid for ref in plan.deletes}
         deployments = [child for child in pool.children if child["kind"] == DEPLOYMENT.kind]

@@ -46,13 +46,13 @@ CLOSING_SECONDS = 2.0
 """Seconds between two orders to a trainer that saves and closes sessions, in the first SESSION_SECONDS."""
 OPENING_SECONDS = 2.0
 """Seconds between two orders while the session of a run with `driver: Client` is not open, in the first SESSION_SECONDS
-of its attempt. A user waits for it.
+of its attempt. The interval is short because a user waits for the session.
 """
 PROGRESS_SECONDS = 30.0
-"""Seconds within which the progress of a run with `driver: Client` is written."""
+"""Maximum seconds until the progress of a run with `driver: Client` is written to its status."""
 
 Wake = Callable[[RunKey, float], None]
-"""Queues the reconcile of a run after some seconds."""
+"""Function that queues a reconcile of the run after the given seconds."""
 
 
 class PoolReconciler:
@@ -142,8 +142,8 @@ class PoolReconciler:
         return again if soon is None else soon
 
     def _record_trainer(self, key: PoolIdentity, plan: PoolPlan, responses: PoolResponses) -> float | None:
-        """Keep the response of the pool's trainer. Returns the seconds until the next order, or None if the trainer
-        closes no session.
+        """Record the response of the pool's trainer. Returns the seconds until the next order, or None if the trainer
+        is not closing sessions.
         """
         if plan.orders is None or plan.orders.trainer is None:
             return None
@@ -162,7 +162,9 @@ class PoolReconciler:
     def _wake_clients(
         self, runs: Iterable[Obj], old: Mapping[str, ClientActivity], new: Mapping[str, ClientActivity]
     ) -> None:
-        """Queue the runs whose session has changed, soon if only the number of updates has."""
+        """Queue the runs whose session has changed: immediately, or after PROGRESS_SECONDS if only the number of
+        updates has changed.
+        """
         for run in runs:
             metadata = run["metadata"]
             before, after = old.get(metadata["uid"]), new.get(metadata["uid"])
@@ -173,7 +175,7 @@ class PoolReconciler:
 
 
 def _facts(session: ClientActivity) -> tuple[int, bool, int, str | None, bool]:
-    """Return what a reconcile reads from a session, the number of updates first."""
+    """Return the facts of a session that a reconcile uses. The number of updates comes first."""
     reason = None if session.problem is None else session.problem.reason
     return session.updates, session.is_open, session.saves, reason, session.silent_seconds >= SILENT_SECONDS
 
@@ -216,7 +218,7 @@ class ServingController:
         self._queue: WorkQueue[PoolIdentity] = WorkQueue(namespace_limit=namespace_limit(WORKERS))
         self._known: set[PoolIdentity] = set()
         self._slots: dict[str, tuple[PoolIdentity, str, bool]] = {}
-        """Shared pool, phase and `has_slot` by uid of each run that uses one."""
+        """Shared pool, phase and `has_slot` of each run that uses a shared pool, by the run's uid."""
 
     def on_change(self, obj: Mapping[str, Any]) -> None:
         """Queue the pool to which a changed object belongs."""
@@ -238,7 +240,7 @@ class ServingController:
                 self._queue.add(slot[0])
 
     def queue_pool_of(self, run: CachedRun) -> None:
-        """Queue the shared pool of a run that uses one."""
+        """Queue the run's shared pool, if the run uses one."""
         if run.uses_pool:
             self._queue.add(pool_named(run.namespace, run.model, run.pool))
 

@@ -1,8 +1,8 @@
 """Planner of shared pools. The plan depends only on the observation, the settings and the time.
 
-The orders of a pool contain every run that holds a slot of it. The operator creates the Deployments only while the
-RLModel and the settings give the pool's digest. A pool without runs is deleted after `sharing.idleSeconds`, or at once
-if no run can join it.
+A pool's orders contain every run that holds one of its slots. The operator creates the Deployments only while the
+digest in the pool's name matches the current RLModel and settings. A pool without runs is deleted after
+`sharing.idleSeconds`, or immediately if no run can join it.
 """
 
 import hashlib
@@ -53,17 +53,19 @@ from rlrun_operator.serving.sidecar_client import address
 LEAST_REQUESTS = 256
 MOST_REQUESTS = 65_536
 RECIPIENTS = frozenset({"sidecar", "trainer"})
-"""Containers that take orders."""
+"""Names of containers that accept orders."""
 REQUESTS_PER_ROLLOUT = 2
-"""Requests at the same time for each rollout in flight. Harnesses may send several, and evaluations come on top."""
+"""Concurrent requests allowed per rollout in flight. A harness may send several at a time, and evaluations add more."""
 CLIENT_REQUESTS = 2048
-"""Requests of a client's program, of which the SDK sends up to 2,000 at the same time."""
+"""Maximum number of concurrent requests of a run with `driver: Client`. The SDK sends up to 2,000."""
 
 LEAST_BATCH_BYTES = 64 * 1024**2
 BATCH_BYTES_PER_TOKEN = 12.25
-"""Bytes of a token with a teacher's log-probability in a batch (see `rlrun.protocol.train_batch`)."""
+"""Bytes per token in a batch, including a teacher's log-probability (see `rlrun.protocol.train_batch`)."""
 SEQUENCES_PER_ROLLOUT = 4
-"""Full sequences of each rollout in a batch. Branching rollouts have many sequences, but most are short."""
+"""Number of full-length sequences per rollout for which a batch has space. Branching rollouts have many sequences, but
+most are short.
+"""
 
 
 def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: datetime) -> PoolPlan:
@@ -92,7 +94,9 @@ def plan_shared_pool(pool: PoolObservation, settings: OperatorSettings, now: dat
 
 
 def _wanted_deployments(pool: PoolObservation, settings: OperatorSettings) -> set[str]:
-    """Return the names of the pool's Deployments, or an empty set if RLModel and settings do not give this pool."""
+    """Return the names of the pool's Deployments, or an empty set unless the RLModel and settings match the pool's
+    digest.
+    """
     model = find_model(pool.key.model, pool.models)
     if isinstance(model, Problem) or shared_pool(pool.key.namespace, model, settings) != pool.key:
         return set()
@@ -100,16 +104,18 @@ def _wanted_deployments(pool: PoolObservation, settings: OperatorSettings) -> se
 
 
 def _former_deployments(pool: PoolObservation) -> set[str]:
-    """Return the names of the Deployments that the pool has had. Their Services, which have the same names, stay."""
+    """Return the names of all Deployments that the pool ever had, according to its Services, which have the same names
+    and are kept.
+    """
     services = {child["metadata"]["name"] for child in pool.children if child["kind"] == SERVICE.kind}
     return services & {pool.key.name, pool.key.trainer}
 
 
 def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime, *, has_trainer: bool) -> PoolOrders:
-    """Return the pool's runs, those with the oldest slots first, with grants for their folders, which end.
+    """Return the orders with the pool's runs, longest-held slots first, and with expiring grants for the runs' folders.
 
-    A run that was suspended, has ended or is being deleted stays until its pods have ended, because its orchestrator
-    completes the turns in progress.
+    A run that was suspended, has ended or is being deleted stays in the orders until its pods have ended, because its
+    orchestrator completes the turns in progress.
     """
     slots = [(time, run) for run in pool.runs if (time := _admitted_time(run)) is not None]
     slots.sort(key=lambda slot: (slot[0], slot[1]["metadata"]["uid"]))
@@ -137,8 +143,8 @@ def max_requests(spec: RLRunSpec) -> int:
 
 
 def max_batch_bytes(spec: RLRunSpec, seq_len: int | None) -> int:
-    """Return the maximum size in bytes of a batch of a run that the pool's trainer reads. `seq_len` is the RLModel's,
-    or None if it is unknown.
+    """Return the maximum size in bytes of a run's batch that the pool's trainer reads. `seq_len` is the RLModel's
+    sequence length, or None if it is unknown.
     """
     if seq_len is None:
         return MAX_BATCH_BYTES
@@ -195,7 +201,7 @@ def _spec_of(run: Obj) -> RLRunSpec:
 
 
 def _plan_idle(pool: PoolObservation, orders: PoolOrders, settings: OperatorSettings, now: datetime) -> PoolPlan:
-    """Return the plan for a pool without runs: its pods stay for `idleSeconds`, and accept no run."""
+    """Return the plan for a pool without runs: keep its pods for `idleSeconds` with empty orders, then delete it."""
     if not pool.children:
         return PoolPlan()
     since = _idle_since(pool, now)
@@ -209,7 +215,7 @@ def _plan_idle(pool: PoolObservation, orders: PoolOrders, settings: OperatorSett
 
 
 def _idle_seconds(pool: PoolObservation, settings: OperatorSettings) -> int:
-    """Return the seconds for which the pool stays without runs. A pool that no run can join does not stay."""
+    """Return the seconds for which the pool is kept without runs: 0 if no run can join it."""
     model = find_model(pool.key.model, pool.models)
     if isinstance(model, Problem):
         return Sharing().idle_seconds
@@ -218,7 +224,10 @@ def _idle_seconds(pool: PoolObservation, settings: OperatorSettings) -> int:
 
 
 def _idle_since(pool: PoolObservation, now: datetime) -> datetime:
-    """Return the time since which the pool has no run. Users can change the annotation that stores it."""
+    """Return the time since which the pool has had no run.
+
+    The time is stored in an annotation that users can change, so an invalid or future time is replaced by `now`.
+    """
     accounts = [child for child in pool.children if child["kind"] == SERVICE_ACCOUNT.kind]
     try:
         stored = parse_time(annotation(accounts[0], IDLE_ANNOTATION)) if accounts else None
@@ -238,7 +247,7 @@ def _write(
 ) -> PoolPlan:
     """Return the plan that writes changed objects and sends the orders to all sidecars and the trainer.
 
-    Orders are sent in every reconcile: a restarted process may have read an old Secret.
+    Orders are sent in every reconcile, because a restarted process may have read an outdated Secret.
     """
     existing = {(c["kind"], c["metadata"]["name"]): c for c in pool.children}
     named = {(c["kind"], c["metadata"]["name"]): c for c in objects}

@@ -27,9 +27,9 @@ class PoolSidecarClient:
         clock: Callable[[], datetime],
         trainer_template: str = f"http://{{ip}}:{TRAINER_PORT}/sessions",
     ) -> None:
-        """`clock` follows the API server, so that the orders of two operators have comparable numbers.
+        """`clock` returns the API server's time, so that order numbers of two operators can be compared.
 
-        The templates are those of the URLs of sidecars and trainers.
+        `url_template` is the URL of a pod's sidecar, and `trainer_template` the URL of a pod's trainer.
         """
         self._template = url_template
         self._trainer_template = trainer_template
@@ -47,12 +47,12 @@ class PoolSidecarClient:
         return await self._http.call("PUT", url, ServingReport, body, headers=self._headers(pod))
 
     async def push_order(self, pod: Obj, order: PoolOrder) -> None:
-        """Send the runs of a shared pool to the pod's sidecar, numbered by the time of sending."""
+        """Send a shared pool's order to the pod's sidecar. The order's number is the time of sending."""
         await self._push(pod, order, PoolOrder)
 
     async def push_trainer_order(self, pod: Obj, order: TrainerOrder) -> TrainerSessions:
-        """Send the runs of a shared pool to the pod's trainer, numbered by the time of sending. Returns its
-        sessions.
+        """Send a shared pool's order to the pod's trainer, and return its sessions. The order's number is the time of
+        sending.
         """
         return await self._push(pod, order, TrainerSessions)
 

@@ -61,7 +61,7 @@ class ListingRequest:
     report: RunStatus | None
     """Status of the orchestrator, if it responded."""
     is_trainer_writing: bool = False
-    """True if the trainer of the run's shared pool may still write. The last listing must be later."""
+    """True if the trainer of the run's shared pool may still write, so that S3 must be listed again afterwards."""
     saves: int | None = None
     """Number of artifacts that the trainer has saved for a client's program, if it is known."""
 
@@ -109,7 +109,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Failed:
-    """Listing that failed because of the number of the run's files, or exceeded its time limit."""
+    """Failed listing: the run has too many files, or the listing exceeded its time limit."""
 
     uid: str
     problem: Problem
