@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 
+import tests.support.level_fixtures  # noqa: F401  (its settings of servers and of hypothesis)
 from local_cluster.control_plane.without_nodes import GARBAGE_COLLECTION, ControlPlane
 from tests.support.crds import install_crds
 from tests.support.lanes import Together

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import socketserver
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ QUICK_PROGRAMS = {"git", "uname"}
 process that imports an HTTP client, whichever test that is.
 """
 _fast_test = ""
+
+# Of more connections that a busy machine does not accept at once, the kernel resets some after a few seconds. Python's
+# servers let 5 wait, fewer than a test with concurrent rollouts opens.
+socketserver.TCPServer.request_queue_size = 128
 
 # How long an example takes tells how busy the machine is, and nothing else.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])

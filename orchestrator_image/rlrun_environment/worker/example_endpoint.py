@@ -65,9 +65,7 @@ class ExampleEndpoint:
             def log_message(self, *_: object) -> None:
                 """Log nothing, because requests are expected."""
 
-        with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-            server.daemon_threads = True
-            server.block_on_close = False
+        with _Server(("127.0.0.1", 0), Answer) as server:
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True, name="example").start()
             self.base_url = f"http://127.0.0.1:{server.server_port}/groups/example/v1"
             try:
@@ -90,6 +88,13 @@ class ExampleEndpoint:
         else:
             completion = _completion(asked, "text_completion", {"text": self.answer})
         return 200, "application/json", json.dumps(completion).encode()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+    """The default is 5. On a busy machine, the kernel resets some of the connections beyond it."""
 
 
 def _document(body: bytes) -> dict[str, Any]:
