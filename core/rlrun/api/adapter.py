@@ -45,7 +45,9 @@ class RLAdapterStatus(ArtifactStatus):
     deployment_url: str | None = Field(default=None, max_length=512)
     """Base URL of the OpenAI-compatible API that serves the adapter, reachable from pods in the same namespace."""
     deployment_secret: str | None = Field(default=None, max_length=253)
-    """Secret of the same namespace with the API key for that URL, as OPENAI_API_KEY."""
+    """Name of the Secret, in the same namespace, that contains the API key for deploymentUrl under the key
+    OPENAI_API_KEY.
+    """
 
 
 class RLAdapter(KubernetesObject):

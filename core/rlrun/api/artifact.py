@@ -21,13 +21,13 @@ class ArtifactSpec(Spec):
     model: ModelId
     """Id of the base model."""
     step: int = Field(ge=0, le=2**31 - 1)
-    """Number of optimizer steps that the artifact includes. Of a run with driver Client, number of the call that saved it."""  # noqa: E501
+    """Number of optimizer steps that the artifact includes. For a run with driver Client, the number of the call that saved the artifact."""  # noqa: E501
     uri: S3Path
     """URI of the artifact's folder in S3."""
     shared_with: list[Namespace] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_TYPE: "set"})
     """Other namespaces whose runs may use the artifact."""
     expires_at: UtcTime | None = None
-    """Time from which retention deletes the artifact's files and this object, while the artifact's run exists. Takes precedence over the time that the program which saved it chose. Once set, it can be changed but not removed: a time in the year 9999 means never. The newest checkpoint of a run that has not ended is deleted when the run has a newer one or has ended, because a restarted run continues from it. A deployed adapter and a checkpoint that a run starts from are kept."""  # noqa: E501
+    """Time after which retention deletes the artifact's files and this object. Applies while the artifact's run exists. Overrides the expiry time chosen by the program that saved the artifact. Once set, the field can be changed but not removed; a time in the year 9999 means never. The newest checkpoint of an unfinished run is kept until the run has a newer checkpoint or ends, because a restarted run continues from it. Deployed adapters and checkpoints that a run starts from are kept."""  # noqa: E501
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -49,11 +49,13 @@ class ArtifactSpec(Spec):
 
 
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
-"""`spec.expiresAt` of an artifact that never expires, although the program that saved it may have chosen a time."""
+"""Value of `spec.expiresAt` for an artifact that never expires. It overrides an expiry time chosen by the program that
+saved the artifact.
+"""
 
 
 def expiry_text(expires_at: datetime) -> str:
-    """Return a time in UTC as the `expiresAt` of an artifact."""
+    """Format a UTC time as the `expiresAt` of an artifact."""
     return expires_at.replace(microsecond=0).isoformat().replace("+00:00", "Z")
 
 
@@ -69,11 +71,11 @@ class ArtifactStatus(Status):
     policy_version: int | None = Field(default=None, ge=0)
     """Version of the policy in the artifact."""
     reward: float | None = None
-    """Mean reward of the artifact's step."""
+    """Mean reward of the step after which the artifact was saved."""
     created_at: datetime | None = None
     """Time at which the upload completed."""
     expires_at: datetime | None = None
-    """Time from which retention deletes the artifact: that of the spec, or the one that the program which saved it chose. The newest artifact is kept unless the spec has the time, and a deployed adapter and a checkpoint that a run starts from are kept."""  # noqa: E501
+    """Time after which retention deletes the artifact: spec.expiresAt or, if unset, the time chosen by the program that saved the artifact. The newest artifact is kept unless spec.expiresAt is set. Deployed adapters and checkpoints that a run starts from are kept."""  # noqa: E501
     message: str | None = Field(default=None, max_length=4096)
     """Cause if the artifact is not Ready, and what to do about it."""
     observed_generation: int | None = Field(default=None, ge=0)

@@ -74,11 +74,13 @@ PARALLEL_FLAGS = (
     "-asc",
     "--headless",
 )
-"""Flags that divide an engine over GPUs and servers, which `inference.parallelism` determines."""
+"""Flags that divide an engine among GPUs and servers. `inference.parallelism` determines this division."""
 SHARED_FLAGS = ("--kv-transfer-config", "--ec-transfer-config", "--enable-prompt-embeds")
-"""Flags with which requests of one run could reach data of another run in engines that runs share."""
+"""Flags that would let requests of one run reach data of another run in a shared engine."""
 DISTRIBUTION_FLAGS = ("--logits-processors", "--tool-strict-level")
-"""Flags that change the distribution of tokens. The trainer computes it only from the run's sampling section."""
+"""Flags that change the distribution of sampled tokens. The trainer derives the distribution only from the run's
+sampling section, so it would not know of the change.
+"""
 
 
 def _sets_flag(flags: tuple[str, ...]) -> str:
@@ -128,7 +130,7 @@ class Pods(PodShape):
     gpus: int = Field(default=1, ge=0, le=16)
     """Number of GPUs per pod. 0 runs on CPUs."""
     resources: Resources = Field(default_factory=Resources)
-    """CPU, memory and other resources of each pod, without the GPUs. CPU or memory without request and limit defaults to a request of 2 CPUs and 8Gi and a limit of 16 CPUs and 128Gi per GPU; in pods without GPUs to a request of 1 CPU and 2Gi and a limit of 16 CPUs and 32Gi."""  # noqa: E501
+    """CPU, memory and other resources of each pod, without the GPUs. If CPU or memory has neither a request nor a limit, it defaults to a request of 2 CPUs and 8Gi and a limit of 16 CPUs and 128Gi per GPU. In pods without GPUs, the defaults are a request of 1 CPU and 2Gi and a limit of 16 CPUs and 32Gi."""  # noqa: E501
     shm_size: Quantity | None = None
     """Size of the shared memory (/dev/shm) of each pod, which counts toward its memory limit. Defaults to runs.shmSize
     of the chart.
@@ -140,7 +142,7 @@ class Pods(PodShape):
     env: list[EnvVar] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_MAP_KEYS: ["name"]})
     """Additional environment variables of the container. Variables of the Hugging Face hub (HF_*) are also set in the container that downloads the model; those with valueFrom are set only there."""  # noqa: E501
     pod_template: FreeForm = Field(default_factory=dict)
-    """Strategic merge patch of the pods for fields that this object does not have: metadata (labels, annotations) and spec. Fields that the isolation of pods depends on are refused: see docs/guides/models.md."""  # noqa: E501
+    """Strategic merge patch of the pods for fields that this object does not have: metadata (labels, annotations) and spec. Fields that affect the isolation of pods are refused: see docs/guides/models.md."""  # noqa: E501
 
     @field_validator("pod_template")
     @classmethod
@@ -201,7 +203,7 @@ class Parallelism(Spec):
     divisible by gpus.
     """
     data: int = Field(default=1, ge=1, le=16)
-    """Number of copies of the model behind one server; mixtures of experts divide their experts among them. For other models prefer inference.replicas, whose engines fail independently."""  # noqa: E501
+    """Number of copies of the model behind one server. Mixture-of-experts models divide their experts among the copies. For other models, prefer inference.replicas, whose engines fail independently."""  # noqa: E501
 
     def tensor_size(self, gpus: int) -> int:
         """Return the number of GPUs that compute each layer together, given `gpus` GPUs."""
@@ -257,10 +259,14 @@ class Inference(Pods):
 
 
 HUB_SOURCE = "^hf://[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*@[0-9a-f]{40}$"
-"""Pattern of a Hugging Face repository at a commit. Branches and tags can move between the starts of two pods."""
+"""Pattern of a Hugging Face repository pinned to a commit. Branches and tags are refused, because they can move between
+the starts of two pods.
+"""
 
 IMAGE_SOURCE = "^oci://[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9][a-z0-9._-]*)+@sha256:[0-9a-f]{64}(/[^/]+)*$"
-"""Pattern of an image at a digest, and a folder in the image. Tags can move between the starts of two pods."""
+"""Pattern of an image pinned to a digest, with an optional folder in the image. Tags are refused, because they can move
+between the starts of two pods.
+"""
 
 
 class WeightsCache(Spec):
@@ -287,13 +293,13 @@ class Sharing(Spec):
     mode: SharingMode = Field(default=SharingMode.dedicated, strict=False)
     """Dedicated gives each run its own trainer and engines. Namespace lets the runs of a namespace share a pool."""
     max_runs: int = Field(default=8, ge=1, le=64)
-    """Number of slots of a pool, one for each run. Further runs are queued. Each slot takes engine memory for the policies of one run, and trainer memory for its adapter and optimizer, so a change gives new attempts a new pool."""  # noqa: E501
+    """Number of slots of a pool, one for each run. Further runs are queued. Each slot takes engine memory for the policies of one run, and trainer memory for its adapter and optimizer. After a change, new attempts therefore get a new pool."""  # noqa: E501
     engines: int = Field(default=1, ge=1, le=256)
     """Number of inference engines of a pool, in place of inference.replicas."""
     idle_seconds: int = Field(default=600, ge=0, le=86_400)
-    """Seconds without runs after which the objects of a pool are deleted. The next run creates them again. A pool that no run can join, because the RLModel has changed, is deleted at once."""  # noqa: E501
+    """Seconds without runs after which the objects of a pool are deleted. The next run creates them again. A pool that no run can join because the RLModel has changed is deleted immediately."""  # noqa: E501
     recovery_seconds: int = Field(default=60, ge=1, le=86_400)
-    """Device time in seconds that a run loses at most when the shared trainer dies. After so many seconds of a run, the trainer saves a recovery copy of the run's state."""  # noqa: E501
+    """Maximum device time in seconds that a run loses when the shared trainer dies. Each time the trainer has spent this much device time on a run, it saves a recovery copy of the run's state."""  # noqa: E501
 
 
 class RLModelSpec(Spec):
@@ -316,7 +322,7 @@ class RLModelSpec(Spec):
     inference: Inference = Field(default_factory=Inference)
     """Configuration of the inference pods."""
     sharing: Sharing = Field(default_factory=Sharing)
-    """Engines that several runs share. A change takes effect with the next attempt of a run."""
+    """Trainer and engines shared by several runs. A change takes effect with the next attempt of a run."""
 
     mutable: ClassVar[frozenset[str] | None] = frozenset(
         {"source", "cache", "seq_len", "default_max_tokens", "lora", "trainer", "inference", "sharing"}

@@ -1,4 +1,6 @@
-"""RLRun: one reinforcement-learning run. The spec has the fields of the hosted TOML schema and some for Kubernetes."""
+"""RLRun: one reinforcement-learning run. The spec has the fields of the hosted TOML schema, and additional fields for
+Kubernetes.
+"""
 
 import json
 import re
@@ -50,7 +52,7 @@ _LOOP_DEFAULTS = {
 _LOOP_SECTIONS: dict[str, type[Spec]] = {"sampling": Sampling, "algorithm": Algorithm, "loss": Loss, "buffer": Buffer}
 """Sections that a run with `driver: Client` leaves to the client's program."""
 _ORCHESTRATOR_FIELDS = ("tokenBatchSize", "klPenalty", "eval", "val", "difficultyFilter", "wandb", "queueName")
-"""Fields without a default that a run with `driver: Client` does not have."""
+"""Fields without a default that a run with `driver: Client` must not set."""
 
 
 def _client_rule(field: str, cel: str, message: str, is_satisfied: Callable[[Any], bool]) -> Rule:
@@ -116,13 +118,13 @@ class RLRunSpec(Spec):
     model: ModelId
     """Id of the RLModel to train. `kubectl get rlmodels` lists the available ids."""
     driver: Driver = Field(default=Driver.orchestrator, strict=False)
-    """Program with the training loop. Orchestrator is a pod of the run, which generates rollouts in the environments and trains on them. Client is a program of the user, which calls the platform's Tinker-compatible API: the run has no environments and no pods of its own, and needs an RLModel whose trainer and engines are shared (sharing.mode: Namespace)."""  # noqa: E501
+    """Program that runs the training loop. Orchestrator is a pod of the run, which generates rollouts in the environments and trains on them. Client is a program of the user, which calls the platform's Tinker-compatible API. A run with driver Client has no environments and no pods of its own, and needs an RLModel whose trainer and engines are shared (sharing.mode: Namespace)."""  # noqa: E501
     max_steps: int = Field(default=100, ge=1, le=1_000_000)
     """Number of optimizer steps. Can be raised until the run has finished, but not lowered."""
     batch_size: int = Field(default=128, ge=1, le=65_536)
     """Number of valid rollouts per step. Must be a multiple of rolloutsPerExample. Additional groups replace failed rollouts, so a step may have up to rolloutsPerExample - 1 more rollouts."""  # noqa: E501
     token_batch_size: int | None = Field(default=None, ge=1, le=1_073_741_824)
-    """Number of tokens per step, in place of a number of rollouts, as in prime-rl: a step takes groups until their valid rollouts have so many tokens, with those of prompts. batchSize then is the number of demonstrations of a supervised step, and the number of rollouts that a step is expected to need until the first groups have ended. Requires a maxAsyncLevel of at least 1."""  # noqa: E501
+    """Number of tokens per step, in place of a number of rollouts, as in prime-rl. A step takes groups until their valid rollouts contain this many tokens, including prompt tokens. batchSize is then the number of demonstrations in a supervised step, and the expected number of rollouts per step until the first groups have ended. Requires a maxAsyncLevel of at least 1."""  # noqa: E501
     rollouts_per_example: int = Field(default=8, ge=1, le=1024)
     """Number of rollouts per example. They form a group, whose mean reward is the baseline of the advantages. Must be at least 2 with the algorithm grpo, unless algorithm.advantage is none."""  # noqa: E501
     trajectory_strategy: TrajectoryStrategy = Field(default=TrajectoryStrategy.interleaved, strict=False)
@@ -132,19 +134,19 @@ class RLRunSpec(Spec):
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Number of steps over which the learning rate rises linearly to learningRate. With the schedules linear and cosine, the first step has minLearningRate, as in prime-rl."""  # noqa: E501
     schedule: Schedule = Field(default=Schedule.constant, strict=False)
-    """Learning rate after warmupSteps: constant keeps learningRate, linear lowers it to minLearningRate in the last decaySteps steps, cosine in all steps after warmupSteps, as in prime-rl. Raising maxSteps during a run raises the rate of later steps."""  # noqa: E501
+    """Learning rate after warmupSteps, as in prime-rl: constant keeps learningRate, linear lowers the rate to minLearningRate during the last decaySteps steps, and cosine lowers it during all steps after warmupSteps. Raising maxSteps during a run raises the rate of later steps."""  # noqa: E501
     decay_steps: int | None = Field(default=None, ge=0, le=1_000_000)
     """Number of steps before maxSteps in which the schedule linear lowers the learning rate. With 0 the rate stays constant after the warmup. Defaults to all steps after warmupSteps."""  # noqa: E501
     min_learning_rate: float = Field(default=0.0, ge=0, le=1)
     """Lowest learning rate of the schedules linear and cosine."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)
-    """Weight decay of the AdamW optimizer. Each step multiplies the trained weights by 1 - learning rate x weightDecay."""  # noqa: E501
+    """Weight decay of the AdamW optimizer. Each step multiplies the trained weights by (1 - learning rate x weightDecay)."""  # noqa: E501
     max_grad_norm: float = Field(default=1.0, gt=0, le=1_000_000)
-    """Maximum norm of a step's gradient. A gradient with a higher norm is scaled down to it."""
+    """Maximum norm of a step's gradient. A gradient with a higher norm is scaled down to this norm."""
     gradient_accumulation_steps: int = Field(default=1, ge=1, le=65_536)
     """Minimum number of passes per step. Higher values need less memory and do not change the result."""
     lora_alpha: float = Field(default=16, gt=0, le=4096)
-    """Scaling of the LoRA update: it is multiplied by loraAlpha / rank."""
+    """Scale of the LoRA update. The update is multiplied by loraAlpha / rank."""
     lora: RunLora = Field(default_factory=RunLora)
     """LoRA settings that override those of the RLModel."""
     algorithm: Algorithm = Field(default_factory=Algorithm)
@@ -154,7 +156,7 @@ class RLRunSpec(Spec):
     kl_penalty: KlPenalty | None = None
     """KL penalty against the model that reinforcement learning starts from. By default, there is none."""
     oversampling_factor: float = Field(default=2.0, ge=1, le=16)
-    """Number of rollouts in flight, as a multiple of batchSize. With tokenBatchSize, the multiple of the rollouts that a step is expected to need."""  # noqa: E501
+    """Number of rollouts in flight, as a multiple of batchSize. With tokenBatchSize, a multiple of the expected number of rollouts per step."""  # noqa: E501
     max_async_level: int = Field(default=2, ge=0, le=32)
     """Maximum number of steps by which the generation of rollouts may run ahead of the trainer. Must be at least oversamplingFactor, or 0 with oversamplingFactor 1 for strictly on-policy training."""  # noqa: E501
     max_off_policy_steps: int = Field(default=8, ge=0, le=64)
@@ -164,7 +166,7 @@ class RLRunSpec(Spec):
     checkpoint_id: CheckpointId | None = None
     """RLCheckpoint to start from, as name, namespace/name or id (cp_namespace.name, shown by `rlrun checkpoints`). The checkpoint must be Ready, belong to the same model, and be in this namespace or shared with it."""  # noqa: E501
     checkpoint_optimizer: bool = True
-    """Continues with the optimizer, the learning-rate schedule and the random numbers of checkpointId. If false, the run continues with its weights only. Requires checkpointId."""  # noqa: E501
+    """Restores the optimizer, the learning-rate schedule and the random-number state from checkpointId. If false, only the weights are restored. Requires checkpointId."""  # noqa: E501
     sampling: Sampling = Field(default_factory=Sampling)
     """Sampling parameters of training rollouts."""
     env: list[TrainEnvironment] = Field(default_factory=list, max_length=16)
@@ -209,7 +211,7 @@ class RLRunSpec(Spec):
     priority_class_name: ObjectName | None = None
     """PriorityClass of the run's pods. A change takes effect with the next attempt, because the priority of an existing pod is immutable. The platform defines which classes runs may use."""  # noqa: E501
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)
-    """Secrets in this namespace whose keys become environment variables of the environment pods only, except WANDB_API_KEY, which only the orchestrator gets. The Secret env.owner.name is linked to the environment owner/name without being listed. The platform reserves some names, such as `*-s3`."""  # noqa: E501
+    """Secrets in this namespace whose keys become environment variables of the environment pods only, except WANDB_API_KEY, which only the orchestrator gets. The Secret env.owner.name is used for the environment owner/name even if it is not listed. The platform reserves some names, such as `*-s3`."""  # noqa: E501
     artifact_policy: ArtifactPolicy = Field(default=ArtifactPolicy.retain, strict=False)
     """Handling of the run's files in S3 when the RLRun is deleted: Retain keeps them, Delete removes them."""
 

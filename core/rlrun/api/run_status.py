@@ -13,7 +13,9 @@ from rlrun.api.base.names import EnvironmentId, PackageDigest, PackageVersion
 from rlrun.api.base.phases import Phase
 
 MAX_LISTED = 10
-"""Maximum number of checkpoints and of adapters listed in a run's status. All of them exist as separate objects."""
+"""Maximum number of checkpoints, and of adapters, listed in a run's status. Each artifact also has an object of its
+own.
+"""
 
 
 class Progress(Status):
@@ -26,7 +28,7 @@ class Progress(Status):
     reward: float | None = None
     """Mean reward of the newest batch."""
     policy_version: int = Field(default=0, ge=0)
-    """Newest version of the policy that rollouts were sampled from, as of the last change of the progress."""
+    """Newest version of the policy that rollouts were sampled from when the progress was last updated."""
     eta_seconds: float | None = Field(default=None, ge=0)
     """Estimated seconds until the last step."""
     last_step_time: AwareDatetime | None = None
@@ -62,7 +64,7 @@ class ArtifactEntry(Status):
     uri: str = Field(max_length=1024)
     """URI of the artifact's folder in S3."""
     reward: float | None = None
-    """Mean reward of the artifact's step."""
+    """Mean reward of the step after which the artifact was saved."""
     created_at: datetime | None = None
     """Time at which the upload completed."""
 
@@ -131,7 +133,7 @@ class RunQueue(Status):
     run any longer.
     """
     blocked_time: datetime | None = None
-    """Time since which the run has been first in the queue without enough free resources. For a limited time after it, runs that need fewer resources may start first."""  # noqa: E501
+    """Time since which the run has been first in the queue without enough free resources. For a limited time after this, runs that need fewer resources may start first."""  # noqa: E501
     priority: int = 0
     """Value of the run's PriorityClass. The queue is ordered by this value."""
     resources: dict[str, Quantity] | None = None
@@ -213,7 +215,7 @@ class RLRunStatus(Status):
     next_restart_time: datetime | None = None
     """Start time of the next attempt. Set only while it is pending."""
     refused_since: datetime | None = None
-    """Start of the period in which the API server has rejected pods of the run, in all attempts. The run fails startDeadlineSeconds later."""  # noqa: E501
+    """Time since which the API server has rejected pods of the run, across attempts. The run fails startDeadlineSeconds after this time."""  # noqa: E501
     queue: RunQueue | None = None
     """Position of the run in the queue. Unset if the run neither waits nor is admitted, or if the platform has no
     queue.
@@ -221,7 +223,7 @@ class RLRunStatus(Status):
     pool: RunPool | None = None
     """Shared pool of the newest attempt. Fixed when the attempt starts. Unset if the run has engines of its own."""
     pool_evicted: bool = False
-    """True if the run ended the trainer of its shared pool twice within an hour. Its later attempts have a trainer and engines of their own."""  # noqa: E501
+    """True if the trainer of the shared pool has evicted the run, for example because the run crashed the trainer twice within an hour. Later attempts of the run have a trainer and engines of their own."""  # noqa: E501
     components: list[ComponentStatus] = Field(default_factory=list, max_length=64)
     """Components of the run with their pods and crashes."""
     resolved: ResolvedValues | None = None

@@ -1,4 +1,4 @@
-"""Usage log: the periods for which ended attempts of runs, and serving pools, held GPUs.
+"""Usage log: the periods during which ended attempts of runs, and serving pools, held GPUs.
 
 A record is a line of JSON. Each operator writes one file per day, with the records that ended on that day. Lines are
 appended and never changed. The log outlives the runs, their namespaces and the cluster.
@@ -26,7 +26,7 @@ class UsageKind(StrEnum):
 
 
 class UsageRecord(Schema):
-    """Period for which an attempt of a run, or a serving pool, held GPUs."""
+    """Period during which an attempt of a run, or a serving pool, held GPUs."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -45,11 +45,11 @@ class UsageRecord(Schema):
 
     @property
     def key(self) -> tuple[str, int, datetime]:
-        """Identity of the record, by which records that were written twice are recognized."""
+        """Identity of the record. Two records with the same key are duplicates."""
         return self.uid, self.attempt, self.start_time
 
     def seconds(self, since: datetime, until: datetime) -> int:
-        """Return how many seconds of the record are between `since` and `until`."""
+        """Return how many seconds of the recorded period are between `since` and `until`."""
         return max(0, int((min(self.end_time, until) - max(self.start_time, since)).total_seconds()))
 
 

@@ -123,7 +123,7 @@ class _Section:
     path: str = ""
     """Path below the object: `.spec.eval`."""
     optional_path: str = ""
-    """Path with optional selection of sections that may be absent: `.spec.?eval`."""
+    """Path with CEL's optional selection (`.?`) for sections that may be absent: `.spec.?eval`."""
     guards: tuple[str, ...] = ()
     """Paths of the sections that may be absent, from the object to this section, including it."""
 
@@ -171,7 +171,9 @@ def _violations(section: _Section) -> Iterator[tuple[str, str]]:
 
 
 def _broken_rules(section: _Section) -> list[str]:
-    """Return one CEL list of the violated rules and transitions, or nothing if the section has neither."""
+    """Return one CEL list expression of the violated rules and transitions, or an empty list if the section has
+    neither.
+    """
     new, old = f"object{section.path}", f"oldObject{section.path}"
     if section.guards and (section.model.spec_transitions or section.model.mutable is not None):
         raise TypeError(f"rules about changes of a section that may be absent are not supported: {section.path}")
@@ -205,7 +207,7 @@ def _changed_fields(section: _Section) -> list[str]:
 
 
 def _has_items(annotation: Any) -> bool:
-    """Return whether a field contains a list of sections, directly or nested."""
+    """Return whether a field is a list of sections or contains one at any depth."""
     model, is_list = _model_of(annotation)
     return model is not None and (is_list or any(_has_items(f.annotation) for f in model.model_fields.values()))
 
@@ -213,7 +215,7 @@ def _has_items(annotation: Any) -> bool:
 def _complete(value: str, name: str, field: FieldInfo, depth: int = 0) -> str:
     """Return the CEL expression of a field of `value`, with defaults in list items.
 
-    An object with explicit defaults thus compares equal to one without them.
+    An object with explicit defaults therefore equals an object that leaves them out.
     """
     model, is_list = _model_of(field.annotation)
     default = default_value(field)

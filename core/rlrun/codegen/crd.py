@@ -70,8 +70,8 @@ class CrdKind:
     """
     selectable: tuple[str, ...] = ()
     is_written_often: bool = False
-    """True if the rules are in an admission policy, which ignores writes of the status, and the status has no schema.
-    Otherwise the API server checks rules and schema of the whole object in every write.
+    """True if an admission policy contains the rules, and the status has no schema. The policy ignores status writes.
+    Otherwise the API server checks the rules and schema of the whole object on every write.
     """
 
     @property

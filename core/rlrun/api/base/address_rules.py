@@ -1,8 +1,8 @@
 """Rules about the addresses that runs may name. They check only the text and send no requests.
 
-Processes of the platform send requests to these addresses. These processes reach more than user code does: Services of
-the cluster, the API server, the cloud's metadata service. A run may name any address on the internet; other addresses
-are refused unless the installation lists them.
+Processes of the platform send requests to these addresses. These processes can reach more than user code can: Services
+in the cluster, the API server, the cloud's metadata service. A run may name any address on the internet; other
+addresses are refused unless the installation lists them.
 """
 
 import re
@@ -36,8 +36,8 @@ LISTED_SINGLY: tuple[tuple[Network, str], ...] = tuple(
     }.items()
     for network in networks
 )
-"""Networks whose addresses must be listed one by one, with the kind of their addresses. A listed host or network does
-not allow them.
+"""Networks whose addresses are allowed only if the installation lists each address, with a name for the kind of
+address. A listed host name or network does not allow them.
 """
 OTHER_KIND = "not an address on the internet"
 
@@ -180,7 +180,9 @@ def _kind_listed_singly(address: Address) -> str | None:
 
 
 def _kind_of_range(network: Network) -> str | None:
-    """Return the kind of a network's addresses if the network has several that must each be listed."""
+    """Return the kind of address in a network that contains several addresses of LISTED_SINGLY, or None for other
+    networks.
+    """
     ends = network.network_address, network.broadcast_address
     if ends[0] == ends[1]:
         return None

@@ -31,7 +31,7 @@ from rlrun.api.base.names import (
 from rlrun.api.base.received import MAX_FAULTS
 
 MAX_SUGGESTIONS = 10
-"""Maximum number of unknown fields that get a suggestion. Each suggestion takes up to a millisecond."""
+"""Maximum number of unknown fields for which similar names are suggested. Each suggestion takes up to a millisecond."""
 UNKNOWN = "unknown field; remove it"
 """Message about an unknown field without a suggestion."""
 MAX_NEAR = 3
@@ -49,7 +49,7 @@ FORMS: dict[Any, str] = {
     Namespace: "use lower-case letters, digits and -, beginning and ending with a letter or digit",
     S3Path: "write s3://bucket/path",
 }
-"""Instruction to the user, by the type of the name."""
+"""Hints that describe valid values, by the type of the field."""
 OTHER_FORMS = {
     UTC_TIME: "write a time in UTC as in 2027-01-31T12:00:00Z",
     LABEL: "use lower-case letters, digits and -, beginning with a letter",
@@ -68,9 +68,9 @@ OTHER_FORMS = {
         "write a Kubernetes quantity, as in 500m, 4 or 16Gi"
     ),
 }
-"""Instruction to the user, by the pattern of the field."""
+"""Hints that describe valid values, by the pattern of the field."""
 MAX_COMPARED = 100
-"""Maximum number of characters of a name that are compared."""
+"""Number of characters of a name that are compared with known names. Bounds the time of a suggestion."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class ObjectMeta(Schema):
     uid: str | None = None
     """UID assigned by the API server."""
     generation: int | None = None
-    """Number of changes of the spec, counted by the API server."""
+    """Number of spec changes, as counted by the API server."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the object."""
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -151,7 +151,7 @@ class SecretKeySelector(Spec):
     key: str = Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
     """Key in the Secret whose value is used."""
     optional: bool = False
-    """Leaves the variable unset if the Secret or the key does not exist."""
+    """If true, the variable is left unset when the Secret or the key does not exist."""
 
 
 class EnvVarSource(Spec):
@@ -187,7 +187,7 @@ class SecretReference(Spec):
     name: ObjectName
     """Name of the Secret."""
     optional: bool = False
-    """Allows the run to start if the Secret does not exist."""
+    """If true, the run can start without the Secret."""
 
 
 class EnvFrom(Spec):

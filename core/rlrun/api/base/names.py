@@ -19,7 +19,7 @@ SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 ModelId = Annotated[
     str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")
 ]
-"""Id of a model as on the Hugging Face hub: `Qwen/Qwen3-4B`, or one word."""
+"""Model id as on the Hugging Face hub: `owner/name` such as `Qwen/Qwen3-4B`, or a name without an owner."""
 
 MAX_ENVIRONMENT_ID = 128
 ENVIRONMENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -36,7 +36,7 @@ Without a version, the reference means the newest version.
 """
 
 NEWEST_VERSION = "latest"
-"""Name of the newest version. An empty or missing version means the same."""
+"""Version name that requests the newest version. An empty or missing version does the same."""
 
 
 def split_version(reference: str) -> tuple[str, str | None]:
@@ -96,11 +96,11 @@ Text = Annotated[str, Field(max_length=1024)]
 """Short text."""
 
 Url = Annotated[str, Field(max_length=4096)]
-"""URL of HTTP or S3."""
+"""HTTP or S3 URL."""
 
 
 MOST_COMPARED = 1000
-"""Maximum number of names that are compared with a missing one. A comparison takes up to 0.1 ms."""
+"""Maximum number of known names that are compared with an unknown name. Each comparison takes up to 0.1 ms."""
 
 
 def package_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Regular expressions from users, matched in time linear in the text.
+"""Regular expressions from users. Matching takes time linear in the length of the text.
 
 Python's `re` backtracks, so one inefficient pattern could block the operator for all runs. The engine of pydantic, like
 RE2 in the API server, has neither backreferences nor lookaround and needs linear time. Both accept the same patterns,

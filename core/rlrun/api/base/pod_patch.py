@@ -1,6 +1,6 @@
 """Checks of `podTemplate`, the patch of an RLModel for the pods of trainers and engines.
 
-The isolation of pods depends on some of their fields. A patch must not set these fields at all, or only to values at
+The isolation of pods depends on some pod fields. A patch must not set these fields, or may set them only to values at
 least as strict as the operator's. docs/guides/models.md has the same list.
 """
 
@@ -63,8 +63,8 @@ GRANTS = (
     "azure.workload.identity/", "aadpodidbinding", "vault.hashicorp.com/",
     "io.katacontainers.", "dev.gvisor.", "io.kubernetes.cri-o.", "devices.nri.io/",
 )  # fmt: skip
-"""Prefixes of labels and annotations with which other software gives a pod networks, cloud roles, Secrets or a
-different isolation.
+"""Prefixes of labels and annotations through which other software gives a pod access to networks, cloud roles or
+Secrets, or changes its isolation.
 """
 APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 SHARED_VOLUMES = ("tmp", "shm", "cache")
@@ -78,7 +78,9 @@ def refused_fields(patch: dict[str, Any]) -> list[str]:
 
 
 def access_refusal(field: str, name: str) -> Iterator[str]:
-    """Yield the reason to refuse a label or annotation that gives the pod access to something outside it."""
+    """Yield the reason to refuse a label or annotation through which the pod would gain access to other networks, roles
+    or Secrets.
+    """
     if name.startswith(GRANTS):
         yield (
             f"{field}[{name}]: it could give the pod another network, a cloud role, Secrets or weaker isolation. "
@@ -150,7 +152,9 @@ def _security(context: Any, path: str) -> Iterator[str]:
 
 
 def _unusable(value: Any, path: str, parent: str = "") -> Iterator[str]:
-    """Yield removals and values of the wrong type, which could replace whole parts of a pod."""
+    """Yield an error for each removal and each value of the wrong type, because either could replace whole parts of a
+    pod.
+    """
     if isinstance(value, dict):
         for key, below in value.items():
             place = f"{path}.{key}".strip(".")
@@ -174,7 +178,7 @@ def _unusable(value: Any, path: str, parent: str = "") -> Iterator[str]:
 
 
 def _find_unkeyed(entries: Any, path: str, key: str) -> Iterator[str]:
-    """Yield an error for anything but a list of objects that each have the list's merge key."""
+    """Yield an error unless the value is a list of objects that each have the list's merge key."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         yield f"{path}: it must be a list of objects"
         return

@@ -35,7 +35,7 @@ annotations.
 OWN_VOLUMES = (
     "tmp", "shm", "cache", "models", "adapters", "config", "spool", "package", "order", "engine-access", "ca-bundle",
 )  # fmt: skip
-"""Names of the volumes that the operator puts into pods, beside those that begin with `storage-token-`."""
+"""Names of the volumes that the operator adds to pods, in addition to names that begin with `storage-token-`."""
 OWN_VOLUME_PREFIX = "storage-token-"
 OWN_PATHS = ("/tmp", "/dev/shm", "/cache", "/models", "/adapters", "/environment", "/engine-access", "/var/spool/rlrun",
              "/etc/rlrun", "/etc/rlrun-ca", "/var/run/secrets", "/run/secrets")  # fmt: skip
@@ -54,7 +54,7 @@ def is_own_key(key: str) -> bool:
 
 
 def is_own_volume(name: str) -> bool:
-    """Return whether the operator uses this name for a volume of its own."""
+    """Return whether the name is reserved for the operator's own volumes."""
     return name in OWN_VOLUMES or name.startswith(OWN_VOLUME_PREFIX)
 
 
@@ -92,7 +92,7 @@ class PodVolume(Spec):
     config_map: FreeForm | None = None
     """ConfigMap in the namespace of the pods: `{name: NAME}`."""
     csi: FreeForm | None = None
-    """Volume of a CSI driver that is deleted with the pod."""
+    """Volume from a CSI driver. The volume is deleted with the pod."""
     empty_dir: FreeForm | None = None
     """Empty folder that is deleted with the pod: `{sizeLimit: 10Gi}`."""
     ephemeral: FreeForm | None = None
@@ -177,7 +177,7 @@ class PodShape(Spec):
     scheduler_name: ObjectName | None = None
     """Scheduler of the pods. Defaults to the cluster's default scheduler."""
     priority_class_name: ObjectName | None = None
-    """PriorityClass of the pods of runs that do not name one."""
+    """Default PriorityClass of the pods, for runs that do not set priorityClassName."""
     labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=32)
     """Additional labels of the pods."""
     annotations: dict[str, Annotation] = Field(default_factory=dict, max_length=32)

@@ -1,17 +1,17 @@
 """Default CPU and memory of trainer and engine containers.
 
-Without requests a ResourceQuota refuses the pods; without limits a LimitRange sets its own, which are too small for a
-model. The requests are small, so that a pod fits on small GPU nodes. The limits are large, because
-trainers read models into memory while they start.
+Without requests, a ResourceQuota refuses the pods. Without limits, a LimitRange sets default limits, which are too
+small for a model. The requests are small, so that a pod fits on small GPU nodes. The limits are large, because trainers
+read models into memory while they start.
 """
 
 from rlrun.api.base.kubernetes_types import Resources
 
 CPU, MEMORY = "cpu", "memory"
 CPUS, MEMORY_GIB = (2, 16), (8, 128)
-"""Request and limit per GPU, in CPUs and in GiB of memory."""
+"""(request, limit) per GPU, in CPUs and in GiB of memory."""
 CPUS_WITHOUT_GPU, MEMORY_GIB_WITHOUT_GPU = (1, 16), (2, 32)
-"""Request and limit of a pod without GPUs."""
+"""(request, limit) of a pod without GPUs, in CPUs and in GiB of memory."""
 
 
 def default_resources(gpus: int) -> Resources:

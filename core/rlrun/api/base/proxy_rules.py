@@ -1,4 +1,4 @@
-"""Choice between a proxy and a direct connection, from environment variables and URLs and without a request.
+"""Choice between a proxy and a direct connection to a URL, based on environment variables. Sends no requests.
 
 Libraries read NO_PROXY in different ways: urllib, botocore, httpx and aiohttp ignore networks in it and would reach
 10.1.2.3 through the proxy although `10.0.0.0/8` is listed. All clients of the project use this module instead.

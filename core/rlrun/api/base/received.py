@@ -1,7 +1,8 @@
 """Parser of everything that a program receives: request and response bodies, S3 files, ConfigMaps, file headers.
 
 The parser checks the size and the number of values before it creates an object, so every input has bounded cost. An
-error lists the first faults only. It holds no reference to the input or to other exceptions, so storing it is cheap.
+error lists only the first faults. The error holds no reference to the input or to other exceptions, so storing it is
+cheap.
 """
 
 import json
@@ -20,7 +21,9 @@ MAX_BITS = 1024
 MAX_FAULTS = 100
 """Maximum number of faults that an error lists."""
 MAX_LISTED = 20_000
-"""Number of pydantic errors above which none is listed, because pydantic can only create details for all of them."""
+"""Maximum number of pydantic errors for which details are listed. Above it, only their number is reported, because
+pydantic creates the details of all errors at once.
+"""
 MAX_NAME = 60
 """Maximum number of characters of a name that an error quotes."""
 BODY = "The body"
@@ -39,7 +42,7 @@ class InputLimits:
     size: int = 1024**2
     """Maximum size in bytes."""
     values: int = 20_000
-    """Maximum number of values. An invalid value costs up to a kilobyte and a few microseconds."""
+    """Maximum number of values. Each invalid value costs up to a kilobyte of memory and a few microseconds."""
 
 
 DEFAULT_LIMITS = InputLimits()
@@ -62,15 +65,13 @@ class InputInvalid(ValueError):
         super().__init__(f"{source} {cause}")
         self.cause = cause
         self.unquoted = unquoted or cause
-        """Cause without any text from the input."""
+        """Cause of the error, without any text from the input."""
         self.faults = faults
         """First fields that do not match the model. Empty if the input is not JSON or exceeds a limit."""
 
 
 class _Refused(Exception):
-    """Raised inside the parser for a value that is not accepted, with the cause, and the cause without text from the
-    input.
-    """
+    """Raised inside the parser for a rejected value. Contains the cause, and the cause without text from the input."""
 
     def __init__(self, cause: str, unquoted: str = "") -> None:
         super().__init__(cause)

@@ -47,8 +47,8 @@ class Rule:
     is_satisfied: Callable[[Any], bool]
     """Python predicate equivalent to `cel`."""
     of_admitted: bool = False
-    """True if the rule is also checked in the context `ADMITTED`. Needed for rules that isolate pods, because users can
-    change the ConfigMap that stores the spec of an attempt.
+    """True if the rule is also checked for specs that were admitted earlier (context `ADMITTED`). Needed for rules that
+    isolate pods, because users can change the ConfigMap that stores the spec of an attempt.
     """
 
     @property
@@ -145,7 +145,9 @@ class Spec(Schema):
 
 
 def _violations_of_valid_fields(cls: type[Spec], data: Any, invalid: set[str | int]) -> Iterator[tuple[str, str]]:
-    """Yield (field, message) of each violated rule that reads none of the `invalid` fields, given by either name."""
+    """Yield (field, message) of each violated rule that reads none of the `invalid` fields, which are Python or
+    camelCase names.
+    """
     if not isinstance(data, dict):
         return
     valid = SimpleNamespace()
@@ -200,7 +202,7 @@ def _without_fraction(value: Any) -> Any:
 
 @cache
 def _adapter(cls: type[Spec], name: str) -> TypeAdapter[Any]:
-    """Return a validator for one field. It expects values that the model has accepted."""
+    """Return a validator for one field, for values that the model has already accepted."""
     field = cls.model_fields[name]
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     return TypeAdapter(annotation)
@@ -226,8 +228,8 @@ def _validation_error(cls: type[Spec], errors: list[InitErrorDetails]) -> Valida
 
 
 def cel_of_defaults(cls: type[Spec], of: str = "self") -> str:
-    """Return a CEL expression that is true if all fields of the section `of`, a `cls` without sections that have
-    defaults, have their defaults.
+    """Return a CEL expression that is true if every field of the section at path `of` has its default value. `cls` is
+    the class of the section. It must not contain nested sections with defaults.
     """
     terms = []
     for name, field in cls.model_fields.items():

@@ -1,4 +1,4 @@
-"""Connection to the platform's S3 service, which every program gets as one JSON value."""
+"""Connection to the platform's S3 service, passed to every program as one JSON value."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -9,7 +9,7 @@ from rlrun.api.base.received import parse
 from rlrun.api.base.schema import Schema
 
 VARIABLE = "RLRUN_S3_CONNECTION"
-"""Environment variable with a connection as JSON."""
+"""Environment variable that contains a connection as JSON."""
 
 
 class S3Connection(Schema):

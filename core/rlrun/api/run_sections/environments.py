@@ -26,7 +26,7 @@ EFFECTIVE_NAME = (
 """CEL expression for an environment's name, equivalent to `Environment.effective_name`."""
 
 DEFAULT_ROLLOUT_TIMEOUT = 1620
-"""Default timeout of a rollout in seconds. With its scoring, a group of rollouts has half an hour."""
+"""Default timeout of a rollout in seconds. Together with scoring, a group of rollouts has half an hour."""
 
 
 def _version_rule(field: str, other: str) -> Rule:
@@ -55,11 +55,11 @@ class Environment(Spec):
     digest: PackageDigest | None = None
     """Required digest of the package, as shown in status.environments. A run whose package has a different digest fails with EnvironmentDigestMismatch. If unset, the digest is not checked."""  # noqa: E501
     args: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Keyword arguments of the package's load_environment(). For a package that exports a taskset of verifiers.v1: fields of its environment, its agents by name, and select. At most 127 KiB as JSON, together with taskset and harness. Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
+    """Keyword arguments of the package's load_environment(). For a package that exports a taskset of verifiers.v1, the keys are fields of its environment, names of its agents, and select, which selects tasks. At most 127 KiB as JSON, together with taskset and harness. Do not put credentials here; pass them as variables with envFrom."""  # noqa: E501
     taskset: dict[str, Any] = Field(default_factory=dict, max_length=64)
     """Settings of the taskset, used by packages that export one. Unknown settings are refused when the environment loads."""  # noqa: E501
     harness: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Settings of the harness of all agents, used by packages that export a taskset: id, for example null or bash, settings of this harness, and settings of the agents such as max_turns. Unknown settings are refused when the environment loads."""  # noqa: E501
+    """Settings of the harness that all agents use, for packages that export a taskset: the id of the harness, for example null or bash, settings of this harness, and settings of the agents, such as max_turns. Unknown settings are refused when the environment loads."""  # noqa: E501
     rollout_timeout_seconds: int = Field(default=DEFAULT_ROLLOUT_TIMEOUT, ge=1, le=604_800)
     """Maximum seconds for one rollout with all its turns and tools. A rollout that takes longer fails and is not trained on. The time starts when a worker of the pod starts the rollout. Scoring a group of rollouts may take another ninth of this time."""  # noqa: E501
 
@@ -67,7 +67,7 @@ class Environment(Spec):
     """Hosts outside the cluster that the environment connects to over TLS, for example a judge: api.example.com, api.example.com:8443 or *.example.com. The platform must allow them. The environment's code can reach only these hosts, through the proxy in HTTPS_PROXY."""  # noqa: E501
 
     replicas: int = Field(default=1, ge=1, le=64)
-    """Number of pods. Each pod has the workers of infrastructure.computeSize. A new group of rollouts goes to the pod with the fewest in progress. If a pod is lost, only its groups are lost, and their examples are sampled again."""  # noqa: E501
+    """Number of pods. Each pod has the workers of infrastructure.computeSize. A new group of rollouts goes to the pod with the fewest groups in progress. If a pod is lost, only its groups are lost, and their examples are sampled again."""  # noqa: E501
     max_concurrent: int | None = Field(default=None, ge=1, le=1_000_000)
     """Maximum number of rollouts in progress in all pods of the environment, for example to protect a service that they share. Rollouts beyond the limit are given to other environments. If unset, only the limits of the run apply."""  # noqa: E501
 

@@ -11,7 +11,7 @@ from rlrun.constants import Role
 
 YEAR = 365 * 24 * 3600
 TRANSIENT_SECONDS = 10
-"""Minimum of the startup deadlines. The kubelet's first error is often resolved by its next retry."""
+"""Minimum startup deadline in seconds. The kubelet's next retry often resolves its first error."""
 
 
 class FailureAction(StrEnum):
@@ -25,7 +25,9 @@ class FailureAction(StrEnum):
 
 
 class FailureRule(Spec):
-    """Action and the failures it applies to. An empty or unset criterion matches every failure."""
+    """Action, and criteria for the failures that the action applies to. An empty or unset criterion matches every
+    failure.
+    """
 
     action: FailureAction = Field(strict=False)
     """Action: Fail ends the run, RestartRun starts a new attempt from the newest checkpoint, RestartRole restarts only the failed component. Restarts count toward maxRestarts, except with RestartRunIgnoreMax and RestartRoleIgnoreMax."""  # noqa: E501

@@ -11,7 +11,7 @@ REFUSED_BY_WANDB = "/\\#?%:\r\n"
 
 
 def _address_rule(field: str, advice: str) -> Rule:
-    """Return the rule that the field can be part of a Weights & Biases URL."""
+    """Return a rule that requires a field to be valid in a Weights & Biases URL."""
     return Rule(
         field,
         rf"!has(self.{field}) || self.{field}.matches('^[^/\\\\#?%:\r\n]+$')",

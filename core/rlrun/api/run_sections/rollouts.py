@@ -26,7 +26,7 @@ class Sampling(Spec):
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Restricts sampling to the smallest set of tokens with at least this total probability."""
     min_p: float | None = Field(default=None, ge=0, lt=1)
-    """Restricts sampling to tokens with at least this share of the probability of the likeliest token, before topP."""
+    """Restricts sampling to tokens with at least this share of the top token's probability. Applied before topP."""
     stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default_factory=list, max_length=16)
     """Strings that end a completion."""
     min_tokens: int | None = Field(default=None, ge=0, le=1_048_576)
@@ -75,7 +75,7 @@ class SamplingOverrides(Spec):
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Restricts sampling to the smallest set of tokens with at least this total probability."""
     min_p: float | None = Field(default=None, ge=0, lt=1)
-    """Restricts sampling to tokens with at least this share of the probability of the likeliest token, before topP."""
+    """Restricts sampling to tokens with at least this share of the top token's probability. Applied before topP."""
     enable_thinking: bool | None = None
     """Value of enable_thinking in the model's chat template."""
     reasoning_effort: ReasoningEffort | None = Field(default=None, strict=False)

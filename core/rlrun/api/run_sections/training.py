@@ -72,15 +72,15 @@ class Algorithm(Spec):
     """Training algorithm, which determines rewards and advantages."""
 
     name: AlgorithmName = Field(default=AlgorithmName.grpo, strict=False)
-    """Algorithm: grpo learns from the rewards of the environments, distillation from a teacher's log-probabilities of the policy's own rollouts (on-policy reverse KL between both models, without the sampling settings), sft from the demonstrations of the environments."""  # noqa: E501
+    """Algorithm. grpo learns from the rewards of the environments. distillation learns from a teacher's log-probabilities of the policy's own rollouts (on-policy reverse KL between the two models, without the sampling settings). sft learns from the demonstrations of the environments."""  # noqa: E501
     advantage: Advantage = Field(default=Advantage.mean, strict=False)
-    """Advantage of a rollout with the algorithm grpo: mean is its reward minus the mean reward of its group, std divides that by the standard deviation of the group's rewards, maxRl by their mean (arXiv 2602.02710; 0 unless the mean is positive), and none is the reward itself."""  # noqa: E501
+    """Advantage of a rollout with the algorithm grpo. mean is the rollout's reward minus the mean reward of its group. std divides this difference by the standard deviation of the group's rewards. maxRl divides it by the group's mean reward (arXiv 2602.02710), and is 0 unless this mean is positive. none is the reward itself."""  # noqa: E501
     length_penalty: LengthPenalty | None = None
     """Lowers the rewards of long rollouts before their advantages are computed. By default, length is not penalized."""
     mask_truncated: bool = False
-    """Leaves truncated rollouts out of the trainer's passes and of the tokens that the loss is divided by. A rollout is truncated if its environment reports it, or if a turn reached its maximum number of tokens. Its reward still counts for the advantages of its group."""  # noqa: E501
+    """Excludes truncated rollouts from the trainer's passes and from the token count that the loss is divided by. A rollout is truncated if its environment reports so, or if a turn reached its maximum number of tokens. Its reward still counts for the advantages of its group."""  # noqa: E501
     filter_zero_advantages: bool = True
-    """Leaves rollouts with an advantage of 0 out of the trainer's passes and of the tokens that the loss is divided by. Such rollouts contribute nothing to the policy gradient. With klPenalty they are kept, because the penalty applies to their tokens. A batch that consists only of such rollouts is dropped."""  # noqa: E501
+    """Excludes rollouts with an advantage of 0 from the trainer's passes and from the token count that the loss is divided by. These rollouts contribute nothing to the policy gradient. With klPenalty they are kept, because the penalty applies to their tokens. A batch in which all advantages are 0 is dropped."""  # noqa: E501
     sft_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Number of supervised steps on the demonstrations of the environments before the algorithm starts."""
     teacher: Teacher | None = None
@@ -114,12 +114,12 @@ class KlPenalty(Spec):
 
 
 class Dppo(Spec):
-    """Policy gradient of DPPO (arXiv 2602.04879) with a penalty on the importance ratio, the default of prime-rl: bounds apply to the difference between a token's probabilities in trainer and engine."""  # noqa: E501
+    """Policy gradient of DPPO (arXiv 2602.04879) with a penalty on the importance ratio, which is prime-rl's default loss. The bounds apply to the difference between a token's probabilities in trainer and engine."""  # noqa: E501
 
     low: float = Field(default=0.2, ge=0, le=1)
-    """Largest decrease of the probability of a token whose advantage is not positive. Tokens beyond it have no policy gradient."""  # noqa: E501
+    """Maximum decrease in the probability of a token whose advantage is not positive. Tokens beyond this bound have no policy gradient."""  # noqa: E501
     high: float = Field(default=0.2, ge=0, le=1)
-    """Largest increase of the probability of a token whose advantage is positive. Tokens beyond it have no policy gradient."""  # noqa: E501
+    """Maximum increase in the probability of a token whose advantage is positive. Tokens beyond this bound have no policy gradient."""  # noqa: E501
     kl_tau: float = Field(default=1e-3, ge=0, le=100)
     """Weight of the squared logarithm of the importance ratio, which applies to every token."""
 
@@ -132,9 +132,9 @@ class RatioLoss(Spec):
     ratio_limit: RatioLimit = Field(default=RatioLimit.mask, strict=False)
     """Treatment of ratios outside ratioLow and ratioHigh: mask excludes them from the loss, clip limits them to the bounds, ppo uses the lower of the clipped and the unclipped objective."""  # noqa: E501
     ratio_low: float = Field(default=0.125, ge=0, le=1)
-    """Lower bound of the ratio. With both ratio types it is a ratio per token, independent of a sequence's length."""
+    """Lower bound of the ratio. With both ratio types, the ratio is per token, whatever the length of a sequence."""
     ratio_high: float = Field(default=8.0, ge=1, le=1000)
-    """Upper bound of the ratio. With both ratio types it is a ratio per token, independent of a sequence's length."""
+    """Upper bound of the ratio. With both ratio types, the ratio is per token, whatever the length of a sequence."""
     sequence_mean_low: float = Field(default=0.1, ge=0, le=1)
     """Minimum geometric mean ratio of a sequence. Sequences below it are excluded from the loss."""
     sequence_mean_high: float = Field(default=10.0, ge=1, le=1000)

@@ -1,7 +1,7 @@
 """Defaults for oversampling_factor and max_async_level in files in which the two conflict.
 
-Here max_async_level must not be below oversampling_factor. The hosted service accepts such files: it has dropped
-max_async_level, which its clients no longer send and its server discards. prime-rl has no such rule either.
+In this schema, max_async_level must be at least oversampling_factor. The hosted service also accepts files with a lower
+max_async_level: its clients no longer send the key, and its server discards it. prime-rl does not have the rule either.
 """
 
 import math
@@ -13,7 +13,7 @@ from rlrun.api.run import RLRunSpec
 MOST_OVERSAMPLING = 16
 """Maximum oversampling_factor of a run."""
 LARGEST_NUMBER = 2**53
-"""Maximum divisor, far above any batch_size."""
+"""Maximum batch_size for which an oversampling_factor is computed, far above any valid value."""
 MOST_STEPS_AHEAD = 32
 """Maximum max_async_level of a run."""
 
@@ -55,7 +55,7 @@ def _fit_level(table: dict[str, Any]) -> FieldProblem | None:
 
 
 def oversampling_for(inflight: Any, table: dict[str, Any]) -> float | None:
-    """Return the oversampling_factor for a number of rollouts in flight, or None if a run cannot have that many."""
+    """Return the oversampling_factor that gives `inflight` rollouts in flight, or None if no valid factor does."""
     batch = table.get("batch_size", RLRunSpec.model_fields["batch_size"].default)
     if (
         not _is_number(batch)

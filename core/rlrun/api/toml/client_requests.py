@@ -51,7 +51,7 @@ SAME = (
     "checkpoints",
     "adapters",
 )
-"""Keys with the same name and meaning in a run."""
+"""Keys that have the same name and meaning in a request and in a run."""
 MOVED = ("extra_body", "model", "environments", "eval", "monitoring", "compute_size", "secrets", "team_id")
 TRANSLATED = ("loss", "max_inflight_rollouts", "pre_batch_filters")
 ALL_KEYS = (*SAME, *MOVED, *TRANSLATED, *SAMPLING, *REFUSED_SAMPLING, *REFUSED)
@@ -84,7 +84,7 @@ class ClientRun:
     )
     """Function that converts a problem with a field of the spec to a problem with the request's field."""
     earlier_steps: int = 0
-    """Steps of earlier runs that this run continues. They are not part of the run's own steps."""
+    """Number of steps of the earlier runs that this run continues. They do not count toward this run's own steps."""
 
 
 def read_request(body: Any, owner: str | None = None) -> ClientRun | list[RequestProblem]:
@@ -165,7 +165,9 @@ class _Reader:
             table["eval"] = self._evaluation(evaluation, environments)
 
     def _template_variables(self) -> Table:
-        """Return the chat template's variables from `extra_body`. Anything else in `extra_body` is a problem."""
+        """Return the chat template's variables from `extra_body`. Any other content of `extra_body` is reported as a
+        problem.
+        """
         body = self._section("extra_body")
         variables = body.get("chat_template_kwargs", {})
         is_known = isinstance(variables, dict) and set(variables) <= set(TEMPLATE_VARIABLES)
@@ -287,7 +289,7 @@ def _is_set(value: Any) -> bool:
 
 
 def coerce(value: Any, annotation: Any) -> Any:
-    """Convert the value to the types of the annotation, like the hosted clients do.
+    """Convert the value to the types of the annotation, as the hosted clients do.
 
     Nulls and empty strings are removed from sections. Free-form objects and unknown keys are unchanged.
     """
@@ -316,7 +318,7 @@ def coerced_value(value: Any, wanted: type[bool] | type[int] | type[float]) -> A
 
 
 def _types(annotation: Any) -> list[Any]:
-    """Return the alternatives of an annotation without their metadata."""
+    """Return the member types of a union, or the type itself, without metadata."""
     if annotation is Any or isinstance(annotation, type) or get_origin(annotation) in (list, dict):
         return [annotation]
     return [t for argument in get_args(annotation) for t in _types(argument) if not isinstance(argument, str)]

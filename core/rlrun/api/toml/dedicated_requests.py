@@ -1,6 +1,6 @@
 """Reader of the requests with which hosted clients (prime 0.18.0) start and resume dedicated runs: `/training/runs`.
 
-`config` is the content of a TOML file, of prime-rl or of this schema, and is read like the file.
+The field `config` contains a parsed TOML file, in prime-rl's schema or in this one, and is read like the file.
 """
 
 import copy
@@ -15,9 +15,9 @@ from rlrun.api.toml.dialect_keys import refusal
 from rlrun.api.toml.loader import TomlError, from_table
 
 VARIABLES = {"wandbApiKey": "WANDB_API_KEY", "hfToken": "HF_TOKEN"}
-"""Fields of a request that become environment variables, with the variable of each."""
+"""Environment variable that each field of a request sets, by field name."""
 OF_ALL = (*VARIABLES, "secrets", "gpuType", "imageTag")
-"""Fields of both requests. Fields about pods have no effect, because the RLModel configures the pods."""
+"""Fields allowed in both requests. `gpuType` and `imageTag` have no effect, because the RLModel configures the pods."""
 OF_NEW = (*OF_ALL, "config", "mode", "name", "teamId", "volume", "sourceRef", "resumeFrom", "normalizedConfig")
 REFUSED = {
     "volume": "has no equivalent: files of a run are stored in the platform's S3",

@@ -14,7 +14,9 @@ class DialectKey:
     key: str
     """Path without list indexes: `env.weight`. A part `*` matches any name."""
     equivalent: str | None = None
-    """Path of the equivalent key in this schema, with `[]` after a list: `env[].weight`. None if there is none."""
+    """Path of the equivalent key in this schema, with `[]` after a list: `env[].weight`. None if this schema has no
+    equivalent.
+    """
     remark: str = ""
     """Difference in meaning. For a key without an equivalent, the reason and what to use instead."""
     is_ignored: bool = False
@@ -22,13 +24,13 @@ class DialectKey:
     is_inverted: bool = False
     """True if the equivalent is a boolean with the opposite value."""
     values: Mapping[str, Any] | None = None
-    """Map of values in the file to values in this schema. Other values are refused with the remark. None keeps all
-    values.
+    """Mapping from values in the file to values in this schema. Other values are refused with the remark. None keeps
+    all values.
     """
     elsewhere: Mapping[str, tuple[str, Any]] | None = None
-    """Map of values in the file that set a key other than `equivalent`, to the path and value of that key."""
+    """Values in the file that set a key other than `equivalent`, mapped to the path and value of that key."""
     accepted: tuple[Any, ...] = ()
-    """Values that match the behavior of every run. They are dropped without a note."""
+    """Values that describe what every run does anyway. They are dropped without a note."""
     convert: Callable[[float], float] | None = None
     """Function that converts the number. A note reports the result."""
     divisor: str | None = None

@@ -1,6 +1,6 @@
 """Keys in the TOML files of other trainers, with their equivalents in this schema or the reason why there is none.
 
-docs/reference/toml.md shows the tables. The reader refuses a key without an equivalent with the reason.
+docs/reference/toml.md shows the tables. The reader refuses a key without an equivalent and reports the reason.
 """
 
 import re
@@ -168,11 +168,13 @@ FOR_EVALUATION = tuple(
     for row in HOSTED
     if row.key.startswith("env.") and row.equivalent is None and f"eval.{row.key}" not in {r.key for r in HOSTED}
 )
-"""Keys of evaluation environments, with the same reasons as for training environments."""
+"""Rows that refuse or ignore keys of evaluation environments, for the same reasons as in training environments."""
 
 
 def refusal(path: str) -> str | None:
-    """Return why the key at a path such as `env[0].pool` is refused, or None if no list of refused keys contains it."""
+    """Return why the key at a path such as `env[0].pool` is refused, or None if the key is not in a table of refused
+    keys.
+    """
     key = re.sub(r"\[\d+\]", "", path)
     rows = (*SELF_MANAGED, *HOSTED, *FOR_EVALUATION)
     return next((row.remark for row in rows if row.key == key and row.equivalent is None), None)

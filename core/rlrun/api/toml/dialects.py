@@ -1,6 +1,6 @@
 """Translation of related TOML dialects to this schema, before validation.
 
-Self-managed trainers and hosted clients have different names for some keys, and settings that a run here does not have.
+Self-managed trainers and hosted clients use different names for some keys, and have settings that this schema lacks.
 This module applies the tables in `dialect_keys`.
 """
 
@@ -28,16 +28,16 @@ SMALLEST = RLRunSpec.model_validate(
 NAME_WITHOUT_OWNER = r"[A-Za-z0-9][A-Za-z0-9._-]*((@|==)[A-Za-z0-9.!+_-]*)?"
 """Pattern of an environment's id without an owner, with or without a version."""
 MAX_NAMED = 16
-"""Maximum number of environments of a list that get names, which is above the maximum length of a list."""
+"""Number of environments in a list that can get generated names. Validation refuses longer lists."""
 NEUTRAL = {"sampling.top_p": 1.0}
-"""Values without an effect, of keys that have no default."""
+"""Values that have the same effect as leaving the key unset, for keys without a default."""
 TABLES = ("lora", "eval")
-"""Sections of other dialects, which must be tables."""
+"""Sections that must be tables in a file. Any other value is reported as a problem."""
 
 
 @dataclass
 class Translation:
-    """Table with the keys of this schema, with the problems and notes from its translation."""
+    """Result of a translation: a table with the keys of this schema, and the problems and notes found."""
 
     table: Table
     problems: list[FieldProblem] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Translation:
     """Path in the file, by the translated path in `table`."""
 
     def origin(self, path: str) -> str:
-        """Return the path in the file from which `path` in `table` was translated."""
+        """Return the path in the file that corresponds to `path` in `table`."""
         above = path
         while above and above not in self.origins:
             above = above[: max(above.rfind("."), above.rfind("["), 0)]
@@ -86,7 +86,7 @@ class _Found:
 
     row: DialectKey
     at: Place
-    """Location of the row's key, at or above the value."""
+    """Location of the row's key: the location of the value, or of a table or list that contains it."""
     place: Place
     value: Any
 
@@ -125,7 +125,7 @@ class _Node:
 
 
 def _below(nodes: Iterable[_Node], name: str) -> list[_Node]:
-    """Return the child nodes for a key, those with its name before wildcards."""
+    """Return the child nodes for a key. Nodes with the key's exact name come before wildcards."""
     return [node.below[part] for node in nodes for part in (name, "*") if part in node.below]
 
 
@@ -152,8 +152,8 @@ class _Reader:
         return self._result
 
     def _walk(self, value: Any, place: Place, nodes: list[_Node], inherited: DialectKey | None, at: Place) -> None:
-        """Collect the rows for a value and the values below. `nodes` belong to the value's own key, `inherited` is the
-        row of the key `at` above.
+        """Collect the rows for a value and for the values that it contains. `nodes` belong to the value's own key.
+        `inherited` is the row of the closest enclosing key, which is at `at`.
         """
         row = next((node.row for node in nodes if node.row is not None), None)
         if row is not None and not (row.is_for_text and isinstance(value, dict)):
@@ -222,7 +222,7 @@ class _Reader:
         return f"unknown key; did you mean {near[0]}?" if near else None
 
     def _is_repeated(self, place: list[str], value: Any) -> bool:
-        """Return whether a run has this value at a location, from the file or by default."""
+        """Return whether the run already has this value at the location, from the file or by default."""
         present = _get(self._result.table, place)
         if present is None:
             present = NEUTRAL.get(".".join(place), _get(SMALLEST, place))
@@ -262,7 +262,7 @@ class _Reader:
 
 
 def _is_section(value: Any) -> bool:
-    """Return whether the value has parts to which rows apply: a table, or a list of tables."""
+    """Return whether the value contains keys to which rows can apply: a table, or a list of tables."""
     return isinstance(value, dict) or (
         isinstance(value, list) and bool(value) and all(isinstance(entry, dict) for entry in value)
     )
@@ -279,7 +279,7 @@ def _get(table: Any, place: Iterable[str | int]) -> Any:
 
 
 def _put(table: Table, place: Place, value: Any) -> None:
-    """Set the value at a location. Creates tables and lists above. Does nothing if a value above has another type."""
+    """Set the value at a location. Creates missing parents. Does nothing if a parent has another type."""
     here: Any = table
     for part, following in zip(place, [*place[1:], None], strict=True):
         if isinstance(here, list) and isinstance(part, int):
@@ -295,7 +295,9 @@ def _put(table: Table, place: Place, value: Any) -> None:
 
 
 def _set_defaults(result: Translation) -> None:
-    """Set the values that missing keys have in files of prime-rl. As in prime-rl, one weight sets the others to 1."""
+    """Set prime-rl's defaults for missing keys. As in prime-rl, if any environment has a weight, the weights of the
+    others default to 1.
+    """
     table, sections = result.table, set(result.table)
     for default in DEFAULTS:
         place: Place = tuple(default.key.split("."))
@@ -356,7 +358,7 @@ def _set_owner(result: Translation, name: str, entries: list[Table], owner: str)
 
 
 def _set_names(result: Translation, name: str, entries: list[Table]) -> None:
-    """Name the second and further entries of one environment, so that metrics and logs distinguish them."""
+    """Give entries with the same default name distinct names, so that metrics and logs distinguish them."""
     used = {str(entry["name"]) for entry in entries if "name" in entry}
     for position, entry in enumerate(entries[:MAX_NAMED]):
         identifier = entry.get("id")

@@ -23,7 +23,7 @@ from rlrun.api.toml.writer import write_toml
 ENV_FILE_KEYS = ("env_file", "env_files")
 _WITHOUT_OWNER = re.compile(rf"'{NAME_WITHOUT_OWNER}' has the wrong format")
 MAX_DEPTH = 64
-"""Maximum depth of tables and lists in a file, above that of any run."""
+"""Maximum depth of tables and lists in a file. No valid run is nested more deeply."""
 FREE_FORM = ("args", "taskset", "harness")
 
 
@@ -37,7 +37,7 @@ class RunToml:
     notes: list[FieldProblem] = field(default_factory=list)
     """Notes about keys without an effect and about adapted values, with the reason."""
     origin: Callable[[str], str] = field(default=str, compare=False)
-    """Function that returns the path in the file for a path in the run."""
+    """Function that converts a path in the run to the path in the file."""
 
 
 class TomlError(ValueError):

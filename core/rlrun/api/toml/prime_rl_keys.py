@@ -4,10 +4,10 @@ The rows follow the configuration classes of prime-rl at commit 559b4477 of Augu
 names of the same settings in its releases since January 2026. They apply only to files of prime-rl, which have a table
 `model` or `orchestrator`.
 
-Keys that decide where and how fast a run computes are ignored, because the RLModel and the platform decide this here.
-Keys that affect what is learned are translated or refused, except the betas of AdamW: nearly all files have them, so a
-note reports the trainer's values. Sections with both kinds list every key, so that new
-and misspelled keys are refused. `tests.support.prime_rl_keys` compares the rows with the source.
+Keys that control only where and how fast a run computes are ignored, because the RLModel and the platform control this
+in rlrun. Keys that affect what is learned are translated or refused, except the betas of AdamW: nearly all files have
+them, so a note reports the trainer's values. Sections with both kinds list every key, so that new and misspelled keys
+are refused. `tests.support.prime_rl_keys` compares the rows with the source.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ EARLIER = {
     "orchestrator.sampling": "orchestrator.train.sampling",
     "trainer.model.experimental.lora": "trainer.model.lora",
 }
-"""Newest name of each section that earlier releases named differently."""
+"""Newest name of each section that was renamed, by its name in earlier releases."""
 
 
 def _names(section: str) -> tuple[str, ...]:
@@ -262,12 +262,12 @@ ONLY_METRICS = "only the metrics of a run are sent to Weights & Biases"
 OF_WANDB = (
     "group", "tags", "shared", "id", "log_extras", "samples", "interval",
 )  # fmt: skip
-"""Keys of the Weights & Biases sections that are not about a run's metrics."""
+"""Keys of the Weights & Biases sections that do not concern a run's metrics."""
 OF_CHECKPOINTS = (
     "output_dir", "weights", "weights_only", "save_async", "save_format", "save_sharded", "save_adapter_separately",
     "skip_gather_master_weights", "skip_buffer", "buffer_path", "keep",
 )  # fmt: skip
-"""Keys of the checkpoint sections that are about files."""
+"""Keys of the checkpoint sections that control which files are written, and where."""
 SKIPPED = ("progress", "scheduler", "dataloader", "optimizer")
 """Parts of a checkpoint that prime-rl can skip when loading it."""
 OF_PASSES = (
@@ -276,9 +276,9 @@ OF_PASSES = (
     "deepep_num_sms", "deepep_token_chunk_size", "cp", "cp_style", "impl", "moe_use_grouped_mm", "moe_fused_kernel",
     "fused_lm_head_token_chunk_size", "fused_lm_head_chunk_size", "load_using_meta", "liger_kernel", "log_signature",
 )  # fmt: skip
-"""Keys below `trainer.model` that decide where and how fast the trainer computes."""
+"""Keys below `trainer.model` that affect only where and how fast the trainer computes."""
 OF_PRECISION = ("optimization_dtype", "reduce_dtype", "moe_router_dtype", "quantization", "fp8")
-"""Keys below `trainer.model` that set the precision of numbers."""
+"""Keys below `trainer.model` that set numeric precision."""
 OF_ONE_PROCESS = (
     "train", "group_size", "token_batch_size", "algo", "concurrency", "renderer", "client", "eval.source",
     "eval.client", "eval.concurrency", "optim", "scheduler", "dist_timeout_seconds", "server", "vllm", "router",
