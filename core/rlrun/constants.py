@@ -45,13 +45,17 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 GENERATION_ANNOTATION = "rlrun.dev/generation"
 """Annotation of a child: the RLRun's `metadata.generation` that the child was built for."""
 CONFIG_ANNOTATION = "rlrun.dev/config"
-"""Annotation of a pod: digest of the changed configuration that the pod reads."""
+"""Annotation of a pod: digest of the ConfigMap's new content. Writing it makes the kubelet update the mounted ConfigMap
+immediately.
+"""
 MODEL_ANNOTATION = "rlrun.dev/model"
-"""Id of the base model of a serving pool or shared pool, which can be too long for a label."""
+"""Annotation of a serving pool or shared pool: id of its base model, which can be too long for a label."""
 IDLE_ANNOTATION = "rlrun.dev/idle-since"
 """Annotation on the ServiceAccount of a shared pool: time since which the pool has had no run."""
 REFERENCES_ANNOTATION = "rlrun.dev/references"
-"""Annotation on the ConfigMap of an attempt: signature of its base model and checkpoint."""
+"""Annotation on the ConfigMap of an attempt: signature over the attempt's base model and checkpoint, because users can
+change the ConfigMap.
+"""
 HASH_ANNOTATION = "rlrun.dev/desired"
 """Annotation with the digest of the object as built by the operator, without fields that others add."""
 TOKEN_ANNOTATION = "rlrun.dev/token"
@@ -67,9 +71,9 @@ USER_ANNOTATION = "rlrun.dev/user"
 CLIENT_SESSION_LABEL = "rlrun.dev/client-session"
 """Label of a run with `driver: Client`: session of the client's program (`client_run.SessionId.group`)."""
 CLIENT_METADATA_ANNOTATION = "rlrun.dev/client-metadata"
-"""Annotation of a run with `driver: Client`: JSON with what the client's program says about it."""
+"""Annotation of a run with `driver: Client`: metadata that the client's program provided, as JSON."""
 EARLIER_STEPS_ANNOTATION = "rlrun.dev/earlier-steps"
-"""Annotation of a run of hosted clients: number of steps of the paused runs that it continues."""
+"""Annotation of a run created by a hosted client: number of steps of the paused runs that this run continues."""
 SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
 """Annotation with the value "true" on an RLRun: the run is deleted immediately, and its files are kept in S3."""
 
@@ -89,18 +93,18 @@ INFERENCE_PORT = 8000
 SIDECAR_PORT = 8001
 GATEWAY_PORT = 8000
 ORCHESTRATOR_STATUS_PORT = 8080
-"""Ports of the orchestrator's Service."""
+"""Port of the orchestrator's Service for its status. GATEWAY_PORT is the Service's port for the rollout gateway."""
 GATEWAY_CONTAINER_PORT = 8088
 ORCHESTRATOR_STATUS_CONTAINER_PORT = 8089
-"""Ports of the orchestrator's container. Trainer, engines and orchestrator use different ports, so that a NetworkPolicy
-rule for a port applies to only one of them.
+"""Port of the orchestrator's container for its status; GATEWAY_CONTAINER_PORT is the port for the gateway. They differ
+from the ports of trainer and engines, so that a NetworkPolicy rule for a port applies to only one kind of pod.
 """
 LOG_HOLD_PORT = 8090
 """Port of the log hold of each pod of a run (`rlrun.service.containers.log_hold`)."""
 EGRESS_PORT = 3128
 EGRESS_METRICS_PORT = 8080
 SERVER_PORT = 8080
-"""Port of rlrun-server without TLS, on all addresses, or only on loopback if the server has a certificate."""
+"""Plain HTTP port of rlrun-server. If the server has a certificate, the port is open only on loopback."""
 SERVER_TLS_PORT = 8443
 SERVER_METRICS_PORT = 8081
 
@@ -112,32 +116,33 @@ SERVER_METRICS_PORT = 8081
 LOG_HOLD_CONTAINER = "log-hold"
 """Native sidecar that keeps a terminating pod of a run until the logs of its containers are in S3."""
 LOG_HOLD_SECONDS = 20
-"""Maximum duration of the log hold in seconds. It is part of the pod's grace period, and longer than the operator's
-change of leader takes.
+"""Maximum duration of the log hold in seconds. It is part of the pod's grace period, and longer than a leader change of
+the operator.
 """
 
 # --- Certificate authorities of the platform in pods ----------------------------------------------------------------
 
 CA_BUNDLE_CONTAINER = "ca-bundle"
-"""Init container that writes the platform's and the public authorities to a file (`rlrun.service.trust_bundle`)."""
+"""Init container that writes the platform's and the public certificate authorities to a file
+(`rlrun.service.trust_bundle`).
+"""
 CA_BUNDLE_VARIABLE = "RLRUN_CA_BUNDLE"
-"""Variable with the certificates in PEM."""
+"""Environment variable that contains the platform's certificates in PEM."""
 CA_BUNDLE_FILE_VARIABLE = "RLRUN_CA_BUNDLE_FILE"
-"""Variable with the path of a file with the certificates."""
+"""Environment variable with the path of a file that contains the platform's certificates."""
 CA_BUNDLE_DIR = "/etc/rlrun-ca"
 CA_BUNDLE_PATH = f"{CA_BUNDLE_DIR}/ca-bundle.crt"
-"""Path of the written file, which clients trust."""
+"""Path of the file that the init container writes and that clients trust."""
 CA_CLIENT_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
-"""Variables that contain the path: for OpenSSL, Go, Rust and httpx; for requests; for botocore; for curl; for Node.js.
-"""
+"""Variables that are set to this path, in order for: OpenSSL, Go, Rust and httpx; requests; botocore; curl; Node.js."""
 
 
 class Driver(StrEnum):
-    """Program with the training loop of a run."""
+    """Program that runs the training loop of a run."""
 
     orchestrator = "Orchestrator"
     client = "Client"
-    """Program of a user, which calls the Tinker-compatible API."""
+    """Program of a user that calls the Tinker-compatible API."""
 
 
 class Role(StrEnum):

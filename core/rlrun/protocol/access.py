@@ -1,4 +1,4 @@
-"""Access of a run's processes to each other, with the run's token in each request (RFC 6750, `Authorization: Bearer`).
+"""Authentication between a run's processes: each request carries the run's token (RFC 6750, `Authorization: Bearer`).
 
 The operator derives the tokens of a run and gives them to its pods, so that the isolation of runs does not depend only
 on NetworkPolicies. Environments, which run user code, have a separate token, which is valid only for environment

@@ -10,19 +10,21 @@ from rlrun.api.base.names import Text
 from rlrun.api.base.schema import Schema
 
 KEYS_PATH = "/rlrun/v1/namespaces/{namespace}/keys"
-"""POST NewApiKey → CreatedApiKey; GET → ApiKeyList."""
+"""Path of a namespace's keys. POST NewApiKey → CreatedApiKey; GET → ApiKeyList."""
 KEY_PATH = f"{KEYS_PATH}/{{id}}"
-"""DELETE → ApiKeyInfo, used by the command line of 0.1.0."""
+"""Path of one key. DELETE → ApiKeyInfo, used by version 0.1.0 of the command line."""
 KEY_DELETION_PATH = f"{KEY_PATH}/delete"
-"""POST → ApiKeyInfo, because users can send only GET and POST through the API server's proxy."""
+"""Path for deleting a key. POST → ApiKeyInfo. Users can send only GET and POST through the API server's proxy, not
+DELETE.
+"""
 ACCOUNT = "rlrun-user"
 """Name of the ServiceAccount in each namespace that gives the namespace's API keys their rights."""
 KEYS_AUDIENCE = "rlrun/keys"
-"""Audience of a token of ACCOUNT. A user without a token of their own sends it to prove that they may create such
-tokens.
+"""Audience of a token of ACCOUNT that manages API keys. A user who has a client certificate but no token sends such a
+token to prove that they may create tokens of ACCOUNT.
 """
 KEY_PREFIX = "rlk_"
-"""Prefix of every key, by which secret scanners find leaked keys."""
+"""Prefix of every key. Secret scanners recognize leaked keys by this prefix."""
 ID_PATTERN = r"[a-z2-7]{12}"
 KEY_PATTERN = rf"{KEY_PREFIX}({ID_PATTERN})_([A-Za-z0-9_-]{{43}})"
 """Pattern of a key: its id and its secret."""

@@ -1,25 +1,25 @@
-"""Commands of a client's program to the trainer of its pool, and their results.
+"""Commands that a client's program sends to the trainer of its pool, and their results.
 
     POST /sessions/{uid}/commands/{seq}             command  -> 202
     GET  /sessions/{uid}/results/{seq}?wait=SECONDS          -> 200 result, or 202 CommandPending
     POST /sessions/{uid}/heartbeat                           -> 204
 
-The token is that of the run (`client_run.client_token`). The trainer runs the commands of a run in the order of their
-numbers, which begin with 1; the command before 1 is the creation of the model. A command that arrives early waits. A
-body that is not a command is received as well: it fails, so that the commands after it do not wait for its number. The
-same command with the same number again changes nothing (202), another command with that number is refused (409,
-`CommandConflict`). Too many waiting commands are refused with 429 (`TooManyCommands`). GET responds with 404
-(`CommandUnknown`) to a number that this process never received: the trainer has restarted, and the command is lost; and
-with 410 (`ResultGone`) to a result that it no longer keeps.
+Requests carry the run's token (`client_run.client_token`). The trainer executes the commands of a run in the order of
+their numbers, which start at 1. Creating the model counts as number 0. A command that arrives early waits for the
+commands before it. A body that is not a valid command also takes its number and fails, so that later commands do not
+wait for this number. Sending a command again with the same number changes nothing (202). A different command with that
+number is refused (409, `CommandConflict`). A command is refused with 429 (`TooManyCommands`) while too many commands
+wait. GET responds with 404 (`CommandUnknown`) if this process never received the number: the trainer has restarted and
+the command is lost. GET responds with 410 (`ResultGone`) if the trainer no longer keeps the result.
 
-Command and result have the same form, little-endian:
+Command and result have the same format, little-endian:
 
     prefix    8 bytes, MAGIC; uint32 size of the header; uint32 0
     header    JSON: a command, or a `CommandResult`
     buffers   one after the other in the order of the header
 
-Of a command, the buffers are for each datum its tokens (int32) and its tensors as the client sent them. Of a result,
-one float32 array with the log-probabilities of each datum, in the order of the datums.
+The buffers of a command are, for each datum, its tokens (int32) and its tensors as the client sent them. The buffers of
+a result are one float32 array per datum with its log-probabilities, in the order of the datums.
 """
 
 import struct
@@ -39,29 +39,31 @@ CONTENT_TYPE = "application/vnd.rlrun.command"
 MAGIC = b"RLCMD1\n\0"
 PREFIX = struct.Struct("<8sII")
 MAX_DATUMS = 4096
-"""Maximum number of datums of a command. The client divides larger batches into several commands."""
+"""Maximum number of datums in a command. The client divides larger batches into several commands."""
 MAX_TENSORS = 8
 """Maximum number of tensors of a datum."""
 MAX_COMMAND_BYTES = 64 * 1024**2
 MAX_TARGETS = 2**23
-"""Maximum number of targets of a command, with those that sparse tensors leave out. Each has a log-probability in the
-result.
+"""Maximum number of targets in a command, including targets that sparse tensors omit. The result has one
+log-probability per target.
 """
 MAX_RESULT_BYTES = 4 * MAX_TARGETS + 1024**2
-"""Maximum size of a result with its header."""
+"""Maximum size of a result in bytes, including its header."""
 MAX_WAITING_COMMANDS = 64
-"""Maximum number of a run's commands that the trainer has received and not completed."""
+"""Maximum number of a run's commands that the trainer has received but not completed."""
 MAX_WAITING_BYTES = 256 * 1024**2
 MAX_POOL_BYTES = 2 * 1024**3
-"""Maximum size in bytes of the waiting commands of all runs of a pool. Each run may exceed it with its next command."""
+"""Maximum total size in bytes of the waiting commands of all runs in a pool. The next command that a run will execute
+is accepted beyond the limit.
+"""
 GAP_SECONDS = 300.0
-"""Seconds for which commands wait for one before them. Then they fail."""
+"""Seconds that commands wait for a missing earlier command. After that they fail."""
 MAX_WAIT_SECONDS = 30.0
-"""Maximum of `wait`."""
+"""Maximum value of the query parameter `wait`, in seconds."""
 
 
 class TensorType(StrEnum):
-    """Type of a tensor's numbers."""
+    """Data type of a tensor's elements."""
 
     float32 = "float32"
     int64 = "int64"
@@ -70,7 +72,7 @@ class TensorType(StrEnum):
 
     @property
     def size(self) -> int:
-        """Size of a number in bytes."""
+        """Size of an element in bytes."""
         return {"float32": 4, "int64": 8, "int32": 4, "bfloat16": 2}[self.value]
 
 
@@ -80,13 +82,15 @@ class TensorHeader(Schema):
     name: str = Field(min_length=1, max_length=64)
     dtype: TensorType
     shape: list[Annotated[int, Field(ge=0, le=2**24)]] = Field(min_length=1, max_length=2)
-    """[T], or [T, K]."""
+    """Shape of the tensor: [T] or [T, K], where T is a number of tokens."""
     sizes: list[Annotated[int, Field(ge=0, le=MAX_COMMAND_BYTES)]] = Field(min_length=1, max_length=3)
-    """Sizes in bytes of the buffers: one of a dense tensor; values, row offsets (int64) and columns (int64) of CSR."""
+    """Sizes of the buffers in bytes. A dense tensor has one buffer. A CSR tensor has three: values, row offsets (int64)
+    and column indices (int64).
+    """
 
 
 class DatumHeader(Schema):
-    """Datum: a sequence of tokens with the inputs of its loss. Row i of a tensor is about token i + 1."""
+    """Datum: a sequence of tokens with the inputs of its loss. Row i of a tensor belongs to token i + 1."""
 
     length: int = Field(ge=1, le=2**24)
     """Number of tokens."""
@@ -105,7 +109,7 @@ class ForwardBackward(Schema):
     loss: str = Field(min_length=1, max_length=64)
     loss_config: dict[str, float] = Field(default_factory=dict, max_length=16)
     forward_only: bool = False
-    """True to add no gradient."""
+    """If true, computes log-probabilities and metrics without adding a gradient."""
     datums: Annotated[list[DatumHeader], FailFast()] = Field(min_length=1, max_length=MAX_DATUMS)
 
 
@@ -119,22 +123,23 @@ class OptimStep(Schema):
     eps: float = Field(ge=0, le=1)
     weight_decay: float = Field(ge=0, le=1)
     grad_clip_norm: float = Field(ge=0)
-    """0 for no limit."""
+    """Maximum norm of the gradient. 0 disables clipping."""
 
 
 class SaveState(Schema):
-    """Command that saves a checkpoint or an adapter. It is complete when all files are in S3.
+    """Command that saves a checkpoint or an adapter. The command is complete when all files are in S3.
 
-    An adapter without a name is a policy version, from which the program samples. Only the newest ones are kept.
+    An adapter without a name is a policy version, from which the program samples. Only the newest policy versions are
+    kept.
     """
 
     kind: Literal["save"] = "save"
     saved_as: SaveKind
     name: str | None = Field(default=None, pattern=f"^{SAVE_NAME}$", max_length=128)
-    """May be omitted only for `sampler_weights`."""
+    """Name of the saved state. May be omitted only for `sampler_weights`."""
     ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL)
     overwrite: bool = False
-    """False to refuse a name that the run has used."""
+    """If false, the command fails if the run has already used the name."""
     user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=256)
 
 
@@ -150,14 +155,14 @@ class CommandHeader(Schema):
 
 
 class ErrorCategory(StrEnum):
-    """Who can mend an error, in the SDK's words."""
+    """Party that can fix an error: the user or the server. The values are those of the SDK."""
 
     user = "user"
     server = "server"
 
 
 class CommandError(Schema):
-    """Reason why a command failed. The run is as it was before the command."""
+    """Reason why a command failed. A failed command does not change the run."""
 
     message: str = Field(max_length=16_384)
     category: ErrorCategory
@@ -173,22 +178,23 @@ class CommandResult(Schema):
     error: CommandError | None = None
     metrics: dict[str, float] = Field(default_factory=dict, max_length=256)
     lengths: list[int] = Field(default_factory=list, max_length=MAX_DATUMS)
-    """Number of log-probabilities of each datum."""
+    """Number of log-probabilities in each datum's buffer."""
     widths: list[Annotated[int, Field(ge=0, le=2**24)]] = Field(default_factory=list, max_length=MAX_DATUMS)
-    """Number of log-probabilities of each token, K for targets of the shape [T, K] and 0 for [T]. Empty if all are 0.
+    """Number of targets per token of each datum: K for targets of shape [T, K], and 0 for shape [T]. Empty if all are
+    0.
     """
     policy: PolicyRef | None = None
-    """Adapter from which engines can sample, of a complete `SaveState` of `sampler_weights`."""
+    """Adapter from which engines can sample. Set only in the result of a `SaveState` of `sampler_weights`."""
 
 
 class CommandState(StrEnum):
-    """State of a command without a result, in the SDK's words."""
+    """State of a command without a result. The values are those of the SDK."""
 
     active = "active"
     paused_capacity = "paused_capacity"
-    """The run waits for its session."""
+    """The run's trainer session is not open yet."""
     paused_rate_limit = "paused_rate_limit"
-    """The trainer works for other runs."""
+    """The trainer is working for other runs."""
 
 
 class CommandPending(Schema):
@@ -196,10 +202,10 @@ class CommandPending(Schema):
 
     state: CommandState
     reason: Text | None = None
-    """Explanation for users."""
+    """Explanation of the state for users."""
 
 
 def frame(header: Schema, buffers: Sequence[bytes | memoryview] = ()) -> bytes:
-    """Return a command or result as bytes."""
+    """Return a command or result, with its buffers, as bytes in the format of this module."""
     text = header.model_dump_json(by_alias=True, exclude_none=True).encode()
     return b"".join([PREFIX.pack(MAGIC, len(text), 0), text, *buffers])

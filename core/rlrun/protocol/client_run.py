@@ -1,26 +1,27 @@
 """Messages about runs with `driver: Client`, whose training loop is a program of the user: ids, tokens, states.
 
-A program of the Tinker SDK speaks to rlrun-tinker, which keeps nothing: every id is computed from another one, so that
-any replica answers any request.
+A program that uses the Tinker SDK sends its requests to rlrun-tinker. rlrun-tinker is stateless: the ids contain all
+that it needs to find an object, so any replica can handle any request.
 
     session       ts-0123456789ab.NAMESPACE
     model         SESSION:train:NUMBER          the RLRun ts-0123456789ab-NUMBER in NAMESPACE
-    saved state   tinker://MODEL/weights/NAME   a checkpoint of the RLRun; sampler_weights: an adapter
-    sampler       MODEL:p12-1a2b3c4d            policy version of call 12 of the model, with its digest
+    saved state   tinker://MODEL/weights/NAME   a checkpoint of the RLRun
+                  tinker://MODEL/sampler_weights/NAME   an adapter of the RLRun
+    sampler       MODEL:p12-1a2b3c4d            policy version saved by call 12 of the model, with its digest
                   MODEL:a12-1a2b3c4d            adapter that call 12 saved under a name
                   MODEL:base                    base model
 
-rlrun-tinker calls rlrun-server with the credential of the user:
+rlrun-tinker calls rlrun-server with the user's credential:
 
-    POST   CLIENT_SESSIONS_PATH        NewClientSession  -> ClientSessionPlace     may the user create runs, and where
+    POST   CLIENT_SESSIONS_PATH        NewClientSession  -> ClientSessionPlace   checks that the user may create runs
     PUT    CLIENT_MODEL_PATH           NewClientModel    -> ClientModel       creates the RLRun, once
     GET    CLIENT_MODEL_PATH                             -> ClientModel       without a token
     POST   CLIENT_MODEL_PATH/open                        -> ClientModel       with a token; resumes a silent run
     DELETE CLIENT_SAVE_PATH                              -> 204               deletes a saved state
     PUT    CLIENT_SAVE_PATH/ttl        SavedStateTtl     -> 204               changes the time of its deletion
 
-whose errors are `Problem`s, and the trainer of the run's pool with the token (see `client_command`). The trainer opens
-the session of such a run by itself, from the specification in its order, and lists what it has saved in the object
+Errors are `Problem`s. rlrun-tinker calls the trainer of the run's pool with the run's token (see `client_command`). The
+trainer opens the run's session by itself, as specified in its order, and lists the saved states in the S3 object
 `RunLayout.saved_states`.
 """
 
@@ -44,14 +45,14 @@ CLIENT_SESSIONS_PATH = "/rlrun/v1/client-sessions"
 CLIENT_MODEL_PATH = "/rlrun/v1/namespaces/{namespace}/client-models/{run}"
 CLIENT_SAVE_PATH = f"{CLIENT_MODEL_PATH}/{{kind}}/{{name}}"
 MAX_TTL = 10 * 366 * 86400
-"""Maximum number of seconds after which a saved state expires."""
+"""Maximum time in seconds until a saved state expires."""
 MAX_RANK = 4096
 MAX_METADATA_BYTES = 16_384
 MAX_METADATA_ENTRIES = 256
 MAX_SAVES = 10_000
 """Maximum number of saved states of a run."""
 SILENT_SECONDS = 900.0
-"""Seconds without a call after which the operator suspends a run (`ClientSilent`)."""
+"""Seconds without a request from the client after which the operator suspends a run (`ClientSilent`)."""
 SAVE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
 """Pattern of the name of a saved state."""
 _SESSION = re.compile(r"(?P<group>ts-[0-9a-f]{12})\.(?P<namespace>[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)")
@@ -70,19 +71,21 @@ class SaveKind(StrEnum):
     weights = "weights"
     """Checkpoint, from which training continues."""
     sampler_weights = "sampler_weights"
-    """Adapter."""
+    """Adapter, from which engines sample."""
 
 
 @dataclass(frozen=True)
 class SessionId:
-    """Session of a client's program, whose runs have the label CLIENT_SESSION_LABEL with the value `group`."""
+    """Session of a client's program. The runs of the session have the label CLIENT_SESSION_LABEL with the value
+    `group`.
+    """
 
     group: str
     namespace: str
 
     @classmethod
     def parse(cls, text: str) -> "SessionId":
-        """Raises ValueError."""
+        """Parse `ts-0123456789ab.NAMESPACE`. Raises ValueError."""
         match = _SESSION.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:100]!r} is not the id of a session of this server")
@@ -101,7 +104,7 @@ class ModelId:
 
     @classmethod
     def parse(cls, text: str) -> "ModelId":
-        """Raises ValueError."""
+        """Parse `SESSION:train:NUMBER`. Raises ValueError."""
         match = _MODEL.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:100]!r} is not the id of a model of this server")
@@ -137,7 +140,7 @@ class SavedStateUri:
 
     @classmethod
     def parse(cls, text: str) -> "SavedStateUri":
-        """Raises ValueError."""
+        """Parse `tinker://MODEL/KIND/NAME`. Raises ValueError."""
         match = _STATE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:200]!r} is not the path of a saved state: write tinker://MODEL/weights/NAME")
@@ -149,19 +152,21 @@ class SavedStateUri:
 
 @dataclass(frozen=True)
 class SamplerId:
-    """Sampler: a model's policy version, adapter or base model, which engines of the model's pool sample from."""
+    """Sampler: the weights that engines sample from. They are a policy version, an adapter or the base model of a
+    model.
+    """
 
     model: ModelId
     step: int | None = None
     """Number of the call that saved the weights, or None for the base model."""
     digest: str = ""
-    """First 8 digits of the weights' digest."""
+    """First 8 hexadecimal digits of the weights' digest. Empty for the base model."""
     is_named: bool = False
     """True for an adapter that was saved under a name."""
 
     @classmethod
     def parse(cls, text: str) -> "SamplerId":
-        """Raises ValueError."""
+        """Parse the id of a sampler, such as `MODEL:p12-1a2b3c4d`. Raises ValueError."""
         match = _SAMPLER.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:200]!r} is not the id of a sampler of this server")
@@ -178,14 +183,14 @@ class SamplerId:
 
 def client_token(platform_key: bytes, uid: str) -> str:
     """Return the token of a run with `driver: Client` in hexadecimal. `platform_key` is the key that signs the grants
-    sent to rlrun-server, which operator and server have, so that no token is stored.
+    sent to rlrun-server. Operator and server both have this key, so the token need not be stored.
     """
     # The slash separates this use of the platform key from signed grants, which are base64url text.
     return hmac.new(platform_key, f"client-run/{uid}".encode(), hashlib.sha256).hexdigest()
 
 
 class NewClientSession(Schema):
-    """Request for a session."""
+    """Request to open a session."""
 
     namespace: Text | None = None
     """Namespace of the session's runs, `project_id` in the SDK. Needed unless the credential is an API key, which
@@ -194,7 +199,7 @@ class NewClientSession(Schema):
 
 
 class ClientSessionPlace(Schema):
-    """Place of a new session."""
+    """Response to NewClientSession: the namespace of the new session."""
 
     namespace: Text
 
@@ -205,16 +210,16 @@ class LoadedState(Schema):
     path: Text
     """SavedStateUri of kind `weights`."""
     optimizer: bool
-    """False to start with fresh moments of the optimizer."""
+    """Restores the optimizer's moments. If false, the optimizer starts anew."""
 
 
 class NewClientModel(Schema):
-    """Request for a model. The same request again changes nothing."""
+    """Request to create a model. Repeating the request changes nothing."""
 
     base_model: Text | None = None
     """Id of the RLModel. May be omitted with `load`."""
     rank: int | None = Field(default=None, ge=1, le=MAX_RANK)
-    """None for the rank of `load`."""
+    """Rank of the LoRA adapter. None uses the rank of the state in `load`."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     load: LoadedState | None = None
     user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=MAX_METADATA_ENTRIES)
@@ -234,14 +239,14 @@ class ClientModel(Schema):
     user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=MAX_METADATA_ENTRIES)
     phase: Phase
     has_ended: bool = False
-    """True if the run is finished, stopped or being deleted: it is never trained again."""
+    """True if the run is finished, stopped or being deleted. Such a run is never trained again."""
     waiting: Problem | None = None
     """Reason why the session is not open, such as runs ahead in the queue."""
     trainer_url: Text | None = None
     """Base URL of the trainer, or None while the run has no pool."""
     inference_host: Text | None = None
-    """Host name of the pool's engines, which resolves to the addresses of their pods, also of those that are not ready,
-    or None without a pool.
+    """Host name that resolves to the addresses of the pool's engine pods, including pods that are not ready. None while
+    the run has no pool.
     """
     run_uri: Text | None = None
     """Folder of the run in S3. Only in responses to `open`."""
@@ -255,19 +260,19 @@ class SavedState(Schema):
     """Named artifact of a run with `driver: Client`."""
 
     step: int = Field(ge=0)
-    """Number of the call that saved it, which is the step of the RLCheckpoint or RLAdapter."""
+    """Number of the call that saved the state. This is also the step of the RLCheckpoint or RLAdapter."""
     time: datetime
     expires_at: datetime | None = None
-    """Time from which the operator deletes the artifact, or None to keep it."""
+    """Time after which the operator deletes the artifact. None keeps the artifact."""
     digest: Text | None = None
     """SHA-256 of an adapter's weights in hexadecimal (`PolicyRef.digest`). None for checkpoints."""
 
 
 class SavedStateTtl(Schema):
-    """Request to change the time from which a saved state is deleted."""
+    """Request to change the time after which a saved state is deleted."""
 
     ttl_seconds: int | None = Field(default=None, ge=1, le=MAX_TTL)
-    """Seconds from now, or None to keep the state."""
+    """Seconds from now until the state is deleted. None keeps the state."""
 
 
 class SavedStates(Schema):

@@ -49,10 +49,12 @@ BYTES_PER_ROLLOUT = 4 * 1024**2
 MAX_METRICS = 128
 """Maximum number of metrics of a rollout that are kept."""
 MAX_METRIC_NAME = 256
-"""Maximum length of the name of a metric that is kept. Names truncated by the worker are shorter."""
+"""Maximum length of a metric name. Metrics with longer names are dropped. The worker truncates names to fewer
+characters.
+"""
 MAX_ROLLOUTS = 4096
 MAX_ENTRIES = 4096
-"""Maximum number of entries of an object or a list."""
+"""Maximum number of entries in an object or a list of a message."""
 MAX_VALUES = 1_000_000
 """Maximum number of values in a response: a few thousand per rollout, and the columns of the dataset."""
 ROLLOUT_SHARE = 0.9
@@ -108,7 +110,9 @@ class EnvironmentConfig(Schema):
             raise ValueError(f"{error}. Correct the environment's args, taskset and harness.") from None
 
     def to_variable(self) -> str:
-        """Return the value of `RLRUN_ENVIRONMENT`. Keys are sorted, so that an equal configuration restarts no pod."""
+        """Return the value of `RLRUN_ENVIRONMENT`. Keys are sorted, so that pods do not restart if the configuration is
+        equal.
+        """
         return json.dumps(self.to_json_dict(), sort_keys=True)
 
     @property
@@ -143,8 +147,8 @@ class EnvironmentConfig(Schema):
 
 ROLLOUT_ID_HEADER = "X-Rollout-Id"
 ROLLOUT_IDS_HEADER = "X-Rollout-Ids"
-"""Header of a request for the first turn of several rollouts, with their ids separated by commas. `n` is their number,
-and choice i of the response is for rollout i.
+"""Header of a request that generates the first turn of several rollouts. Contains the ids of the rollouts, separated by
+commas. The request's `n` is the number of ids, and choice i of the response belongs to rollout i.
 """
 MAX_SHARED_ROLLOUTS = 64
 """Maximum number of ids in ROLLOUT_IDS_HEADER."""
@@ -193,11 +197,11 @@ class GroupRequest(Schema):
     sampling: dict[str, Any] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     """Sampling arguments of the OpenAI API (temperature, max_tokens, ...)."""
     deadline_seconds: float = Field(gt=0)
-    """Time limit of the group in seconds, including scoring and the time in which rollouts wait for others."""
+    """Time limit of the group in seconds, including scoring and the time that rollouts wait before they start."""
     rollout_seconds: float | None = Field(default=None, gt=0)
     """Time limit of each rollout in seconds. Defaults to the share `ROLLOUT_SHARE` of the deadline."""
     score: bool = True
-    """True to run the reward functions. If false, all rewards are 0."""
+    """Runs the reward functions. If false, all rewards are 0."""
 
 
 class DemonstrationRequest(Schema):
@@ -237,7 +241,7 @@ class RolloutResult(Schema):
     agent: str | None = Field(default=None, max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")
     """Name of the agent, in an environment with agents."""
     episode: Text | None = None
-    """Id of the episode, in which each agent has a rollout. If unset, the rollout is an episode by itself."""
+    """Id of the episode, which has one rollout per agent. If unset, the rollout is an episode by itself."""
     reward: float
     rewards: dict[Text, FunctionReward] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     """Results of the individual reward functions, except those with weight 0. Empty if the environment does not report

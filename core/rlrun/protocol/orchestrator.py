@@ -45,8 +45,9 @@ class GroupCounts(Schema):
 
 
 class RunStatus(Schema):
-    """Status of a run, from which the operator fills the RLRun's status. Values have the same bounds in both. The size
-    limits are low, because the operator parses the statuses of all runs on its event loop and keeps the newest of each.
+    """Status of a run, from which the operator fills the RLRun's status. Values have the same bounds in both statuses.
+    The size limits are low, because the operator parses the statuses of all runs on its event loop and keeps the newest
+    of each.
 
     The orchestrator also writes the status as its termination message, so that the final status survives the process.
     """

@@ -29,8 +29,8 @@ class PolicyKind(StrEnum):
 class PolicyRef(Schema):
     """One immutable version of the policy in S3.
 
-    The digest is part of the name, because after a restart from an older checkpoint a run trains a version again, and
-    an engine must not confuse the two results.
+    The digest is part of the name. After a restart from an older checkpoint, a run trains a version again, and engines
+    must not confuse the two results.
     """
 
     version: int = Field(ge=0)
@@ -40,7 +40,7 @@ class PolicyRef(Schema):
     files, see `rlrun.storage.manifest.weights_digest`. The first 8 digits suffice to load a policy.
     """
     uri: Text
-    """Folder in S3 with the files of the adapter or model and manifest.json, s3://bucket/path."""
+    """Folder in S3 with the files of the adapter or model, and manifest.json: s3://bucket/path."""
     kind: PolicyKind = PolicyKind.adapter
 
     @property

@@ -1,9 +1,10 @@
-"""Use of a process of a shared pool by each run, since the process started.
+"""Usage of one process of a shared pool by each run, since the process started.
 
     GET /pool-usage  -> PoolUsage     with the pool's token
 
-The middleware of an engine (`rlrun_engine_access.engine_usage`) answers it, and the sidecar exposes it to Prometheus
-(`rlrun.service.pool_metrics`). One process counts a second once, even if it has several GPUs.
+The middleware of an engine (`rlrun_engine_access.engine_usage`) handles the request, and the sidecar exposes the usage
+to Prometheus (`rlrun.service.pool_metrics`). Device seconds are seconds of the process: a process with several GPUs
+counts each second once.
 """
 
 from enum import StrEnum
@@ -15,37 +16,43 @@ from rlrun.api.base.schema import Schema
 
 USAGE_PATH = "/pool-usage"
 MAX_RUN_USAGES = 1024
-"""Maximum number of runs in a PoolUsage, several times that of a pool, because former runs are listed for a while."""
+"""Maximum number of runs in a PoolUsage. It is several times the maximum number of runs in a pool, because runs stay
+listed for a while after they leave.
+"""
 
 
 class TokenKind(StrEnum):
-    """Kind of tokens that are counted."""
+    """Kind of token that is counted."""
 
     prompt = "prompt"
-    """Tokens of prompts, those in the prefix cache included."""
+    """Prompt tokens, including tokens found in the prefix cache."""
     cached = "cached"
-    """Tokens of prompts that were in the prefix cache."""
+    """Prompt tokens found in the prefix cache."""
     sampled = "sampled"
     trained = "trained"
 
 
 class RunUsage(Schema):
-    """Use by one run."""
+    """Usage by one run."""
 
     tokens: dict[TokenKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict, max_length=len(TokenKind))
-    """Number of tokens. Kinds that the process does not count are missing."""
+    """Number of tokens by kind. Kinds that the process does not count are missing."""
     device_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Seconds in which the process worked for the run. A second with requests of several runs is divided."""
+    """Seconds during which the process worked for the run. Time with requests of several runs is divided among the
+    runs.
+    """
     refused: int = Field(default=0, ge=0)
-    """Number of requests that were refused because the run had too many (429)."""
+    """Number of requests that were refused with 429 because the run had too many requests."""
 
 
 class PoolUsage(Schema):
-    """Use by all runs. The sum of the device seconds and the idle seconds is the time since the process started."""
+    """Usage by all runs. The sum of device seconds and idle seconds is the time since the process started."""
 
     idle_seconds: float = Field(ge=0, allow_inf_nan=False)
-    """Seconds in which the process worked for no run."""
+    """Seconds during which the process worked for no run."""
     waiting: int = Field(default=0, ge=0)
-    """Number of requests that wait for their turn now."""
+    """Number of requests that are currently waiting for their turn."""
     runs: dict[Annotated[str, Field(max_length=64)], RunUsage] = Field(default_factory=dict, max_length=MAX_RUN_USAGES)
-    """Runs by uid: those in the pool's order, and for a while those that left it."""
+    """Usage by the uid of the run. Contains the runs in the pool's order and, for a while, runs that have left the
+    order.
+    """

@@ -60,8 +60,8 @@ class Endpoints(Schema):
     inference_host: Text
     """Host name of a headless Service, which resolves to the addresses of the ready replicas."""
     pool: Text | None = None
-    """Name of the shared pool with these replicas, and perhaps the trainer (see `ResolvedRun.trains_in_pool`). None if
-    the replicas belong to the run.
+    """Name of the shared pool that contains these replicas and possibly the trainer (see `ResolvedRun.trains_in_pool`).
+    None if the replicas belong to the run.
     """
     gateway_url: Text
     """Base URL of the rollout gateway for environments."""
@@ -108,7 +108,9 @@ class ResolvedRun(Schema):
 
     @property
     def trains_in_pool(self) -> bool:
-        """True if the run uses the trainer of its shared pool. Attempts of a former version share engines only."""
+        """True if the run uses the trainer of its shared pool. Attempts that an earlier version of the operator started
+        share only engines.
+        """
         pool = self.endpoints.pool
         if pool is None or not self.model.trainer.is_shareable:
             return False

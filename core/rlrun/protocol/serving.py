@@ -4,8 +4,8 @@
     GET /adapters                     -> ServingReport
     PUT /adapters   DesiredAdapters   -> ServingReport
 
-Each message contains the complete list of desired adapters, so that a lost message is corrected by the next one. Pods
-read the same JSON from the pool's ConfigMap when they start.
+Each message contains the complete list of desired adapters, so the next message corrects a lost one. Pods read the same
+JSON from the pool's ConfigMap when they start.
 """
 
 from enum import StrEnum
@@ -57,9 +57,9 @@ class LoadState(StrEnum):
     loading = "loading"
     loaded = "loaded"
     failed = "failed"
-    """Loading failed, and is retried with back-off."""
+    """Loading the adapter failed. The sidecar retries with back-off."""
     unloading = "unloading"
-    """No longer requested, but still in the engine."""
+    """The adapter is no longer requested, but the engine still serves it."""
 
 
 class AdapterReport(Schema):

@@ -6,14 +6,14 @@ from rlrun.protocol.resolved import ResolvedRun
 from rlrun.protocol.trainer import SessionSpec
 
 CLIENT_MAX_STEPS = 1_000_000
-"""Number of steps of the session of a run with `driver: Client`. The client ends its training loop, so no limit in the
-run's spec applies.
+"""`max_steps` of the session of a run with `driver: Client`. The client decides when its training loop ends, so no
+limit in the run's spec applies.
 """
 
 
 def session_spec(run: ResolvedRun, max_steps: int, resume_from: str | None) -> SessionSpec:
-    """Return the specification of the run's session. `resume_from` is the URI of a checkpoint of this run, without
-    which the session starts from `warm_start_from` or the base model. The run's adapter settings take precedence over
+    """Return the specification of the run's session. `resume_from` is the URI of a checkpoint of this run. If it is
+    None, the session starts from `warm_start_from` or the base model. The run's adapter settings take precedence over
     the model's adapter settings.
     """
     spec, model = run.spec, run.model

@@ -13,11 +13,11 @@ Trainer:
     /sessions/{uid}...    as in a run's trainer                     with the token of the run with this uid
                           `client_command`, if `driver` is Client
 
-Each order is the complete list of the pool's runs, so that a lost order is corrected by the next one. Pods read the
-same JSON from the pool's Secret when they start. A run that is not in the order is refused.
+Each order is the complete list of the pool's runs, so the next order corrects a lost one. Pods read the same JSON from
+the pool's Secret when they start. A run that is not in the order is refused.
 
-Orders may arrive late: from a request that was delayed, from a former leader, or from the Secret, which the kubelet
-updates about a minute after the operator. The `number` of an order lets its recipient refuse them.
+Orders may arrive late: from a delayed request, from a former leader, or from the Secret, which the kubelet updates
+about a minute after the operator. The recipient detects and refuses late orders by the `number` of each order.
 
 The sidecar writes each order, without the grant, to ORDER_FILE in the folder that it shares with the engine, where the
 engine's middleware reads it (`rlrun_engine_access`).
@@ -41,16 +41,20 @@ ORDER_KEY = "pool-order.json"
 TRAINER_ORDER_KEY = "trainer-order.json"
 """Key of the trainer's order in the pool's Secret."""
 ORDER_DIR = "/etc/rlrun/pool"
-"""Folder where the order is mounted."""
+"""Folder in which the Secret or ConfigMap with the pool's order is mounted."""
 ORDER_FILE = ".pool-order.json"
-"""Name of the order's file in the folder of adapters."""
+"""Name of the order's file in the folder of adapters, which sidecar and engine share."""
 MAX_RUNS = 64
 MAX_TRAINER_GRANT = 8192
-"""Maximum length of a run's grant for the trainer, which names at most one folder besides the run's own."""
+"""Maximum length of a run's grant for the trainer. The grant names at most one folder in addition to the run's own
+folder.
+"""
 MAX_BATCH_BYTES = 4 * 1024**3
 """Maximum size in bytes of a batch for the trainer of a shared pool."""
 MODEL_HEADER = "X-Rlrun-Model"
-"""Header of requests to engines with the name of the policy, relative to the run, or the id of the base model."""
+"""Header of requests to engines that selects the model: the policy's name without the run's uid, or the id of the base
+model.
+"""
 SEQUENCES_HEADER = "X-Rlrun-Sequences"
 """Header of requests to engines with the number of sequences to sample, at most MAX_SEQUENCES. The default is 1."""
 MAX_SEQUENCES = 64
@@ -73,10 +77,10 @@ def pool_engines_host(namespace: str, pool: str) -> str:
 
 
 class OrderedRun(Schema):
-    """Run in an order."""
+    """Run that an order contains. Base class of the entries of both orders."""
 
     uid: str = Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z-]+$")
-    """Uid of the RLRun. `engine_name` begins with it, and it is the name of the run's session."""
+    """Uid of the RLRun. It is the prefix of `engine_name`, and the name of the run's session."""
     token_digest: str = Field(max_length=64, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the run's token in hexadecimal."""
 
@@ -85,13 +89,13 @@ class PooledRun(OrderedRun):
     """Run whose policies the engines serve."""
 
     policies: Text
-    """Folder of the run's policies in S3, s3://bucket/path. The run may load from no other folder than the two."""
+    """Folder of the run's policies, s3://bucket/path. The run may load only from this folder and `adapters`."""
     adapters: Text | None = None
     """Folder of the run's adapters if a client's program trains the run. Omitted for other runs, also in JSON, because
     sidecars of older pools do not know the field.
     """
     max_requests: int = Field(ge=1, le=65_536)
-    """Maximum number of the run's requests that one engine processes at the same time."""
+    """Maximum number of the run's requests that one engine processes concurrently."""
 
     @property
     def folders(self) -> list[str]:
@@ -110,7 +114,7 @@ class PoolOrder(Schema):
     grant: str = Field(default="", max_length=MAX_GRANT)
     """Signed StorageGrant for reading the policies of all runs."""
     number: int = Field(default=0, ge=0, lt=2**53)
-    """Time of sending in milliseconds since 1970 by the API server's clock, or 0 in the Secret."""
+    """Time at which the order was sent, in milliseconds since 1970 by the API server's clock. 0 in the Secret."""
 
     @property
     def folders(self) -> list[str]:
@@ -131,12 +135,12 @@ class TrainedRun(OrderedRun):
     keep_policies: int = Field(ge=1, le=65_536)
     """Number of the run's policies that are kept in S3."""
     max_batch_bytes: int = Field(default=MAX_BATCH_BYTES, ge=1, le=MAX_BATCH_BYTES)
-    """Maximum size in bytes of a batch. A run with a larger one leaves the pool."""
+    """Maximum size of a batch in bytes. A run with a larger batch is evicted from the pool."""
     grant: str = Field(default="", max_length=MAX_TRAINER_GRANT)
     """Signed StorageGrant of the role `trainer` for the run's folder and the checkpoint from which it starts."""
     client: SessionSpec | None = None
-    """Specification of the session of a run with `driver: Client`, which the trainer opens by itself. Other runs'
-    orchestrators open their sessions.
+    """Specification of the session of a run with `driver: Client`. The trainer opens this session by itself. For other
+    runs, which leave the field unset, the orchestrator opens the session.
     """
 
 
@@ -147,7 +151,7 @@ class TrainerOrder(Schema):
 
     runs: list[TrainedRun] = Field(default_factory=list, max_length=MAX_RUNS)
     number: int = Field(default=0, ge=0, lt=2**53)
-    """As in PoolOrder."""
+    """Time at which the order was sent (see `PoolOrder.number`)."""
 
     @model_validator(mode="after")
     def _distinct(self) -> "TrainerOrder":
@@ -167,19 +171,21 @@ class ClientActivity(Schema):
     saves: int = Field(ge=0)
     """Number of artifacts that this process has saved completely. A change means new artifacts in S3."""
     silent_seconds: float = Field(ge=0)
-    """Seconds since the newest request or heartbeat of the client, or since the session was ordered."""
+    """Seconds since the client's latest request or heartbeat or, if there was none, since the trainer received the run
+    in an order.
+    """
     problem: Problem | None = None
-    """Reason why the session cannot be opened, or why uploads do not reach S3."""
+    """Reason why the session cannot be opened, or why uploads do not reach S3. None if there is no problem."""
 
 
 class TrainerSessions(Schema):
-    """Response of a trainer that has put an order in force."""
+    """Response of a trainer that has applied an order."""
 
     wire_limits = InputLimits(size=2 * 1024**2, values=16 * MAX_RUNS)
 
     sessions: list[Annotated[str, Field(max_length=64)]] = Field(default_factory=list, max_length=4 * MAX_RUNS)
-    """Uids of the runs whose session is open, being opened, or being saved and closed. The trainer may write to the
-    folders of these runs, also after they have left the order, but of no other run.
+    """Uids of the runs whose session is open, being opened, or being saved and closed. The trainer may write only to
+    the folders of these runs, even after they have left the order.
     """
     clients: list[ClientActivity] = Field(default_factory=list, max_length=MAX_RUNS)
     """Sessions of the runs in the order with `driver: Client`."""
@@ -192,14 +198,15 @@ def _check_distinct(runs: Sequence[OrderedRun]) -> None:
 
 
 def engine_name(uid: str, policy: str) -> str:
-    """Return the name in the pool's engines of a run's policy.
+    """Return the name under which the pool's engines serve a run's policy.
 
-    The name contains an underscore: for a chat with the base model, vLLM 0.32 uses an adapter with the name of a
-    content part's `type` up to the first underscore, so that a run could sample from another run's adapter.
+    The name contains an underscore to protect the run. In a chat with the base model, vLLM 0.32 applies the adapter
+    whose name equals the part of a content part's `type` before the first underscore. A name with an underscore never
+    matches, so other runs cannot sample from this run's adapter in this way.
     """
     return f"{uid}_{policy}"
 
 
 def uid_of(name: str) -> str:
-    """Return the uid of the run to which a name in the pool's engines belongs (see `engine_name`)."""
+    """Return the uid of the run whose policy the pool's engines serve under this name (see `engine_name`)."""
     return name.partition("_")[0]

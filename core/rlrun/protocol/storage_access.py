@@ -1,10 +1,10 @@
 """S3 access of the platform's processes without S3 credentials: rlrun-server signs their requests.
 
 A process describes an S3 request to rlrun-server and receives the headers that sign it (AWS Signature Version 4); the
-request itself, with its data, goes directly to S3. This is the remote signing of Apache Iceberg's REST catalog. The
-projected ServiceAccount token identifies the pod (its audience names run and role), and the grant, which the operator
-has signed, defines what this role of the run may use. A process of a shared pool works for several runs: it has one
-grant per run, and each of these grants requires the pool's token.
+request itself, with its data, goes directly to S3. This is the same technique as remote signing in Apache Iceberg's
+REST catalog. The projected ServiceAccount token identifies the pod (its audience names run and role), and the grant,
+which the operator has signed, defines what this role of the run may use. A process of a shared pool works for several
+runs: it has one grant per run, and each of these grants requires the pool's token.
 """
 
 from datetime import timedelta
@@ -18,9 +18,9 @@ from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 
 SIGN_PATH = "/storage/v1/sign"
-"""POST SignRequest → SignedHeaders."""
+"""Path for signing one request. POST SignRequest → SignedHeaders."""
 SIGN_BATCH_PATH = "/storage/v1/sign-batch"
-"""POST SignBatchRequest → SignedBatch, for all requests of a small artifact."""
+"""Path for signing several requests, such as all requests of a small artifact. POST SignBatchRequest → SignedBatch."""
 SERVER_VARIABLE = "RLRUN_STORAGE_SERVER"
 """Variable with the URL of rlrun-server. If unset, a process uses its own S3 credentials."""
 SERVER_AUTHORITY_VARIABLE = "RLRUN_STORAGE_SERVER_AUTHORITY"
@@ -37,7 +37,7 @@ MAX_HEADERS = 32
 MAX_URL = 4096
 MAX_GRANT = 65536
 MAX_GRANT_LIFETIME = timedelta(hours=2)
-"""Maximum remaining lifetime of a grant that has an end."""
+"""Maximum time from now to the end of a grant. Grants without an end are not limited."""
 CLOCK_TOLERANCE = timedelta(seconds=60)
 """Tolerated difference between the clocks of operator and rlrun-server when the end of a grant is checked."""
 MAX_BATCH = 32
@@ -46,7 +46,7 @@ MAX_FOLDERS = 1024
 """Maximum number of folders in a grant."""
 MAX_QUERY = 16_384
 MAX_SIGN_BYTES = 256 * 1024
-"""Maximum size of a batch, with the longest URLs and the longest grant."""
+"""Maximum size in bytes of a batch of requests to sign. Enough for the longest URLs and the longest grant."""
 
 Header = Annotated[str, Field(max_length=16_384)]
 """Value of a header. Session tokens of cloud accounts have a few thousand characters."""

@@ -1,4 +1,4 @@
-"""Batch of a training step, and its form on the wire: columns of numbers behind a small header.
+"""Batch of a training step, and its wire format: columns of numbers after a small header.
 
     prefix    8 bytes "RLBATCH\\n", the version of the format and the size of the header, two uint32
     header    `BatchHeader` as JSON: id of the batch, and `SampleHeader` of each sample
@@ -43,7 +43,7 @@ MAX_BATCH_TOKENS = 2**31
 PIECE_BYTES = 256 * 1024
 """Maximum size of a piece of `BatchBody.pieces` in bytes."""
 SMALL_BYTES = 64 * 1024
-"""Size in bytes below which parts of a body are joined to one piece."""
+"""Size in bytes below which parts of a body are joined into one piece."""
 DIGEST_CHARACTERS = 16
 SOURCE = "The batch"
 SAME_VERSION = "Trainer and orchestrator must have the same version."
@@ -71,7 +71,7 @@ class Sample:
 
     token_ids: Sequence[int]
     loss_mask: Sequence[int]
-    """1 or True for tokens that the policy sampled, 0 or False for tokens of prompt and environment."""
+    """1 or True for tokens that the policy sampled, 0 or False for prompt and environment tokens."""
     logprobs: Sequence[float]
     """Log-probability of each sampled token in the engine's sampling distribution. 0.0 where the mask is 0."""
     advantage: float
@@ -171,7 +171,7 @@ def samples_digest(samples: Sequence[Sample]) -> str:
 
 
 class BatchBody:
-    """Batch as it is sent. Can be sent several times."""
+    """Encoded batch, as it is sent. Can be sent several times."""
 
     def __init__(self, batch: TrainBatch) -> None:
         """Encode the header. Blocks for a while if there are many samples. Raises InputInvalid for a batch that
@@ -351,7 +351,7 @@ def _flags(bits: memoryview, length: int, source: str) -> bytearray:
 
 
 def _places(bits: memoryview) -> list[int]:
-    """Return the positions of the ones."""
+    """Return the positions of the bits that are 1."""
     found = []
     for match in _ONES.finditer(bits):
         for place, byte in enumerate(match.group(), match.start()):

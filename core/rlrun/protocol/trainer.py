@@ -10,7 +10,7 @@
     DELETE /sessions/{session}
 
 ORCHESTRATOR_HEADER names the orchestrator's process. A session belongs to the process that opened it last. Changes by
-other processes are refused with 410, and so is a replaced process's request to open the session again.
+other processes are refused with 410. A process that was replaced cannot open the session again (410).
 """
 
 import math
@@ -33,7 +33,7 @@ ORCHESTRATOR_HEADER = "X-Orchestrator-Id"
 MAX_ENTRIES = 4096
 MAX_STEPS = 1_000_000
 LARGEST_LOGPROB = 1e-3
-"""Maximum logarithm of a probability, with a tolerance for rounding."""
+"""Maximum valid log-probability: 0, plus a tolerance for rounding."""
 
 
 STATE_LIMITS = InputLimits(size=256 * 1024**2, values=10_000_000)
@@ -95,11 +95,13 @@ class SessionSpec(Schema):
     recovery copies starts from the run's newest copy instead, if that is newer.
     """
     warm_start_from: Text | None = None
-    """URI of another run's checkpoint. Adapter, optimizer, schedule and RNG continue, and the step starts at 0."""
+    """URI of another run's checkpoint. The session continues with its adapter, optimizer, schedule and RNG, and starts
+    at step 0.
+    """
     warm_start_digest: Text | None = None
     """SHA-256 of the manifest of `warm_start_from`. The session is refused if the manifest has a different digest."""
     warm_start_optimizer: bool = True
-    """False to continue only with the weights of `warm_start_from`. Optimizer, schedule and RNG are then new."""
+    """Also restores optimizer, schedule and RNG from `warm_start_from`. If false, only the weights are restored."""
 
 
 class SessionState(Schema):
@@ -112,15 +114,19 @@ class SessionState(Schema):
     policy: PolicyRef
     """Newest published policy, complete in S3 or, while S3 is unreachable, on the trainer."""
     checkpoints: list[int] = Field(default_factory=list, max_length=MAX_STEPS)
-    """Steps, from the step at which the session started, whose checkpoint is complete in S3, oldest first."""
+    """Steps whose checkpoints are complete in S3, oldest first. Excludes steps before the step at which the session
+    started.
+    """
     adapters: list[int] = Field(default_factory=list, max_length=MAX_STEPS)
-    """Steps, from the step at which the session started, whose adapter is complete in S3, oldest first."""
+    """Steps whose adapters are complete in S3, oldest first. Excludes steps before the step at which the session
+    started.
+    """
     uploads_pending: int = 0
     problem: Problem | None = None
     """Reason why uploads or policies currently do not reach S3, or None."""
     shutdown: Problem | None = None
-    """Problem if another step and checkpoint, with the durations of the newest ones, would exceed the grace period
-    after SIGTERM. Otherwise None.
+    """Problem to report if the grace period after SIGTERM is too short for one more step and checkpoint, judging by
+    their latest durations. Otherwise None.
     """
     warnings: list[Problem] = Field(default_factory=list, max_length=64)
     """Findings about model and adapter that users should know about."""

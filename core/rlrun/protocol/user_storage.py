@@ -12,9 +12,9 @@ from rlrun.api.base.s3_connection import S3Connection
 from rlrun.protocol.storage_access import RequestToSign
 
 USER_SIGN_PATH = "/rlrun/v1/sign"
-"""POST UserSignRequest → storage_access.SignedHeaders."""
+"""Path for signing one request. POST UserSignRequest → storage_access.SignedHeaders."""
 LOCATION_PATH = "/rlrun/v1/storage"
-"""GET → StorageLocation."""
+"""Path of the storage location. GET → StorageLocation."""
 TOKEN_HEADER = "X-Rlrun-Token"
 """Header for the token if the request goes through the API server, which removes `Authorization`."""
 
@@ -29,7 +29,7 @@ class UserSignRequest(RequestToSign):
 
 
 class StorageLocation(S3Connection):
-    """Location of the platform's files. The endpoint is one that users' machines can reach."""
+    """Location of the platform's files. Users' machines can reach the endpoint."""
 
     bucket: Text
     prefix: Text = ""
