@@ -1,4 +1,4 @@
-"""Reader of the runs, artifacts and children in the cluster, for garbage collection.
+"""Client for the runs, artifacts and child objects in the cluster, used by garbage collection.
 
 Runs and artifacts of all namespaces are listed completely or not at all, because they may protect files of other
 namespaces. A kind of children that cannot be listed is skipped and reported in a note.
@@ -35,7 +35,7 @@ class ClusterSource:
         self._transport = transport
 
     def uid(self) -> str:
-        """Return the UID that identifies the cluster in the bucket's mark. Raises ApiError."""
+        """Return the UID by which the bucket's mark identifies the cluster. Raises ApiError."""
         found = self.find(NAMESPACE, None, CLUSTER_NAMESPACE)
         if found is None:
             message = f"namespace {CLUSTER_NAMESPACE} does not exist"

@@ -1,7 +1,7 @@
 """Mark of the cluster that may delete files below a prefix of the bucket.
 
 The first operator that finds no mark writes the UID of its cluster. A second cluster with the same prefix, or a rebuilt
-one, finds a different UID. The second cluster deletes nothing until an administrator adopts the bucket
+cluster, finds a UID that is not its own. The second cluster deletes nothing until an administrator adopts the bucket
 (`rlrun gc --adopt`), because files that match none of its runs may belong to the first cluster.
 """
 
@@ -22,7 +22,7 @@ MAX_MARK_BYTES = 4096
 
 
 class InstallationMismatch(StoreError):
-    """Raised if the bucket's mark is missing or names another cluster. Nothing may be deleted then."""
+    """Raised if the bucket's mark is missing or names another cluster. In both cases nothing may be deleted."""
 
     reason = Reason.INSTALLATION_MISMATCH
 

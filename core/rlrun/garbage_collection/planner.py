@@ -48,11 +48,11 @@ CLOCK_MARGIN = timedelta(minutes=10)
 0.
 """
 LARGEST_SHARE = 10
-"""A sweep stops if more than one in LARGEST_SHARE runs would lose files."""
+"""Divisor of the number of runs. A sweep stops if more than one in LARGEST_SHARE runs would lose files."""
 
 
 class GarbageReason(StrEnum):
-    """Reason why an item is garbage, or why this cannot be decided."""
+    """Reason why an item is garbage, or why garbage collection cannot decide whether it is."""
 
     run_gone = "RunGone"
     object_gone = "ObjectGone"
@@ -84,7 +84,7 @@ MEANING = {
 UNKNOWN = frozenset({GarbageReason.run_unknown, GarbageReason.object_unknown, GarbageReason.files_unknown})
 """Reasons of items that are only reported, never deleted."""
 LOSSES = frozenset({GarbageReason.run_gone, GarbageReason.object_gone, GarbageReason.files_gone})
-"""Reasons of items with results of a run, which count toward the limit of a sweep."""
+"""Reasons for deleting results of a run. Runs with such items count toward the mass-deletion limit of a sweep."""
 
 FOLDER = "Folder"
 UPLOAD = "Upload"
@@ -98,7 +98,7 @@ class GarbageItem:
     kind: str
     """`Folder`, `Tombstone`, `Upload`, or the kind of an object in the cluster."""
     namespace: str
-    """Empty for an upload that belongs to no run."""
+    """Namespace of the item. Empty for an upload that belongs to no run."""
     name: str
     """URI (s3://) of a folder, tombstone or upload, or name of an object."""
     reason: GarbageReason
@@ -108,7 +108,7 @@ class GarbageItem:
     """Size in bytes, or None if it is unknown."""
     upload: Upload | None = None
     run_uid: str = ""
-    """Empty for an upload that belongs to no run."""
+    """UID of the item's run. Empty for an upload that belongs to no run."""
 
 
 def plan_deletions(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta) -> list[GarbageItem]:

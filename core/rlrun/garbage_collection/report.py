@@ -12,7 +12,7 @@ UNKNOWN_ADVICE = (
     "{count} items are kept: they are unknown to this cluster and have no tombstone. After a restore, recreate the "
     "objects with rlrun restore. To delete the items: rlrun gc --mark-deleted NAMESPACE/UID"
 )
-"""Next step for items that are only reported."""
+"""Advice to users about items that are only reported."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

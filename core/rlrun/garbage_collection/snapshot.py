@@ -1,7 +1,7 @@
 """Snapshot of runs: their folders and unfinished uploads in S3, and their objects in the cluster (runs, artifacts and
 other objects created for runs).
 
-From S3 it contains only `{prefix}/{namespace}/{run-uid}`. It ignores everything else in the bucket.
+From S3, the snapshot contains only `{prefix}/{namespace}/{run-uid}`. Everything else in the bucket is ignored.
 """
 
 import re
@@ -43,7 +43,7 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class StoredFolder:
-    """Group of a run's files, deleted together: an artifact, a policy, a recovery copy or, with an empty path, all
+    """Files of a run that are deleted together: an artifact, a policy, a recovery copy or, with an empty path, all
     other files.
     """
 
@@ -64,7 +64,7 @@ class StoredFolder:
 
 @dataclass(frozen=True)
 class Artifact:
-    """Facts about an RLCheckpoint or RLAdapter."""
+    """Properties of an RLCheckpoint or RLAdapter object."""
 
     kind: str
     namespace: str
@@ -90,7 +90,7 @@ class Child:
 
 @dataclass(frozen=True)
 class Run:
-    """Facts about an RLRun."""
+    """Properties of an RLRun object."""
 
     uid: str
     finished: bool
@@ -110,7 +110,7 @@ class Tombstone:
     """`StoredFolder.path` of the artifact, or empty for the run."""
     written: datetime
     content: RunTombstone | None = None
-    """Content of a run's tombstone, read only if files of the run are left."""
+    """Content of a run's tombstone. Read only while files of the run remain; otherwise None."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class ClusterSnapshot:
     """Snapshot of S3 and the cluster. It must contain all folders, and the runs and artifacts of all namespaces."""
 
     root: S3Uri
-    """`s3://bucket/prefix`."""
+    """Root of the platform's files: `s3://bucket/prefix`."""
     runs: Mapping[str, Run]
     """Every existing run by UID."""
     folders: tuple[StoredFolder, ...] = ()

@@ -56,7 +56,7 @@ class Sweep:
     store: Store
     cluster: ClusterSource
     root: S3Uri
-    """`s3://bucket/prefix`."""
+    """Root of the platform's files: `s3://bucket/prefix`."""
     namespaces: frozenset[str] = field(default=frozenset())
     """Namespaces in which objects and files may be deleted. If empty, all namespaces."""
     limit: int | None = None
@@ -124,8 +124,8 @@ class Sweep:
             yield self._remove(item) if item in garbage else Removed(item, "the item has changed, so it is kept")
 
     def adopt(self) -> None:
-        """Write this cluster's mark, so that the cluster may delete files below the prefix. Replaces the mark of
-        another cluster.
+        """Write this cluster's mark to the bucket, which allows this cluster to delete files below the prefix. Replaces
+        the mark of another cluster.
         """
         write_mark(self.store, self.root, self.cluster.uid(), replace=True)
 

@@ -1,4 +1,4 @@
-"""Checker of an installation: named checks that return what they observed, or raise CheckFailed with the next step.
+"""Named checks of an installation. Each returns what it observed, or raises CheckFailed with the next step.
 
 `rlrun doctor` and `helm test` use this module and print the same lines. A pod of `helm test` runs one check of
 `CHECKS`: `python -m rlrun.installation.checks readyz URL... | dns NAME... | s3 | run`.
@@ -23,10 +23,10 @@ Check = Callable[[], str]
 """Check that returns the observed state. Raises CheckFailed."""
 
 SECONDS = float(os.environ.get("CHECK_SECONDS", "60"))
-"""Deadline in seconds of a check in a pod."""
+"""Time limit in seconds for a check that runs in a pod."""
 PAUSE_SECONDS = 2.0
 MAX_RESPONSE = 4096
-"""Maximum size in bytes of a response in a finding."""
+"""Maximum number of bytes of an HTTP response that a finding quotes."""
 ENDED = ("Completed", "Failed", "Stopped")
 
 

@@ -17,7 +17,9 @@ from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
 from rlrun.kube.requests import KubeRequest, label_selector
 
 LOG_LINES = 200_000
-"""Number of lines requested from the end of a log, because the API server can limit bytes only from the beginning."""
+"""Number of lines requested from the end of a log. The request cannot limit bytes, because the API server would keep
+the first bytes.
+"""
 RUN_PAGE_LIMIT = 4 << 20
 """Maximum size in bytes of a page with objects of one run. Eight such pages are read concurrently, and parsed JSON
 takes four times the memory of its text.
@@ -31,7 +33,9 @@ creates the object, and fails with 409 if the object exists.
 
 
 Writing = Callable[[KubeRequest], AbstractContextManager[Callable[[Obj], None]]]
-"""Context manager for a write. Yields a function that must be called with the API server's response."""
+"""Function that returns a context for a write request. The context yields a function that must be called with the API
+server's response.
+"""
 
 
 class AsyncKubeClient:
@@ -106,7 +110,9 @@ class AsyncKubeClient:
             yield page
 
     async def read_listed(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        """Return the object or None, by a list request, for accounts that may list but not get. Raises ApiError."""
+        """Return the object, or None if it does not exist. Uses a list request, for accounts that may list but not get.
+        Raises ApiError.
+        """
         request = requests.list_named(kind, namespace, name)
         items = requests.parse_page(request, await self._transport.send(request))
         return items[0] if items else None
@@ -186,7 +192,7 @@ class AsyncKubeClient:
         return await self._write(requests.create(obj, FIELD_MANAGER))
 
     async def dry_run(self, obj: Obj) -> None:
-        """Check whether the API server would create the object, without creating it. Raises ApiError if not."""
+        """Check that the API server would create the object, without creating it. Raises ApiError if it would not."""
         await self._transport.send(requests.dry_run(obj, FIELD_MANAGER))
 
     async def replace(self, obj: Obj) -> Obj:
@@ -194,7 +200,7 @@ class AsyncKubeClient:
         return await self._write(requests.replace(obj, FIELD_MANAGER))
 
     async def apply(self, obj: Obj) -> Obj:
-        """Apply the object on the server side. Raises ApiError."""
+        """Apply the object with server-side apply. Raises ApiError."""
         return await self._write(requests.apply(obj, FIELD_MANAGER))
 
     async def apply_own(self, obj: Obj, *, is_new: bool) -> Obj:
@@ -235,7 +241,7 @@ class AsyncKubeClient:
         return await self.read_listed(kind, namespace, name)
 
     async def apply_status(self, obj: Obj, manager: str = FIELD_MANAGER) -> Obj:
-        """Apply the object's status on the server side. Raises ApiError 404 if the object does not exist.
+        """Apply the object's status with server-side apply. Raises ApiError 404 if the object does not exist.
 
         Fields that `manager` applied before and that are missing now are removed. Fields of other managers are kept.
         """
@@ -258,7 +264,8 @@ class AsyncKubeClient:
         resource_version: str | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Delete the object. Returns False if it does not exist, or does not match a given `uid` or `resource_version`.
+        """Delete the object. Returns False if the object does not exist, or does not match `uid` or `resource_version`
+        where given.
 
         If `grace_seconds` is None, the object's own grace period is used. Raises ApiError.
         """

@@ -1,7 +1,7 @@
 """Transport of the asynchronous client: credentials come from `kubernetes.aio`, requests are sent with aiohttp.
 
 The official client is too slow. Its typed APIs parse every response into thousands of attributes. Its ApiClient copies
-each body and, in other threads, searches for proxies and ~/.netrc, which takes half of the CPU time of a small request.
+each body and searches for proxies and ~/.netrc in other threads, which takes half of the CPU time of a small request.
 """
 
 import json
@@ -29,7 +29,7 @@ RESPONSE_LIMIT = 32 << 20
 page has 500 objects: without a limit, a user could make the operator run out of memory.
 """
 ERROR_LIMIT = 1 << 20
-"""Maximum number of bytes that are read of an error response."""
+"""Maximum number of bytes that are read from an error response."""
 READ_BUFFER = 1 << 21
 """Size of the read buffer of a response. An event of a watch contains a whole object."""
 

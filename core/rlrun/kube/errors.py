@@ -32,9 +32,10 @@ _VIOLATION = re.compile(r"((?:spec|metadata)[^\s:]*): (.*)", re.DOTALL)
 class ApiError(Exception):
     """Raised if the API server rejects a request or does not respond.
 
-    `status` is the HTTP status, or 0 without a usable response. `reason` is the reason of Kubernetes' Status object
-    (NotFound, Conflict, Invalid), the HTTP status if the response is not a Status, or, if there was no response, one of
-    this module's constants. `action` is the request as a phrase that follows "cannot": "get RLRun team/first".
+    `status` is the HTTP status, or 0 if there was no usable response. `reason` is the reason in Kubernetes' Status
+    object (NotFound, Conflict, Invalid). If the response is not a Status, it is the HTTP status; if there was no
+    response, it is one of this module's constants. `action` is the request as a phrase that follows "cannot": "get
+    RLRun team/first".
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class ApiError(Exception):
 
     @property
     def is_object_missing(self) -> bool:
-        """True if the object does not exist, but its kind and path do."""
+        """True if the object does not exist, although its kind and URL path do."""
         return self.status == 404 and bool(self.details.get("name"))
 
 

@@ -36,7 +36,9 @@ SILENCE_SECONDS = 75.0
 minute.
 """
 PROVEN_SECONDS = 5.0
-"""Duration of a request in seconds after which the API server is considered healthy."""
+"""Minimum duration of a request, in seconds, that shows a healthy API server. After a shorter watch, the informer
+pauses before the next request; after a longer one, the back-off is reset.
+"""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 LIST_REST = 4.0
@@ -166,15 +168,15 @@ class Informer(Generic[T]):
         """Versions of unreadable objects, by uid."""
         self._synced = asyncio.Event()
         self._writing: Counter[tuple[str, str]] = Counter()
-        """Objects that this process is writing."""
+        """Number of writes in progress by this process, by namespace and name of the object."""
         self._waiting: defaultdict[tuple[str, str], list[T]] = defaultdict(list)
-        """Events of objects in `_writing`, which may result from these writes."""
+        """Events held back while their object is in `_writing`, because they may result from the write."""
         self._own: defaultdict[str, set[int]] = defaultdict(set)
         """Versions written by this process whose events have not arrived, by uid."""
         self.stored_bytes = 0
         """Total size of the objects that are stored completely."""
         self.changes = 0
-        """Number of changes so far."""
+        """Number of changes to the store since the informer was created."""
         self.version = 0
         """Version up to which all changes have been received."""
         self.listeners: list[Callable[[ObjectChange[T]], None]] = []
@@ -182,15 +184,15 @@ class Informer(Generic[T]):
 
     @property
     def is_synced(self) -> bool:
-        """True once all objects were listed. They may be stale while the API server is unavailable."""
+        """True once all objects have been listed. The objects may be stale while the API server is unavailable."""
         return self._synced.is_set()
 
     async def until_synced(self) -> None:
-        """Wait until all objects were listed once."""
+        """Wait until all objects have been listed once."""
         await self._synced.wait()
 
     def all(self) -> Iterable[T]:
-        """Return all objects in any order."""
+        """Return all objects, in no particular order."""
         return self._by_name.values()
 
     def find(self, namespace: str, name: str) -> T | None:
@@ -398,7 +400,7 @@ class Informer(Generic[T]):
         return any((event.uid, event.version) == (cached.uid, cached.version) for event in waiting)
 
     def _take_own(self, cached: T) -> bool:
-        """Return whether the version in an event was written by this process, and forget the version."""
+        """Return whether this process wrote the version in an event. Forgets the version."""
         own = self._own.get(cached.uid)
         if own is None or cached.version not in own:
             return False
@@ -471,7 +473,7 @@ class Informer(Generic[T]):
         return cached.version <= self._removed.get(cached.uid, -1)
 
     def _forget(self, uid: str, version: int) -> None:
-        """Remember a removed object, so that a late response does not store it again."""
+        """Remember the uid and version of a removed object, so that a late response does not store the object again."""
         self._own.pop(uid, None)
         self._removed_lately.add(uid)
         self._removed[uid] = version

@@ -65,12 +65,12 @@ def phase_of(obj: Mapping[str, Any]) -> str:
 
 
 def is_client_run(run: Mapping[str, Any]) -> bool:
-    """Return whether a client's program has the RLRun's training loop. Such a run has no pods of its own."""
+    """Return whether a client's program runs the RLRun's training loop. Such a run has no pods of its own."""
     return (run.get("spec") or {}).get("driver") == Driver.client
 
 
 def max_steps_of(run: Mapping[str, Any]) -> int:
-    """Return the RLRun's number of steps, or 0 if it is unknown because a client's program decides."""
+    """Return the RLRun's maximum number of steps, or 0 if a client's program decides when to stop."""
     progress = (run.get("status") or {}).get("progress") or {}
     return 0 if is_client_run(run) else int(progress.get("maxSteps") or (run.get("spec") or {}).get("maxSteps") or 0)
 
@@ -87,7 +87,7 @@ def is_artifact_ready(obj: Mapping[str, Any] | None) -> bool:
 
 
 def ordered_expiry(artifact: Mapping[str, Any] | None) -> datetime | None:
-    """Return the `spec.expiresAt` of the RLCheckpoint or RLAdapter, or None if it is unset or cannot be read."""
+    """Return `spec.expiresAt` of the RLCheckpoint or RLAdapter, or None if the field is unset or invalid."""
     try:
         expires_at = datetime.fromisoformat(str(((artifact or {}).get("spec") or {}).get("expiresAt")))
         return None if expires_at.tzinfo is None else expires_at.astimezone(UTC)
@@ -104,7 +104,7 @@ def artifact_name(run: str, run_uid: str, step: int) -> str:
 
 
 def artifact_object(kind: str, namespace: str, run_name: str, run_uid: str, *, model: str, step: int, uri: str) -> Obj:
-    """Return an RLCheckpoint or RLAdapter with the fields that identify it, without those of users."""
+    """Return an RLCheckpoint or RLAdapter that has only its identifying fields, without the fields that users set."""
     return {
         "apiVersion": API_VERSION,
         "kind": kind,

@@ -40,7 +40,7 @@ def main_container(pod: Obj) -> str:
 
 
 def source(pod: Obj) -> ContainerStart:
-    """Return the newest start of the pod's main container."""
+    """Return the latest start of the pod's main container."""
     name = main_container(pod)
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     restarts = next((int(s.get("restartCount") or 0) for s in statuses if s["name"] == name), 0)
@@ -55,8 +55,8 @@ def oldest_first(pods: Iterable[Obj]) -> list[Obj]:
 def components_of(run: Obj, wanted: str) -> list[str]:
     """Return the components of the environments that `wanted` selects, such as `env-0`. Raises UnknownEnvironment.
 
-    `wanted` is a name, an id or the last part of an id; NAME/1 is the second environment of this name, counted over
-    `env` and then `eval.env`.
+    `wanted` is a name, an id or the last part of an id. NAME/1 selects the second environment with this name, counting
+    `env` first and then `eval.env`.
     """
     spec = run["spec"]
     name, slash, index = wanted.rpartition("/")

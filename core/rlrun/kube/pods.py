@@ -159,7 +159,7 @@ class Pod:
 
     @cached_property
     def is_alive(self) -> bool:
-        """True if the pod has, or may still get, a running container created by the operator."""
+        """True if a container that the operator created is running in the pod or may still start."""
         return not self.has_ended and not self.has_only_injected_running
 
     @cached_property
@@ -188,7 +188,9 @@ class Pod:
 
     @cached_property
     def is_stopped(self) -> bool:
-        """True if the pod ended without an error although its containers always restart: its node was shut down."""
+        """True if the pod ended without an error although its restart policy is Always. This happens when its node is
+        shut down.
+        """
         return self.phase == "Succeeded" and self._spec.get("restartPolicy") == "Always"
 
     @cached_property
@@ -228,7 +230,9 @@ class Pod:
 
     @cached_property
     def closed_gate(self) -> str | None:
-        """Kubelet's message about the readiness gate that keeps a pod with ready containers unready, or None."""
+        """Kubelet's message about the readiness gate that keeps the pod unready although its containers are ready, or
+        None.
+        """
         ready = self.condition("Ready")
         return str(ready.get("message") or "") if ready.get("reason") == CLOSED_GATE else None
 

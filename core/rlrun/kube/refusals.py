@@ -6,9 +6,12 @@ from rlrun.kube.objects import Obj, label
 from rlrun.protocol.problem import Problem
 
 TRANSIENT_STATUSES = frozenset({401, 404, 408, 409, 410, 429})
-"""HTTP statuses that the object does not cause: credentials, a missing namespace, conflicts, overload."""
+"""HTTP statuses of errors that the object itself does not cause: credentials, a missing namespace, conflicts, overload.
+"""
 OF_WEBHOOKS = ("failed calling webhook", "admission webhook ")
-"""Texts in 500 errors about an admission webhook that failed or denied the request. Object names contain no spaces."""
+"""Texts in 500 errors about an admission webhook that failed or denied the request. Object names cannot contain them,
+because names have no spaces.
+"""
 OWNER_LABELS = (RUN_UID_LABEL, SERVING_LABEL)
 ARTIFACTS = ("RLCheckpoint", "RLAdapter")
 REFUSED_DELETION = "The API server refused the deletion of "

@@ -13,7 +13,7 @@ from rlrun.kube.kinds import POD, SERVICE, SERVICE_ACCOUNT, ResourceKind, ref_of
 from rlrun.kube.objects import Labels, Obj
 
 WATCH_GRACE = 10.0
-"""Seconds after the requested end of a watch at which the client closes the connection."""
+"""Seconds that the client waits after the requested end of a watch before it closes the connection."""
 PAGE_SIZE = 500
 """Maximum number of objects in one page of a list."""
 
@@ -65,9 +65,9 @@ class KubeRequest:
     sends them.
     """
     seconds: float | None = None
-    """Time limit of the complete response in seconds, if it differs from the client's limit."""
+    """Time limit in seconds for the complete response. None uses the client's limit."""
     limit_bytes: int | None = None
-    """Maximum size of the response in bytes, if it differs from the client's limit."""
+    """Maximum size of the response in bytes. None uses the client's limit."""
 
     def __str__(self) -> str:
         """Return a phrase that follows "cannot": "get RLRun team/first"."""
@@ -386,7 +386,7 @@ class Table:
     rows: list[Obj]
     """Rows with `cells`, in the order of the columns, and `object`: the metadata, or the complete object."""
     version: str
-    """Version of the collection, or of the object of an event, from which a watch continues."""
+    """Version from which a watch continues: that of the collection or, in an event, of the object."""
 
 
 def parse_table(request: KubeRequest, answer: Obj) -> Table:

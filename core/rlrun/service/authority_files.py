@@ -1,8 +1,8 @@
-"""Restart of a process whose certificate authorities have changed, because clients read them only once.
+"""Restart of a process when its certificate authorities change, because clients read them only once.
 
-A mounted ConfigMap or Secret changes in a running pod, but init containers do not run again. A process that watches its
-files therefore writes the bundle itself when it starts, and shuts down as after SIGTERM when a file has changed, so
-that Kubernetes restarts it. Invalid files are ignored.
+A mounted ConfigMap or Secret changes in a running pod, but init containers do not run again. Therefore, a process that
+watches its authority files writes the bundle itself when it starts. When a file changes, the process shuts down as
+after SIGTERM, and Kubernetes restarts it. Invalid files are ignored.
 """
 
 import logging
@@ -19,9 +19,9 @@ from rlrun.service.trust_bundle import certificates, merge
 log = logging.getLogger(__name__)
 
 CLUSTER_AUTHORITY = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
-"""Authority of the API server, in each pod with a ServiceAccount token."""
+"""File with the API server's certificate authority, in each pod with a ServiceAccount token."""
 LOOK_SECONDS = 30.0
-"""Seconds between two reads. The kubelet takes a minute or more to update a file."""
+"""Seconds between two reads of the files. The kubelet takes a minute or more to update a file."""
 SPREAD_SECONDS = 60.0
 """Maximum random delay of the shutdown in seconds, because replicas see a change at about the same time."""
 
@@ -30,7 +30,7 @@ class AuthorityFiles:
     """PEM files with certificates, and their content when this process started."""
 
     def __init__(self, files: Iterable[Path]) -> None:
-        """Missing files are ignored."""
+        """Read the certificates in `files`. Missing files are ignored."""
         self._begun = {file: content for file in files if (content := _read(file)) is not None}
 
     def find_change(self) -> Path | None:
@@ -70,7 +70,7 @@ def end_on_change(
     look_seconds: float = LOOK_SECONDS,
     spread_seconds: float = SPREAD_SECONDS,
 ) -> threading.Thread:
-    """Start a thread that calls `end` once after a change of `files`."""
+    """Start a thread that calls `end` once after one of `files` has changed."""
 
     def watch() -> None:
         wait = threading.Event().wait

@@ -24,7 +24,7 @@ RETRYABLE_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
 JSON_HEADERS = {"Content-Type": "application/json"}
 CONNECT_SECONDS = 5.0
 TEXT_LIMIT = 500
-"""Maximum length of the text of an error."""
+"""Maximum number of characters that an error quotes from a server's response or a connection failure."""
 RESPONSE_SECONDS = 3.0
 
 _HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")

@@ -45,7 +45,7 @@ class RequestRejected(RequestError):
 
 
 class FatalError(Exception):
-    """Raised to end the process. `exit_code` shows the Job or pod whether another attempt may succeed."""
+    """Raised to end the process. `exit_code` indicates whether another attempt may succeed."""
 
     def __init__(self, problem: Problem, exit_code: int = ExitCode.RESTART) -> None:
         super().__init__(f"{problem.reason}: {problem.message}")

@@ -11,13 +11,13 @@ log = logging.getLogger(__name__)
 
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_LOG_VARIABLE = "RLRUN_TERMINATION_LOG"
-"""Variable with a different path for the termination message."""
+"""Variable that overrides the path of the termination message."""
 MESSAGE_CHARACTERS = 1000
 """Maximum length of the problem's message. Kubernetes keeps 4096 bytes of the file."""
 
 
 def termination_log(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of the termination message."""
+    """Return the path of the file for the termination message."""
     return Path(environ.get(TERMINATION_LOG_VARIABLE) or TERMINATION_LOG)
 
 

@@ -17,7 +17,7 @@ MANY_CONNECTIONS = 16_384
 and up to 128 kB while a body arrives.
 """
 OTHER_FILES = 512
-"""Number of files that a process may open in addition to its connections."""
+"""Number of file descriptors reserved for files other than connections."""
 EVERYWHERE = ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::"))
 NO_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 """Errors of a kernel that does not support an address family, for example with `ipv6.disable=1`."""
@@ -104,7 +104,7 @@ class OpenConnections:
         return _Counted(self, self._make())
 
     def add(self, transport: asyncio.Transport) -> None:
-        """Count a connection, and close another one if the limit is exceeded."""
+        """Count a connection. If the limit is exceeded, closes another connection."""
         if len(self._addresses) >= self._limit:
             connections = self._idle or self._busy
             most = max(connections, key=lambda address: len(connections[address]))

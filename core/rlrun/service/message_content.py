@@ -35,7 +35,7 @@ def refused_content(messages: Any, *, media: bool) -> str | None:
 
 
 def _other_type(part: Any) -> str | None:
-    """Return the type of a content part other than text, or None."""
+    """Return the type of a content part that is not text, or None for text."""
     if not isinstance(part, dict):
         return None
     kind = part.get("type", "text")

@@ -1,9 +1,9 @@
 """HTTP requests to URLs that users provide, from a process that can reach more than the user.
 
 Every address is checked, connections are made to the checked address, and redirects are not followed. Errors contain no
-text from the server, because its responses may not be meant for the user. A proxy resolves names itself. With a proxy,
-the host in the URL and the addresses to which this process resolves it are checked, but not the address to which the
-proxy connects.
+text from the server, because its responses may not be meant for the user. A proxy resolves host names itself. With a
+proxy, this module checks the host in the URL and the addresses that this process resolves for it, but cannot check the
+address to which the proxy connects.
 """
 
 import asyncio
@@ -142,8 +142,8 @@ class OutgoingClient:
         return target
 
     async def _check_addresses(self, target: URL) -> None:
-        """Raise AddressRefused if any address of the host in this pod's DNS is not allowed, because the proxy may
-        connect to any of them. A host that this pod cannot resolve is accepted.
+        """Raise AddressRefused if any address that this pod's DNS returns for the host is not allowed, because the
+        proxy may connect to any of them. A host that this pod cannot resolve is accepted.
         """
         with suppress(OSError):
             async with asyncio.timeout(CONNECT_SECONDS):

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a shared pool's processes: the use of each process by each run."""
+"""Prometheus metrics of a shared pool's processes: the usage of each process by run."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Order in force in a process of a shared pool: which orders are late, and to which run a token belongs."""
+"""Current order of a process in a shared pool. Refuses late orders, and finds the run to which a token belongs."""
 
 import hashlib
 import hmac
@@ -10,14 +10,16 @@ from rlrun.protocol.shared_pool import OrderedRun
 from rlrun.service.errors import ProblemError
 
 LATE_MILLISECONDS = 5 * 60 * 1000
-"""Difference of the numbers of two orders above which the second is not a late one: the clock was set back."""
+"""Maximum age in milliseconds of a late order, relative to the order in force. An order with a still lower number was
+sent after the API server's clock was set back, so it is accepted.
+"""
 SCHEME = "Bearer "
 
 Run = TypeVar("Run", bound=OrderedRun)
 
 
 class OrderInForce(Generic[Run]):
-    """Runs of the newest order. Without an order, there are no runs."""
+    """Runs of the order in force. Empty until the first order arrives."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -25,23 +27,25 @@ class OrderInForce(Generic[Run]):
 
     @property
     def runs(self) -> Mapping[str, Run]:
-        """Runs by uid."""
+        """Runs in the order in force, by uid."""
         return self._runs
 
     def check(self, number: int) -> None:
-        """Raise ProblemError (`InvalidRequest`, 409) if the order with this number was sent before the one in force."""
+        """Raise ProblemError (`InvalidRequest`, 409) if an order with this number predates the order in force."""
         if 0 < self._number - number < LATE_MILLISECONDS:
             late = (self._number - number) / 1000
             message = f"the order was sent {late:.3f} s before the order in force; send the current order again"
             raise ProblemError.of(CONFLICT, Reason.INVALID_REQUEST, message)
 
     def replace(self, runs: Iterable[Run], number: int) -> None:
-        """Put an order in force, which `check` has accepted."""
+        """Put an order in force. `check` must have accepted its number."""
         self._number = number
         self._runs = {run.uid: run for run in runs}
 
     def find(self, authorization: str) -> Run | None:
-        """Return the run whose token is in the header `Authorization`, or None. Takes the same time for each run."""
+        """Return the run whose token is in the header `Authorization`, or None if the token belongs to no run. The
+        duration does not depend on which run matches.
+        """
         if not authorization.startswith(SCHEME):
             return None
         token = authorization.removeprefix(SCHEME).encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Parts of an HTTP server: JSON responses, errors, probes, metrics and shutdown."""
+"""Building blocks of an HTTP server: JSON responses, errors, probes, metrics and shutdown."""
 
 import asyncio
 import contextlib
@@ -91,7 +91,7 @@ class LimitedRunner(web.AppRunner):
     @property
     @override
     def server(self) -> web.Server | None:
-        """Factory of the connections' protocols."""
+        """Factory that creates the protocol of each connection."""
         return cast(web.Server, self._connections)
 
     def _make_protocol(self) -> asyncio.Protocol:

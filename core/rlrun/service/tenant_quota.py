@@ -30,7 +30,7 @@ class TenantQuota:
         return self._uses.total()
 
     def take(self, tenant: str) -> QuotaResult:
-        """Take a slot until `release`, if one is available to the tenant."""
+        """Take a slot for the tenant if one is available. The tenant keeps the slot until `release`."""
         own, free = self._uses[tenant], self._total - self.uses
         if own >= self._per_tenant or (own and free and own >= free):
             return QuotaResult.tenant_limit

@@ -1,11 +1,11 @@
-"""Public certificate authorities together with those of the platform, in one file.
+"""File that contains the public certificate authorities and those of the platform.
 
 python -m rlrun.service.trust_bundle DEST
 
-Variables such as SSL_CERT_FILE replace the authorities of an image, and no variable adds to them for all clients. An
-init container with this module therefore runs first in each pod that connects to other servers and writes a file, to
-which these variables of the other containers point. This works for Python, Go and Rust, in any image. RLRUN_CA_BUNDLE
-contains the certificates in PEM, or RLRUN_CA_BUNDLE_FILE the path of a file with them.
+Variables such as SSL_CERT_FILE replace an image's authorities, and there is no variable with which all clients add
+authorities. In each pod that connects to other servers, an init container therefore runs this module and writes a file.
+The variables of the other containers point to this file. This works for Python, Go and Rust, in any image.
+RLRUN_CA_BUNDLE contains the certificates in PEM, or RLRUN_CA_BUNDLE_FILE the path of a file with them.
 """
 
 import os

@@ -71,10 +71,10 @@ def proxies_of(connection: S3Connection, environment: Mapping[str, str] = os.env
 
 
 def authorities(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the `verify` argument of a botocore client: the file with the certificate authorities, which the
-    platform's other clients use as well.
+    """Return the `verify` argument of a botocore client: the path of the file with the certificate authorities that the
+    platform's other clients use.
 
-    If the result is None, botocore uses AWS_CA_BUNDLE or its own authorities.
+    None makes botocore use AWS_CA_BUNDLE or its own authorities.
     """
     return None if environment.get("AWS_CA_BUNDLE") else environment.get("SSL_CERT_FILE") or None
 

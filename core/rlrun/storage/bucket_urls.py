@@ -1,4 +1,6 @@
-"""Bucket URLs as boto3 uses them in requests, because its presigned URLs have a different host in some regions."""
+"""Bucket URLs as boto3 uses them in requests. They are not taken from boto3's presigned URLs, which have a different
+host in some regions.
+"""
 
 from typing import Any
 
@@ -24,7 +26,7 @@ def refuse_other_styles(client: Any, connection: S3Connection) -> None:
 
 
 class _Written(Exception):
-    """Raised when the client library has built the URL of a request, which is not sent."""
+    """Raised when the client library has built the URL of a request, to prevent the request from being sent."""
 
 
 class BucketUrls:

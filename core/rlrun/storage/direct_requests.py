@@ -27,7 +27,7 @@ from rlrun.storage.remote_signer import RequestSigner
 
 NO_BODY = hashlib.sha256(b"").hexdigest()
 UNSIGNED = "UNSIGNED-PAYLOAD"
-"""Digest of a body that the signature does not cover."""
+"""Placeholder for the digest of a body that the signature does not cover."""
 ONCE = {"if-none-match": "*"}
 """Header of a request that stores an object only if it does not exist."""
 PRECONDITION_FAILED = 412
@@ -39,9 +39,11 @@ REFUSED_STATUSES = (400, 401, 403)
 ERROR_BYTES = 64 * 1024
 """Maximum size of an error body that is read."""
 PIECE_BYTES = 8 * 1024
-"""Number of bytes per read if each read counts as progress, because a read waits for all its bytes."""
+"""Number of bytes per read if each read is reported as progress. Small, because a read returns only when all its bytes
+have arrived.
+"""
 PAUSE_SECONDS = 30.0
-"""Seconds for which all requests go through the client after S3 has refused one."""
+"""Seconds for which all requests go through boto3's client after S3 has refused a direct request."""
 
 
 class DirectRequests:

@@ -1,4 +1,4 @@
-"""Packages of the environment image, next to which an environment's package is installed.
+"""Packages in the environment image. The package of an environment is installed in addition to them.
 
 Pods download nothing, and the image's packages take precedence over pushed packages. The image has one set of packages
 for each generation of verifiers. Package versions do not depend on the version of Python. `python -m
@@ -22,9 +22,9 @@ class Generation(StrEnum):
     """Generation of verifiers. The image has a separate interpreter with packages for each generation."""
 
     v0 = "v0"
-    """`load_environment`, and environments without verifiers."""
+    """Environments that define `load_environment`, and environments without verifiers."""
     v1 = "v1"
-    """Tasksets, harnesses and agents."""
+    """Environments that consist of tasksets, harnesses and agents."""
 
 
 LISTS: Mapping[Generation, Path] = {
@@ -34,23 +34,23 @@ LISTS: Mapping[Generation, Path] = {
 
 @dataclass(frozen=True)
 class ImagePython:
-    """Python of the image, with an interpreter for each generation."""
+    """Python version in the image. The image has an interpreter of this version for each generation of verifiers."""
 
     version: str
     full_version: str
-    """Version that requirements are compared with."""
+    """Full version, such as 3.11.14, against which requirements are checked."""
 
     def __str__(self) -> str:
         return self.version
 
     @property
     def abi(self) -> str:
-        """Tag of wheels with code compiled for this Python."""
+        """ABI tag of wheels that contain code compiled for this Python, such as cp311."""
         return f"cp{self.version.replace('.', '')}"
 
     @property
     def markers(self) -> Mapping[str, str]:
-        """Values of the markers of PEP 508."""
+        """Values of the environment markers (PEP 508) for this Python in the image."""
         return {
             "implementation_name": "cpython",
             "os_name": "posix",
@@ -64,13 +64,13 @@ class ImagePython:
 
 
 PYTHONS = (ImagePython("3.11", "3.11.14"), ImagePython("3.13", "3.13.5"))
-"""Pythons of the image: the version that the platform uses, and the newest version that both generations of verifiers
-allow.
+"""Python versions in the image: the version that the platform uses, and the newest version that both generations of
+verifiers allow.
 """
 IMAGE_GLIBC = 36
 """Minor version of glibc 2 in the image, which is based on Debian 12."""
 NEWEST_GLIBC = 28
-"""Minor version of the newest glibc 2 for which dependencies are resolved, so that older images can load them."""
+"""Newest minor version of glibc 2 that resolved dependencies may require, so that older images can load them."""
 
 
 def _platforms(newest: int) -> tuple[str, ...]:
@@ -79,9 +79,9 @@ def _platforms(newest: int) -> tuple[str, ...]:
 
 
 PLATFORMS = _platforms(NEWEST_GLIBC)
-"""Platforms that dependencies are resolved for, the most specific first."""
+"""Platform tags that dependencies are resolved for, most specific first."""
 UNLISTED = ("idlelib", "lib2to3", "pip", "pkg_resources", "setuptools", "test")
-"""Modules of Python that `sys.stdlib_module_names` lacks, in all versions or in some."""
+"""Modules that come with Python although `sys.stdlib_module_names` lacks them in some or all versions."""
 PLATFORM = (
     "rlrun",
     "rlrun_adapter_sidecar",
@@ -151,7 +151,7 @@ def image_packages(generation: Generation) -> Mapping[str, ImagePackage]:
 def owner_of_module(module: str) -> str | None:
     """Return the package of the image whose module would shadow a pushed module of this name, or None.
 
-    Modules of all generations count, because the generation of a package is not known from its name.
+    The modules of all generations are checked, because a package's name does not show its generation.
     """
     if module in sys.stdlib_module_names or module in UNLISTED:
         return "Python"

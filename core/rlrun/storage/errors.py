@@ -45,7 +45,7 @@ class Repeat(StrEnum):
     """Advice on retries after an error."""
 
     later = "later"
-    """The store may recover: retry for as long as the work may wait."""
+    """The store may recover. Retry for as long as the operation can wait."""
     grace = "grace"
     """Access was refused. A rotated key, a renewed token or a corrected clock takes effect within minutes: retry for a
     grace period, then fail.
@@ -155,7 +155,7 @@ class NotAnAnswer(Exception):
 
 @dataclass(frozen=True)
 class AnswerMeaning:
-    """Error and advice for an S3 response."""
+    """Error class and advice for an S3 response."""
 
     error: type[StoreError]
     advice: str
@@ -262,8 +262,8 @@ _MEANINGS: tuple[tuple[AnswerMeaning, str], ...] = (
     (EXISTS, "412 PreconditionFailed"),
 )
 ANSWERS: Mapping[str, AnswerMeaning] = {code: meaning for meaning, codes in _MEANINGS for code in codes.split()}
-"""Meanings by error code. For a response without a code, botocore uses the status as the code. Such a 404 does not mean
-that the object is missing: an ingress without an S3 service behind it responds in the same way.
+"""Meanings by error code. For a response without a code, botocore uses the HTTP status as the code. A 404 without a
+code does not mean that the object is missing: an ingress without an S3 service behind it also responds with 404.
 """
 STATUSES = frozenset({301, 302, 307, 308, 401, 403, 405, 408, 412, 413, 429, 501, 507})
 """Statuses that determine the meaning of a response with an unknown error code."""
@@ -277,7 +277,7 @@ class S3Answer:
     status: int
     code: str = ""
     text: str = ""
-    """S3's own text."""
+    """Message text in S3's response."""
     region: str = ""
     """Region of the bucket, if S3 reports it."""
 

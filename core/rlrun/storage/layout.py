@@ -3,11 +3,11 @@
 {prefix}/{namespace}/{run-uid}/run.json
                               /policy/v000041-1a2b3c4d/     adapters that engines load during the run (pruned)
                               /checkpoints/step-000040/     complete state to resume from
-                              /checkpoints/saved-states.json   their names, if a client's program trains the run
-                              /recovery/step-000043/        the same for a replaced trainer of a pool (pruned)
+                              /checkpoints/saved-states.json   names of a client's saved states (driver: Client)
+                              /recovery/step-000043/        recovery copy of a shared pool's trainer (pruned)
                               /adapters/step-000040/        adapters for download and deployment
                               /metrics/part-*.jsonl
-                              /rollouts/step-000040.jsonl.zst       trained on; .val-{env}, .eval-{env}, .filtered
+                              /rollouts/step-000040.jsonl.zst       trained on; also .val-{env}, .eval-{env}, .filtered
                               /rollouts/steps/part-*.jsonl          one line per step and object
                               /logs/attempt-1/{pod}/{container}.log
 {prefix}/environments/{owner}/{name}/{version}/*.whl
@@ -35,7 +35,9 @@ MODEL_WEIGHTS = "model.safetensors"
 RUN_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Pattern of a run's UID, which is the name of the run's folder."""
 WEIGHTS = {PolicyKind.adapter: ADAPTER_WEIGHTS, PolicyKind.weights: MODEL_WEIGHTS}
-"""File whose digest is part of a policy's name, or which is divided into numbered files."""
+"""Name of the file with the weights, whose digest is part of a policy's name. Large weights are divided into numbered
+files instead.
+"""
 NUMBERED = re.compile(r"-\d{5}-of-(\d{5})(?=\.[a-z]+$)")
 """Number in the name of a part of a divided file, as in transformers: `-00001-of-00002` in
 model-00001-of-00002.safetensors. The group is the number of parts.
@@ -167,7 +169,7 @@ def parse_rollouts_name(name: str) -> tuple[int, str] | None:
 def file_name(environment: str) -> str:
     """Convert an environment's name to a part of a file name.
 
-    Spaces, which S3 clients encode differently, are replaced, and a digest keeps such names distinct.
+    Spaces are replaced, because S3 clients encode them differently. A digest keeps names with spaces distinct.
     """
     if " " not in environment:
         return environment
@@ -188,7 +190,9 @@ ENVIRONMENTS_FOLDER, MODELS_FOLDER = "environments", "models"
 SHARED_FOLDERS = (ENVIRONMENTS_FOLDER, MODELS_FOLDER)
 """Folders with files that users upload."""
 PROBE_FOLDER = "rlrun.probe"
-"""Folder in which rlrun-server tests the S3 server. Names of namespaces contain no dots."""
+"""Folder in which rlrun-server tests the S3 server. The dot prevents a conflict with a namespace, because names of
+namespaces contain no dots.
+"""
 DELETED_FOLDER = "rlrun.deleted"
 """Folder of tombstones (`rlrun.garbage_collection.tombstones`)."""
 INSTALLATION_FOLDER = "rlrun.installation"
@@ -211,12 +215,14 @@ def usage_day(root: S3Uri, operator: str, day: datetime) -> S3Uri:
 
 def package_owner_record(root: S3Uri, owner: str) -> S3Uri:
     """Return the URI of the object with the uid of the namespace that owns the packages of `owner`. Users must not
-    write it.
+    write this object.
     """
     return root / ENVIRONMENTS_FOLDER / owner / ".owner"
 
 
 def environment_package(bucket: str, prefix: str, owner: str, name: str) -> S3Uri:
-    """Return the folder with one subfolder per version of an environment package, for all spellings of its name."""
+    """Return the folder of an environment package, which has one subfolder per version. All spellings of the package's
+    name give the same folder.
+    """
     parts = (prefix.strip("/"), ENVIRONMENTS_FOLDER, owner, package_name(name))
     return S3Uri(bucket, "/".join(part for part in parts if part))

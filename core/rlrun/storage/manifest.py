@@ -27,7 +27,7 @@ MAX_MANIFEST_BYTES = 4 * 1024**2
 """Maximum size in bytes of a manifest that is read, enough for about 20,000 files."""
 MAX_FILES = 25_000
 EXPIRES_AT = "expiresAt"
-"""Key of `Manifest.details` with the time from which the artifact is deleted, in ISO 8601 with its zone."""
+"""Key of `Manifest.details` with the time after which the artifact is deleted, in ISO 8601 with a time zone."""
 
 
 class ArtifactKind(StrEnum):
@@ -48,8 +48,8 @@ class FileEntry(Schema):
     size: int = Field(ge=0)
     sha256: Text
     object_name: Text | None = None
-    """Name of the object below the folder if it differs from `name`, because an interrupted upload had left a file
-    there.
+    """Name of the object below the folder if it differs from `name`. This happens if an interrupted upload left a
+    different file under `name`.
     """
 
     @property
@@ -140,7 +140,7 @@ def ready_facts(manifest: Manifest, digest: str) -> dict[str, Any]:
 
 
 def expiry_of(manifest: Manifest) -> datetime | None:
-    """Return the time from which the artifact is deleted, or None if it has no valid one."""
+    """Return the time after which the artifact is deleted, or None if the manifest contains no valid time."""
     try:
         expires_at = datetime.fromisoformat(str(manifest.details.get(EXPIRES_AT)))
         return None if expires_at.tzinfo is None else expires_at.astimezone(UTC)

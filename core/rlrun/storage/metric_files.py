@@ -1,7 +1,7 @@
-"""Parser of a run's metric files, and merging to one line per step.
+"""Parser of a run's metric files, and a merge into one line per step.
 
-A run writes one line per trained step. When an evaluation ends, it writes another one, with the step of the evaluated
-policy. Values are numbers, or lists of numbers for histograms.
+A run writes one line per trained step. When an evaluation ends, the run writes a further line, with the step of the
+evaluated policy. Values are numbers, or lists of numbers for histograms.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 Line = dict[str, Any]
 
 TRAINED = "progress/step"
-"""Key that every line of a trained step has, and no other line."""
+"""Key that is present in every line of a trained step, and in no other line."""
 
 
 def parse_lines(text: str) -> list[Line]:

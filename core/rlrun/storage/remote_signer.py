@@ -41,12 +41,14 @@ CONNECT_SECONDS = 3.0
 READ_SECONDS = 5.0
 TRIES = 4
 BACKOFF = 0.2
-"""Back-off factor in seconds. The pauses of 0, 0.4 and 0.8 seconds give another replica time to replace one that is
-shutting down.
+"""Back-off factor in seconds. The pauses of 0, 0.4 and 0.8 seconds give another replica time to take over from a
+replica that is shutting down.
 """
 RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
 TRANSIENT_STATUSES = frozenset({401, *RETRYABLE_STATUSES})
-"""Statuses that are retried. 401 is included, because clocks may differ by seconds and the kubelet renews tokens."""
+"""HTTP statuses that are retried. 401 is included, because clocks may differ by seconds and the kubelet may have
+renewed the token.
+"""
 CONNECTIONS = 32
 SIGNED_HEADERS = frozenset({"content-md5", "content-type", "if-match", "if-none-match"})
 """Headers that are signed in addition to all x-amz-*. `range` is not signed, because S3 does not require it and one

@@ -2,8 +2,9 @@
 
 The client is synchronous and thread-safe (async code uses a thread pool). Every request has a deadline (see
 `RequestLimits`). The manifest of an artifact is written last and deleted first, so that a folder with a manifest is
-complete at any time. A download is verified against the manifest and appears under its name atomically. By default,
-the endpoint is read from the usual AWS_* variables, and so are the credentials unless rlrun-server signs the requests.
+complete at any time. A download is verified against the manifest and appears under its name atomically. By default, the
+endpoint is read from the usual AWS_* variables. The credentials come from these variables too, unless rlrun-server
+signs the requests.
 """
 
 import base64
@@ -74,8 +75,8 @@ __all__ = [
 ]
 
 SMALL_BYTES = PART_BYTES
-"""Size of an artifact up to which its files are read before the first request, so that all requests are signed
-together.
+"""Maximum size in bytes of an artifact whose files are all read before the first request, so that all requests can be
+signed together.
 """
 MAX_OBJECT_BYTES = 256 * 1024**2
 """Default maximum size of an object that is read at once."""
@@ -85,10 +86,10 @@ DELETE_BATCH = 250
 deleted all objects.
 """
 DELETE_PIECE = 50_000
-"""Number of objects of a folder that are listed before they are deleted."""
+"""Maximum number of objects that are listed before they are deleted. Bounds memory for large folders."""
 
 LISTINGS = {"ListObjectsV2": b"ListBucketResult", "ListMultipartUploads": b"ListMultipartUploadsResult"}
-"""Root element of each listing."""
+"""Root element of the XML response, by listing operation."""
 HEAD_BYTES = 1024
 """Number of bytes at the beginning of a response that are searched for the root element."""
 CHECKSUM_HEADERS = ("x-amz-checksum-", "x-amz-sdk-checksum-")
@@ -698,7 +699,7 @@ def _read(file: Outgoing) -> Outgoing:
 
 
 def _complete(manifest: Manifest, entries: list[FileEntry], uri: S3Uri) -> Manifest:
-    """Return the manifest with the files as read. Raises StoreError if it lists different files."""
+    """Return the manifest with `entries`, the files as read. Raises StoreError if the manifest lists other files."""
     complete = manifest.model_copy(update={"files": entries})
     if manifest.files and not complete.has_content_of(manifest):
         raise StoreError(f"files changed during the upload to {uri}: upload the files again")

@@ -46,7 +46,7 @@ class Outgoing:
     name: str
     content: Path | bytes
     entry: FileEntry | None = None
-    """Entry of the manifest, if the content is already hashed."""
+    """Manifest entry of the file if its content is already hashed, otherwise None."""
     is_stored: bool = False
     """True if S3 has the content under the name in `entry`."""
 
@@ -72,12 +72,12 @@ class _Batch:
     failures: list[BaseException] = field(default_factory=list)
 
     def on_done(self, task: Future[None]) -> None:
-        """Record the failure of a request."""
+        """Record the failure of a finished request, if it failed."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failures.append(error)
 
     def check(self) -> None:
-        """Raise the first failure."""
+        """Raise the first failure, if any."""
         if self.failures:
             raise self.failures[0]
 

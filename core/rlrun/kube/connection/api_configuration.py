@@ -12,7 +12,7 @@ TRUST_FIELDS = (
     "tls_server_name",
     "proxy",
 )
-"""Fields of a configuration that are about the connection, not about the user."""
+"""Fields of a configuration that describe the connection rather than the user."""
 
 
 def without_credentials(configuration: client.Configuration) -> client.Configuration:

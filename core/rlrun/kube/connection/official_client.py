@@ -1,7 +1,7 @@
 """Lazy import of the official client, without the 800 classes of its API.
 
-Importing these classes takes most of the time of a short command and 45 MB of memory. The classes of `kubernetes.aio`
-take as much again.
+Importing these classes takes most of the time of a short command and 45 MB of memory. Importing the classes of
+`kubernetes.aio` costs the same again.
 """
 
 import importlib

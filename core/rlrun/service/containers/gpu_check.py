@@ -1,7 +1,7 @@
 """Check of a container's GPUs before anything is downloaded or loaded.
 
-`python gpu_check.py trainer` compares the GPUs visible to CUDA's driver with RLRUN_GPUS, the number that the pod
-requests for its role. It uses only the standard library, because it also runs in vLLM's image.
+`python gpu_check.py trainer` compares the number of GPUs visible to CUDA's driver with RLRUN_GPUS, the number that the
+pod requests for its role. This module uses only the standard library, because it also runs in vLLM's image.
 """
 
 import ctypes
@@ -18,7 +18,9 @@ from typing import Any
 GPUS_VARIABLE = "RLRUN_GPUS"
 """Variable with the number of GPUs that the container requests."""
 DEVICE_VARIABLE = "RLRUN_DEVICE"
-"""Variable for the RLModel's `env` of a role: with the value `cpu`, processes may run without the requested GPUs."""
+"""Variable that an RLModel can set in the `env` of a role. With the value `cpu`, processes may run without the
+requested GPUs.
+"""
 NODE_VARIABLE = "RLRUN_NODE"
 COMPATIBILITY_VARIABLE = "VLLM_ENABLE_CUDA_COMPATIBILITY"
 """Variable that makes vLLM use the CUDA driver library of its image, which works with older drivers of some GPUs."""
@@ -73,14 +75,14 @@ class GpuFacts:
     driver_cuda: int = 0
     """Newest CUDA version supported by the driver's library: 12040 for 12.4, or 0 if unknown."""
     error: int = 0
-    """Error code of the initialization, 0 for success."""
+    """Error code of the CUDA driver's initialization. 0 means success."""
     error_text: str = ""
     visible: int = 0
     """Number of GPUs visible to CUDA."""
     has_compatibility: bool = False
     """True if the image contains a newer driver library."""
     place: str = ""
-    """Folder of the library if the loader does not search it, or empty if the loader finds the library."""
+    """Folder of the driver's library if the loader does not search it. Empty if the loader finds the library."""
     loader_path: str = ""
     """LD_LIBRARY_PATH of the container."""
 
@@ -134,10 +136,10 @@ def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None
 
 
 def needs_change(message: str) -> bool:
-    """Return whether only a change of image or driver solves the problem.
+    """Return whether only a different image or driver can solve the problem.
 
-    Other problems may disappear with time or on another node: on a new node, the driver or NVIDIA's fabric manager may
-    start late.
+    Other problems may disappear after some time or on another node. On a new node, for example, the driver or NVIDIA's
+    fabric manager may start late.
     """
     return NO_CUDA in message or OLD_DRIVER in message
 

@@ -19,7 +19,7 @@ from typing import Any
 from rlrun.constants import LOG_HOLD_PORT
 
 ENDED = b"ended\n"
-"""Sent to each client once all other containers have ended."""
+"""Message that is sent to each client once all other containers have ended."""
 KEPT = b"kept\n"
 """Response of the operator: the logs have been copied, or will not be copied."""
 CONNECTIONS = 16

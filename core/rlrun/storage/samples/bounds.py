@@ -10,7 +10,7 @@ MAX_MESSAGES = 64
 MAX_TEXT = 64 * 1024
 """Maximum number of characters of a text in a message."""
 MIN_TEXT = 1024
-"""Minimum limit per text in characters. If a record is too large even with this limit, its conversations are stored as
+"""Lowest limit per text in characters. If a record is too large even with this limit, its conversations are stored as
 plain text.
 """
 MAX_ANSWER = 8 * 1024

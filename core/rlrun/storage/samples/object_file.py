@@ -58,11 +58,11 @@ class ReadLimits:
     rows: int = MAX_ROWS
     """Maximum total number of rollouts and groups of an object."""
     group: int = MAX_GROUP_BYTES
-    """Uncompressed lines of a group, or of an object without a usable index."""
+    """Maximum size of the uncompressed lines of a group, or of an object without a usable index."""
     record: int = MAX_GROUP_BYTES
-    """Size of one line."""
+    """Maximum size of one line."""
     scan: int = MAX_OBJECT_BYTES + MAX_PACKED_INDEX
-    """Object without a usable index, which is read completely."""
+    """Maximum size of an object without a usable index, which is read completely."""
 
 
 DEFAULT_LIMITS = ReadLimits()

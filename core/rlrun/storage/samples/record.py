@@ -40,7 +40,7 @@ class SampleStatus(StrEnum):
 
     trained = "trained"
     measured = "measured"
-    """Part of a validation or an evaluation, not trained on."""
+    """The rollout is part of a validation or an evaluation and is not trained on."""
     filtered = "filtered"
     errored = "errored"
     stale = "stale"
@@ -67,7 +67,7 @@ class LogprobSummary(Schema):
     p05: Finite
     """5th percentile."""
     low: Finite
-    """Fraction of tokens with a log-probability below -5, which the policy considered unlikely."""
+    """Fraction of tokens with a log-probability below -5, that is, tokens that the policy considered unlikely."""
 
 
 class Timings(Schema):
@@ -80,7 +80,7 @@ class Timings(Schema):
     score: Finite | None = None
     """Time in reward functions."""
     group: Finite | None = None
-    """Time of the rollout's whole group in the environment."""
+    """Time that the rollout's whole group spent in the environment."""
 
 
 class Cut(Schema):
@@ -101,7 +101,7 @@ class SampleRecord(Schema):
 
     v: int = VERSION
     step: int = Field(ge=0)
-    """Step that trained on the rollout, in which its group was dropped, or whose policy was evaluated."""
+    """Step that trained on the rollout, or in which the rollout's group was dropped, or whose policy was evaluated."""
     split: SampleSplit
     group: Identifier
     ordinal: int = 0
@@ -110,7 +110,7 @@ class SampleRecord(Schema):
     agent: Identifier | None = None
     """Name of the agent, in an environment with agents. Advantages compare rollouts of the same agent."""
     episode: Identifier | None = None
-    """Id of the episode, in which each agent has a rollout."""
+    """Id of the episode, which has one rollout per agent."""
     environment: Identifier
     example: int
     """Number of the example in the environment's dataset."""

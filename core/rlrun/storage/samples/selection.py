@@ -1,4 +1,4 @@
-"""Filters of a list of rollouts."""
+"""Filters for lists of rollouts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

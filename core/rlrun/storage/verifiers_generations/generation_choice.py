@@ -37,8 +37,8 @@ def choose_generation(
 ) -> Generation:
     """Return the generation for a package.
 
-    Only v1 runs tasksets. All other packages, including those without verifiers, run with v0, unless only the image's
-    v1 version satisfies their requirements.
+    Tasksets run with v1. Other packages, including packages without verifiers, run with v0, unless only the image's v1
+    version satisfies their requirements.
 
     Args:
         requires: Requirements of the package, as in its metadata.

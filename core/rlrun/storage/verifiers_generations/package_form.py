@@ -7,9 +7,9 @@ from enum import StrEnum
 
 LOAD_ENVIRONMENT = "load_environment"
 MAX_SOURCE_BYTES = 1024**2
-"""Maximum size of source that is read. Its syntax tree needs a hundred times this memory."""
+"""Maximum size in bytes of a source file that is read. Its syntax tree needs a hundred times this memory."""
 MAX_DEPTH = 8
-"""Maximum number of modules and classes between an exported name and its base class in verifiers."""
+"""Maximum number of modules and classes that are followed from an exported name to its base class in verifiers."""
 HARNESSES: frozenset[str | None] = frozenset({"Harness", "ACPHarness"})
 CONFIGURATIONS: frozenset[str | None] = frozenset({"HarnessConfig", "ACPHarnessConfig", "BaseConfig", "BaseModel"})
 DEFINITION = re.compile(r"^(?:async\s+def|def|class|type)\s+(\w+)|^(\w+)\s*[:+=]", re.MULTILINE)
@@ -28,11 +28,11 @@ class PackageForm(StrEnum):
     """Contract that the module of an environment's package implements."""
 
     environment = "environment"
-    """The function `load_environment`."""
+    """The module defines the function `load_environment`."""
     taskset = "taskset"
-    """A taskset or an environment of `verifiers.v1`, exported in `__all__`."""
+    """The module exports a taskset or an environment of `verifiers.v1` in `__all__`."""
     harness = "harness"
-    """A harness of `verifiers.v1` without a taskset."""
+    """The module exports a harness of `verifiers.v1`, but no taskset."""
     unknown = "unknown"
     """The source contains no environment, taskset or harness."""
 
@@ -59,7 +59,9 @@ def package_form(module: str, read: Read) -> PackageForm:
 
 
 def _framework_class(name: str, path: str, read: Read, depth: int = MAX_DEPTH) -> str | None:
-    """Return the name of the class outside the package from which a class of the package derives."""
+    """Return the name of the base class, defined outside the package, from which a class of the package derives.
+    Returns None if the class or its base cannot be found.
+    """
     source = read(path) or b""
     if not depth or len(source) > MAX_SOURCE_BYTES:
         return None
@@ -89,8 +91,8 @@ def _paths(module: str) -> tuple[str, str]:
 def _names(path: str, read: Read, sizes: dict[str, int]) -> tuple[set[str], set[str]]:
     """Return the names that a module binds, and the names in a literal `__all__`.
 
-    `sizes` has the size of each module that was read. Each module is read once; otherwise star imports could double the
-    work at each step.
+    `sizes` has the size of each module that was read. Each module is read only once, because star imports could
+    otherwise double the work at each step.
     """
     source = read(path) or b""
     sizes[path] = len(source)
@@ -131,8 +133,8 @@ def _names(path: str, read: Read, sizes: dict[str, int]) -> tuple[set[str], set[
 
 
 def _names_in_text(source: str) -> tuple[set[str], set[str]]:
-    """Return the names that a module binds and exports, found by patterns because the source may be for a newer
-    Python.
+    """Return the names that a module binds and exports. Uses patterns instead of a parser, because the source may be
+    for a newer Python.
     """
     bound = {name for found in DEFINITION.findall(source) for name in found}
     bound.update(word for names in IMPORT.findall(source) for word in re.findall(r"\w+", names))

@@ -33,7 +33,7 @@ class Tensor(BaseModel):
 
 
 class SafetensorsHeader(RootModel[dict[str, Tensor]]):
-    """Tensors by name."""
+    """Header of a safetensors file: type, shape and byte range of each tensor, by name."""
 
     wire_limits: ClassVar[InputLimits] = InputLimits(size=16 * 1024**2, values=8 * MAX_TENSORS)
 
