@@ -1,4 +1,4 @@
-"""Command `compare`: fields and results in which runs differ."""
+"""Command `compare`: shows the fields and results in which runs differ."""
 
 import json
 from typing import Annotated, Any

@@ -1,7 +1,8 @@
-"""Command `follow`: shows a progress bar on a terminal, or a line for each change otherwise, until the run ends.
+"""Command `follow`: shows the progress of a run until it ends, as a progress bar on a terminal, otherwise as a line for
+each change.
 
-The command only reads; Ctrl-C does not affect the run. It exits when the run ends or is deleted, or when the API
-server has not responded for `MAX_OUTAGE_SECONDS`.
+The command only reads; Ctrl-C does not affect the run. It exits when the run ends or is deleted, or when the API server
+has not responded for `MAX_OUTAGE_SECONDS`.
 """
 
 import time
@@ -38,7 +39,7 @@ DETACHED = 130
 
 @dataclass
 class RewardHistory:
-    """Rewards by step that the command has seen so far."""
+    """Rewards by step, as observed by the command so far."""
 
     rewards: dict[int, float] = field(default_factory=dict)
 
@@ -149,7 +150,7 @@ class ProgressDisplay(Display):
 
 
 def display_for(name: str) -> Display:
-    """Return a progress bar on a terminal, or a line display otherwise."""
+    """Return a progress bar if the output is a terminal, otherwise a line display."""
     console = Console(highlight=False)
     return ProgressDisplay(name, console) if console.is_terminal and not console.is_dumb_terminal else LineDisplay()
 

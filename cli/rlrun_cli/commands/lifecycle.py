@@ -145,7 +145,7 @@ def restart_run(
 
 
 def _left_suspended(problem: CliError, hint: str) -> CliError:
-    """Return the error with a hint on how to resume the run, which otherwise stays suspended."""
+    """Return the error with a hint on how to resume the run, which stays suspended until then."""
     if problem.hint == hint:
         return problem
     steps = f"{problem.hint}; {hint}" if problem.hint else hint

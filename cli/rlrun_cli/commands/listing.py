@@ -44,7 +44,7 @@ FORMATS: Mapping[str, Callable[[Any], Cell]] = {
     "Size": output.size,
     "ETA": lambda value: None if value is None else output.duration(value),
 }
-"""Functions that format a column's values for people, by the column's name."""
+"""Functions that format values for display, by column name."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Choice:
     fmt: TableFormat | None = None
 
     def select(self, api: RemoteCluster, kind: ResourceKind, fields: str) -> Printed:
-        """Return the query for the selected objects. Its rows contain complete objects if these are printed or sorted
-        by a field, and otherwise only the metadata.
+        """Return the query for the selected objects. Its rows contain complete objects if the output shows them or is
+        sorted by a field, otherwise only metadata.
         """
         place = None if self.all_namespaces else api.namespace
         return Printed(kind, place, self.selector, fields, bool(self.sort_by) or not output.is_table(self.fmt))

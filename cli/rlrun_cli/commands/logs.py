@@ -1,8 +1,8 @@
 """Command `logs`: prints the logs of a run's processes.
 
-Lines are prefixed with the pod's name if there are several pods. With -f, the command waits for pods that do not
-exist yet and follows their replacements after a restart, until the run finishes. When the pods no longer exist, it
-reads the copies in S3, also for a deleted run.
+Lines are prefixed with the pod's name if there are several pods. With -f, the command waits for pods that do not exist
+yet and follows their replacements after a restart, until the run finishes. When the pods no longer exist, the command
+reads the copies in S3, even if the run was deleted.
 """
 
 import queue
@@ -49,7 +49,7 @@ with this name, counting [[env]] first and then [[eval.env]].
 If the run has no pods because it has ended or was deleted, the copies in S3 are printed. --attempt prints the copies \
 of an earlier attempt of an active run. Reading copies requires `get rlruns/log` in the namespace."""
 START_SECONDS = 600
-"""Seconds that -f waits for the first pod of an unfinished run."""
+"""Maximum seconds that -f waits for the first pod of an unfinished run."""
 POLL_SECONDS = 2.0
 
 

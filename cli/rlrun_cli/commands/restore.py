@@ -30,7 +30,7 @@ HEADERS = ["KIND", "NAMESPACE", "NAME", "SIZE", "URI"]
 
 @dataclass(frozen=True)
 class _Findings:
-    """Artifacts to recreate, and problems of those that cannot be recreated."""
+    """Artifacts to recreate, and the reasons why other artifacts cannot be recreated."""
 
     lost: "list[LostArtifact]"
     problems: list[str]

@@ -1,7 +1,7 @@
 """Command `run`: creates an RLRun from a file.
 
-The file is validated completely before anything is sent. Variables are stored in a Secret. The Secret is created before
-the run, so that the run never finds it missing, and then gets the run as its owner.
+The file is validated completely before anything is sent. Variables are stored in a Secret. The Secret is created first,
+so that it exists when the run starts. Then the run becomes the owner of the Secret.
 """
 
 import os
@@ -132,7 +132,7 @@ def with_user(body: Obj, user: str) -> Obj:
 def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
     """Create the Secret if there are variables, then the run, annotated with its user unless the file sets a user.
 
-    If creating the run fails, deletes the Secret, unless the run may have been stored, and raises CliError.
+    If creating the run fails, raises CliError. The Secret is then deleted, unless the run may have been stored.
     """
     name = body["metadata"]["name"]
     body = with_user(body, api.user_name())

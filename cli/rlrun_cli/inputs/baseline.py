@@ -1,4 +1,4 @@
-"""Pure assessment of a baseline: rewards and durations of rollouts with a run's initial model."""
+"""Pure assessment of a baseline: the rewards and durations of rollouts with the model that a run would start from."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from statistics import fmean, median
 from rlrun_cli.inputs.environment_checks import Remark
 
 EASY = 0.8
-"""Mean reward, relative to the maximum, above which little is left to learn."""
+"""Mean reward, as a fraction of the maximum, above which little is left to learn."""
 MIN_SPREAD = 0.1
 """Minimum fraction of groups whose rewards differ. Only these groups give a training signal."""
 SLOW_SECONDS = 60.0

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 NO_KEY = "none"
-"""API key for endpoints without one, because OpenAI's client does not start without a key."""
+"""API key used for endpoints that need none, because OpenAI's client requires a key."""
 KEY_VARIABLE = "RLRUN_BASELINE_KEY"
 ERROR_WIDTH = 500
 RETRIES = 2
@@ -47,7 +47,7 @@ class BaselineRequest:
     concurrency: int = 64
     """Number of concurrent rollouts."""
     seconds: float = 600.0
-    """Time limit in seconds of one request to the endpoint."""
+    """Time limit in seconds for one request to the endpoint."""
     samples: str = ""
     """Folder for the samples in verifiers' file format. If empty, samples are discarded."""
 

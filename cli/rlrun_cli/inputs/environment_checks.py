@@ -129,7 +129,7 @@ def check_requirements(wheels: Sequence[Wheel], *, is_bundled: bool) -> list[Rem
 
 
 def check_name(name: str) -> None:
-    """Raise CliError if pods would import another package's module instead of the module of the named package."""
+    """Raise CliError if, for a package with this name, pods would import the module of another package."""
     module = package_name(name).replace("-", "_")
     if owner := owner_of_module(module):
         raise CliError(

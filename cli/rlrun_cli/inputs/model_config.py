@@ -18,8 +18,8 @@ MAX_BYTES = 16 * 1024**2
 HUB_SECONDS = 15
 HUB = "https://huggingface.co"
 READ_WHOLE = frozenset({"minimax_m3_vl", "qwen3_vl_moe"})
-"""Model types for which each trainer process reads all weights instead of only its part. Types that `architecture` does
-not support are left out. The trainer's tests of reading by parts list all types.
+"""Model types for which each trainer process reads all weights instead of only its part. Contains only types that
+`architecture` supports. The trainer's tests of reading by parts list the other types as well.
 """
 
 
@@ -71,9 +71,11 @@ class Architecture:
         return _adapter_parameters(self.linears, rank)
 
     def expert_adapter_parameters(self, rank: int) -> tuple[int, int]:
-        """Return the number of weights of an adapter of all routed experts, and their number in its file.
+        """Return the number of weights of an adapter of all routed experts, and the number of weights stored in its
+        file.
 
-        Gate and up of an expert share the factor of their input. Most files have it twice.
+        The gate and up projections of an expert share the LoRA factor on their input. Most files store this factor
+        twice.
         """
         _, gates, _ = self.experts
         stored = _adapter_parameters(self.experts[1:], rank)
@@ -183,7 +185,7 @@ def read_hub_config(source: str, environ: Mapping[str, str] = os.environ) -> dic
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirect handler that does not send the token to other servers, such as content networks."""
+    """Redirect handler that does not send the token to other servers, such as content delivery networks."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str

@@ -1,7 +1,8 @@
 """Pure estimate of the GPUs and memory that a model needs, with the calculation.
 
-If the architecture is known, all memory uses are summed. Otherwise weights of 2 bytes per parameter may take a fixed
-fraction of the GPUs' memory; a trainer needs the rest for activations, and an engine for the KV cache.
+If the architecture is known, the estimate is the sum of all memory uses. Otherwise the weights, at 2 bytes per
+parameter, may take a fixed fraction of the GPUs' memory. A trainer needs the rest for activations, and an engine needs
+it for the KV cache.
 """
 
 import math
@@ -18,7 +19,9 @@ BYTES_PER_PARAMETER = 2
 TRAINED_BYTES = 16
 """Bytes per trained parameter: weight, gradient and AdamW's two moments, in float32."""
 LOGIT_TOKENS, LOGIT_BYTES = 2048, 10
-"""Number of tokens whose logits a trainer computes at a time, and bytes per logit: two of float32, one of bfloat16."""
+"""Number of tokens whose logits a trainer computes at a time, and bytes per logit: two float32 values and one bfloat16
+value.
+"""
 TRAINER_SHARE, ENGINE_SHARE = 0.5, 0.7
 """Fractions of a GPU's memory that weights may take if the architecture is unknown."""
 USABLE_SHARE = 0.9
@@ -31,14 +34,14 @@ GPU_COUNTS = (1, 2, 4, 8, 16)
 GB, GIB = 1e9, 2**30
 EPHEMERAL_STORAGE = "ephemeral-storage"
 PART_READS = 1.2
-"""Number of copies of the weights in node memory while each trainer process reads only its part."""
+"""Memory needed on the node while each trainer process reads only its part, in copies of the weights."""
 PROCESS_GIB = 8
 """Node memory in GiB for a process, excluding the model."""
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """Numbers of GPUs per pod. A number above MAX_GPUS means that the model does not fit in one pod."""
+    """GPUs per pod of trainer and engine. A number above MAX_GPUS means that the model does not fit in one pod."""
 
     weights_gb: float
     trainer_gpus: int
@@ -209,10 +212,11 @@ def _gathered_bytes(model: Architecture, job: Job, gpus: int) -> int:
 
 
 def _other_bytes(model: Architecture, job: Job) -> int:
-    """Return the bytes that each GPU also needs: for the adapter, for the inputs of all layers, and for the current
-    layer or the logits, whichever is larger.
+    """Return the bytes that each GPU needs for the adapter, for the inputs of all layers, and for the current layer or
+    the logits, whichever is larger.
 
-    The current layer is estimated by the inputs. The logits are computed after the last layer.
+    The memory of the current layer is estimated from the size of the inputs. The layer and the logits do not need
+    memory at the same time, because the logits are computed after the last layer.
     """
     adapter = 0 if job.full_fine_tuning else model.adapter_parameters(job.rank) * TRAINED_BYTES
     inputs = _input_bytes(model, job)

@@ -46,7 +46,9 @@ class RunFile:
 
     @property
     def title(self) -> str:
-        """Text from which a name is generated."""
+        """Text from which a run's name is generated: `generateName` or the display name in the file, or the name of the
+        file.
+        """
         stem = "run" if self.path == STDIN else self.path.stem
         return str(self.metadata.get("generateName") or self.spec.get("name") or stem)
 

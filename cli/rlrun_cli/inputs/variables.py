@@ -68,7 +68,7 @@ def parse_file(text: str, source: str, known: Mapping[str, str]) -> tuple[dict[s
 
 
 def _line(binding: Binding) -> int:
-    """Return the line of a statement, which starts after the blank lines before it."""
+    """Return the line number of a statement, without the blank lines that the parser counts as part of it."""
     text = binding.original.string
     return binding.original.line + text[: len(text) - len(text.lstrip())].count("\n")
 

@@ -148,7 +148,7 @@ def package_owner(project: Mapping[str, Any], option: str | None) -> str:
 
 
 class _BuildLog:
-    """Log that runs build steps and collects their output."""
+    """Runner for build steps, which collects their output."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -285,7 +285,7 @@ class RemoteCluster:
         return str(found.get("username") or "")
 
     def _review(self, kind: ResourceKind, spec: Obj) -> Obj:
-        """Return the status of an access review, which is not stored."""
+        """Request an access review and return its status. The API server does not store the review."""
         review = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {}, **({"spec": spec} if spec else {})}
         return self.transport.send(requests.create(review, CLI_FIELD_MANAGER)).get("status") or {}
 

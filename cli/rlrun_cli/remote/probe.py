@@ -13,7 +13,9 @@ from typing_extensions import override
 SERVED_KINDS = ResourceKind(GROUP, VERSION, "", "list of the kinds of rlrun.dev", namespaced=False)
 """Discovery path of the API group, which all authenticated users may read."""
 ANSWER_SECONDS = 3.0
-"""Time in seconds to connect and respond. A command must report an unresponsive API server within 5 s."""
+"""Time limit in seconds for connecting and for the response. A command must report an unresponsive API server within 5
+s.
+"""
 
 
 class ProbedTransport(SyncTransport):

@@ -53,7 +53,7 @@ PROBE_PATH = "/rlrun/v1/whoami"
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
 STREAM_SECONDS = 600.0
-"""Maximum time in seconds between parts of a streamed response."""
+"""Maximum time in seconds between two chunks of a streamed response."""
 STREAM_CHUNK = 8192
 MAX_ERROR = 64 * 1024
 FORWARDED_PORT = 8080
@@ -61,7 +61,9 @@ FORWARDED_PORT = 8080
 TRIES = 4
 BACKOFF = 0.5
 MISSING_REASONS = (Reason.API_KEY_NOT_FOUND, Reason.NAMESPACE_NOT_FOUND, Reason.OBJECT_NOT_FOUND)
-"""Reasons with which rlrun-server returns 404. Any other reason means that the URL belongs to another server."""
+"""Reasons in rlrun-server's 404 responses. A 404 with any other reason means that the URL belongs to a different
+server.
+"""
 RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
 
 

@@ -42,7 +42,7 @@ class UserToken:
         self._clock = clock
         self._lock = threading.Lock()
         self._made = ("", 0.0)
-        """Token and the time at which it expires."""
+        """Latest requested token, and the time at which it expires."""
 
     def __call__(self) -> str:
         """Return a valid token. Raises CliError."""

@@ -28,13 +28,15 @@ class CommandEntry:
     """
 
     target: str
-    """`module:function` in COMMANDS."""
+    """Function of the command, as `module:function`. The module is relative to the package COMMANDS."""
     summary: str
     panel: str = "Commands"
     """Heading in the group's help page."""
     hidden: bool = False
     reader: str = ""
-    """Name of a module function that transforms the command-line words before they are parsed, if any."""
+    """Name of a function, in the command's module, that transforms the command-line words before they are parsed. Empty
+    for none.
+    """
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 8.0, 2.4
 """Size of one chart in inches."""
 DOTS_PER_INCH = 150
 FEW_POINTS = 50
-"""Number of points below which each point of a line is marked."""
+"""Number of points below which a chart marks each point of its line."""
 
 Chart = tuple[str, Sequence[tuple[float, float]]]
 """Title, and pairs of step and value."""

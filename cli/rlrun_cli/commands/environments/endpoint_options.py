@@ -92,7 +92,7 @@ def endpoint_key(base_url: str, variable: str | None) -> str:
 
 
 def show_remarks(remarks: list[Remark]) -> bool:
-    """Print the remarks. Returns True if none of them is a problem."""
+    """Print the remarks. Returns False if any of them is a problem."""
     console = output.out()
     for remark in remarks:
         style, word = ("bold red", "wrong") if remark.hint else ("green", "ok")

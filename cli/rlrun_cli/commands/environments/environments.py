@@ -1,7 +1,7 @@
 """Commands `env push` and `env list`: environment packages in S3, where runs find them by `owner/name`.
 
-A version is immutable. Pushing the same files again changes nothing; pushing other files under the same version is
-rejected, because runs started before and after would train on different code under one name.
+A version is immutable. Pushing the same files again changes nothing; pushing different files under the same version is
+rejected, because otherwise runs could train on different code under one name.
 """
 
 import zipfile

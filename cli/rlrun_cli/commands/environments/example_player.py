@@ -14,10 +14,12 @@ from rlrun_cli.inputs.wheel_builder import Wheel, unpack
 from rlrun_cli.terminal.errors import CONTROL_CHARACTERS
 
 PROGRAM = (sys.executable, "-P", "-m", "rlrun_environment.worker.example_check")
-"""Command that runs the example. -P keeps modules in the current folder from hiding those of wheels and platform."""
+"""Command that runs the example. -P prevents modules in the current folder from hiding modules of the wheels and the
+platform.
+"""
 MAX_REPORT = 64 * 1024
 LATE_SECONDS = 60.0
-"""Time in seconds to load the environment, in addition to the time for rollouts."""
+"""Time in seconds allowed for loading the environment, in addition to the time for rollouts."""
 
 
 def play_example(wheels: Sequence[Wheel], args: Mapping[str, Any], seconds: float) -> Remark:
@@ -47,7 +49,7 @@ def play_example(wheels: Sequence[Wheel], args: Mapping[str, Any], seconds: floa
 
 
 def describe(report: Mapping[str, Any]) -> Remark:
-    """Return the remark for the report of an example's run."""
+    """Return the remark that summarizes the report of the example's rollout."""
     if missing := report.get("missing"):
         return Remark(f"example 0 was not run: this Python lacks {_text(missing)}")
     if problem := report.get("problem"):

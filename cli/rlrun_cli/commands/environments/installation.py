@@ -107,7 +107,7 @@ def _download(
 
 
 def _fits(wheel: Path, python: Path) -> bool:
-    """Return whether a wheel can be installed, and warn if it cannot. Raises CliError."""
+    """Return whether a wheel can be installed. Prints a warning if it cannot. Raises CliError."""
     result = _run(["--dry-run", "--no-deps", "--no-index", str(wheel)], python)
     if result.status == UNRESOLVED:
         output.notice(f"Warning: {wheel.name} does not fit {python}; this package is installed from your index")
@@ -117,7 +117,7 @@ def _fits(wheel: Path, python: Path) -> bool:
 
 
 def _overrides(wheels: Sequence[Path], folder: Path) -> list[str]:
-    """Return the uv options that replace requirements given by URL with downloaded wheels of the same packages."""
+    """Return the uv options that make requirements with a URL use the downloaded wheels of the same packages."""
     read = [read_wheel(wheel) for wheel in wheels]
     # uv rejects a package with two URLs. Only such packages are overridden, because an override drops the requirement's
     # extras.

@@ -139,7 +139,7 @@ def _sizing(model_id: str, source: str, parameters: float | None, config: Path |
 
 
 def _architecture(source: str, config: Path | None) -> Architecture | None:
-    """Return the architecture from the file or from the model in the hub, or print a notice and return None."""
+    """Return the architecture from the file or from the hub. If it is unknown, prints a notice and returns None."""
     if config is None and not re.fullmatch(HUB_SOURCE, source):
         return None
     try:

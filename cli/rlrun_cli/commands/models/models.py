@@ -27,7 +27,7 @@ ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Id of the model
 
 
 def shape(pods: int, gpus: int) -> str:
-    """Return text such as `2x8 GPU` or `1x CPU`."""
+    """Describe pods and their GPUs: `2x8 GPU` for 2 pods with 8 GPUs each, `1x CPU` for 1 pod without GPUs."""
     return f"{pods}x{gpus} GPU" if gpus else f"{pods}x CPU"
 
 
@@ -42,7 +42,7 @@ def _inference(item: Obj) -> str:
 
 
 def problems_of(item: Obj) -> list[Obj]:
-    """Return the conditions of a model that are False or are warnings."""
+    """Return the model's conditions that have status False or are warnings."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return [c for c in conditions if c["status"] == ("True" if c["type"] == "Warnings" else "False")]
 

@@ -6,8 +6,8 @@ wheels declare no extras. If a wheel requires extras of an image's package, uv t
 index, and resolves the requirements of the extras. Wheels of the image's packages are never part of the bundle. pip
 downloads the files in uv's lock and verifies their hashes.
 
-A source distribution is built on this machine, which runs its code. Its wheel is used only if its tag fits any
-platform, because other wheels may depend on this machine.
+A source distribution is built on this machine, which runs code of the distribution. The wheel is used only if its tag
+allows any platform, because wheels for one platform may depend on this machine.
 """
 
 import hashlib
@@ -44,9 +44,9 @@ from rlrun_cli.terminal.errors import CliError
 
 RESOLVE_SECONDS = 1800.0
 LARGEST = 5
-"""Number of wheels listed in an error about their size."""
+"""Number of largest wheels that an error about the total size lists."""
 OTHER_PYTHON = re.compile(r"Python ?>=")
-"""Text in uv's output about versions that need a newer Python than the Python for which uv resolves."""
+"""Pattern of text in uv's output about versions that need a newer Python than the Python for which uv resolves."""
 SKIP = "--no-deps pushes without these wheels"
 
 
@@ -256,7 +256,7 @@ class _Search:
             )
 
     def _choices_in(self, result: ToolResult) -> Iterator[str]:
-        """Yield the Python, the image's packages and the pushed wheels that the output mentions."""
+        """Yield a description of each Python version, image package and pushed wheel that the output mentions."""
         text, environment = "\n".join(result.last_lines), self._wheels[-1].name
         if OTHER_PYTHON.search(text) and self._python != PYTHONS[-1]:
             yield (

@@ -17,12 +17,12 @@ from rlrun_cli.terminal.errors import CONTROL_CHARACTERS, CliError
 
 KEPT_LINES = 500
 LINE_CHARACTERS = 2000
-"""Length at which a line of output is cut, because build code may print lines without an end."""
+"""Maximum number of characters of an output line. Longer lines are cut, because build code may print endless lines."""
 OUTPUT_LINES = 20
 """Number of output lines that an error shows."""
 PROGRESS = ("Downloading ", "Using cached ")
 PIP = (sys.executable, "-P", "-m", "pip")
-"""Command for pip. With -P, modules in the user's current folder cannot hide those of pip."""
+"""Command for pip. -P prevents modules in the current folder from hiding modules of pip."""
 SETTINGS_SECONDS = 60.0
 UV_FLAGS = {"no-index": "--no-index", "pre": "--prerelease=allow"}
 UV_OPTIONS = {

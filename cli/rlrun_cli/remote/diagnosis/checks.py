@@ -31,7 +31,7 @@ RIGHTS = (
 )
 """Verb, group, resource and subresource of the actions that users of runs perform."""
 NEEDED = ("pods", "count/pods", "cpu", "memory")
-"""Quota resources besides GPUs without which no run can start."""
+"""Quota resources, in addition to GPUs, without which no run can start."""
 
 
 def check_api(api: RemoteCluster) -> str:
@@ -52,7 +52,7 @@ def check_api(api: RemoteCluster) -> str:
 
 
 def check_rights(api: RemoteCluster) -> str:
-    """Check what the user may do in the namespace."""
+    """Check that the user has the permissions in RIGHTS in the namespace."""
     missing = [
         f"{verb} {resource}{'/' if subresource else ''}{subresource}"
         for verb, group, resource, subresource in RIGHTS

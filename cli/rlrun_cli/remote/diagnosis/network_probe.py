@@ -1,7 +1,7 @@
 """Probe of the pods' network: image pulls, access to the hub, and enforcement of NetworkPolicies.
 
-Only a pod can test these. The listener pod contacts the hub and accepts connections; the connector pod connects
-repeatedly. After the first connection, the probe creates a NetworkPolicy that forbids the connector to connect.
+Only pods can test these. A listener pod contacts the hub and accepts connections. A connector pod repeatedly connects
+to the listener. After the first connection, the probe creates a NetworkPolicy that forbids the connector to connect.
 Finally, the probe deletes both pods and the policy.
 """
 

@@ -21,7 +21,7 @@ class RunState:
     message: str
     step: int
     max_steps: int
-    """0 if it is unknown because a client's program decides."""
+    """Maximum number of steps, or 0 if a client's program decides when to stop."""
     reward: float | None
     eta: float | None
     """Estimated time to completion in seconds."""
