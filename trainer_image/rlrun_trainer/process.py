@@ -39,8 +39,8 @@ S3_THREADS = 64
 S3_THREADS_PER_SLOT = 4
 """Maximum number of threads for S3 that a session needs: for a policy, an artifact, a deletion and a listing."""
 CONNECTIONS = 1024 + MAX_RUNS * MAX_POLLS
-"""Maximum number of connections: the orchestrators', several of each of up to 256 engines, which load policies from the
-trainer while S3 is unreachable, and one of each client's request that waits for a result.
+"""Maximum number of connections: 1024 for orchestrators and for up to 256 engines, each of which may open several to
+load policies while S3 is unreachable, and one for each client request that waits for a result.
 """
 BEAT_SECONDS = 5.0
 """Seconds between two heartbeats.

@@ -12,8 +12,8 @@ DISK_FULL = Reason.TRAINER_DISK_FULL
 
 
 class TempFolder:
-    """Temporary folder. Its owner should remove it as early as possible; a folder that is left is removed when the
-    process exits.
+    """Temporary folder. Its owner should remove it as early as possible; at the latest, it is removed when the process
+    exits.
 
     Raises ProblemError if it cannot be created.
     """
@@ -44,7 +44,7 @@ def source_of(files: Files) -> Mapping[str, bytes] | Path:
 def writing(folder: TempFolder, *failures: type[Exception]) -> Iterator[None]:
     """Context for writing to the folder, which is removed if writing fails. Raises ProblemError if the disk is full.
 
-    `failures` are the errors besides OSError with which a library reports a full disk.
+    `failures` are exception types other than OSError with which a library reports a full disk.
     """
     try:
         with writing_to(folder.path, *failures):
@@ -56,7 +56,9 @@ def writing(folder: TempFolder, *failures: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def writing_to(path: Path, *failures: type[Exception]) -> Iterator[None]:
-    """Context for writing to a folder of another process, like `writing`, but keeping the folder if writing fails."""
+    """Context for writing to a folder that another process owns. Unlike `writing`, it keeps the folder if writing
+    fails.
+    """
     full_disk: tuple[type[Exception], ...] = (OSError, *failures)
     try:
         yield
@@ -72,7 +74,9 @@ def size_of(files: Files) -> int:
 
 
 def on_disk(files: Files, scratch: Path | None) -> Files:
-    """Return the files, moved to a folder below `scratch` if it is set. Raises ProblemError if the disk is full."""
+    """Return the files in a folder below `scratch`, or unchanged if `scratch` is None or they already are in a folder.
+    Raises ProblemError if the disk is full.
+    """
     if scratch is None or isinstance(files, TempFolder):
         return files
     folder = TempFolder(scratch)

@@ -36,7 +36,7 @@ class CheckpointProgress:
     run_uid: str
     orchestrator_state: dict[str, Any]
     state_step: int | None = None
-    """Step of the orchestrator's state, or None if it is `step`."""
+    """Step of the orchestrator's state. None means `step`."""
     made: StepOutcome | None = None
     """Result of the newest step, set if the orchestrator may not have received it."""
 
@@ -46,8 +46,9 @@ def json_files(
 ) -> dict[str, bytes]:
     """Return the JSON files of a checkpoint.
 
-    `shape` has the facts in which a session must agree with the checkpoint. `updates` is the number of optimizer steps,
-    including those before a warm start. `kl_beta` and `reference` are the weight and the reference of the KL penalty.
+    `shape` has the facts that must be equal in the checkpoint and in a session that loads it. `updates` is the number
+    of optimizer steps, including those before a warm start. `kl_beta` and `reference` are the weight and the reference
+    of the KL penalty.
     """
     facts = dict(shape) | {
         "step": progress.step,

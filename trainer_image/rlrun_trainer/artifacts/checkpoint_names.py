@@ -18,9 +18,9 @@ INDEX = "model.safetensors.index.json"
 EXPERTS = ".experts."
 """Part of the names of routed experts, of which a checkpoint may have 100,000."""
 FIRST_EXPERT = re.compile(r"(.+\.experts)\.0\.(\w+)\.weight")
-"""Name of a weight of a block's first expert. The other experts have the same projections."""
+"""Pattern for the name of a weight of a block's first expert. The other experts have the same projections."""
 JOINED_EXPERTS = re.compile(r"(.+\.experts)\.(\w+)")
-"""Name of a weight of all experts of a block."""
+"""Pattern for the name of a weight that joins all experts of a block."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class StoredExperts:
     module: str
     """Name of the module that contains the experts."""
     projections: Mapping[str, tuple[str, ...]]
-    """Projections of each expert, by the name of the parameter that joins them in memory, in the order of its rows.
-    Empty if the checkpoint joins them too.
+    """Projections of each expert, in the order of their rows in memory, by the name of the parameter that joins them
+    there. Empty if the checkpoint joins them as well.
     """
 
 
@@ -50,9 +50,9 @@ class CheckpointNames:
     ) -> "CheckpointNames":
         """Return the mapping for a checkpoint with tensors of these names.
 
-        `in_memory` maps a tensor's name in the checkpoint to its name in memory, or to None if loading the model
-        merges the tensor with others or splits it. `joined` maps the name of an expert's tensor to the name of the
-        parameter in memory that contains it, and to its place among the tensors that the parameter joins.
+        `in_memory` maps a tensor's name in the checkpoint to its name in memory, or to None if loading the model merges
+        the tensor with others or splits it. `joined` maps the name of an expert's tensor to the name of the parameter
+        in memory that contains it, and to its index among the tensors that the parameter joins.
         """
         weights = list(weights)
         pairs = ((in_memory(weight), weight) for weight in weights if EXPERTS not in weight)

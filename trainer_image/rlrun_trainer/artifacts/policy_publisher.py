@@ -1,7 +1,7 @@
 """Publication of policy versions to S3. A version is announced only when it is complete; only the newest ones are kept.
 
 While S3 is unreachable, the trainer serves the newest versions itself, and training continues. One background task
-retries the upload, so that not every step waits for S3. Versions of clients' programs are in S3 only (`store`).
+retries the upload, so that not every step waits for S3. Policies of clients' programs are kept only in S3 (`store`).
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Publisher:
         self.problem: Problem | None = None
         """Reason why policies do not reach S3, or None while they do."""
         self.on_return: Callable[[], None] = lambda: None
-        """Callback for when S3 is reachable again."""
+        """Callback that is called when S3 is reachable again."""
         self._store = store
         self._spec = spec
         self._layout = RunLayout(S3Uri.parse(spec.run_uri))

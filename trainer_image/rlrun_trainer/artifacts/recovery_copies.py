@@ -1,6 +1,6 @@
-"""Recovery copies of one run in S3: checkpoints from which only a replaced trainer continues.
+"""Recovery copies of one run in S3: checkpoints that only a replacement trainer resumes from.
 
-A copy limits how much of a run is lost with its trainer. Users do not see copies, and the trainer deletes them.
+A copy limits how many steps are lost when a trainer is lost. Users do not see copies, and the trainer deletes them.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ class RecoveryCopies:
         self._layout = layout
 
     def newest_from(self, step: int) -> list[int]:
-        """Return the steps of the newest TRIED copies from `step` on, newest first, including incomplete copies. Raises
-        StoreError.
+        """Return the steps of the newest TRIED copies at or after `step`, newest first, including incomplete copies.
+        Raises StoreError.
         """
         return sorted((found for found in self._steps() if found >= step), reverse=True)[:TRIED]
 
     def prune(self, complete: Sequence[int], checkpoint: int) -> None:
-        """Delete the copies that are no longer needed: those that are not newer than the usable checkpoint of step
-        `checkpoint`, those older than the newest of the `complete` copies, except the newest KEPT of them, and unusable
+        """Delete the copies that are no longer needed: unusable copies, copies that are not newer than the usable
+        checkpoint of step `checkpoint`, and copies older than the newest complete copy, except the KEPT newest complete
         ones. `complete` has the steps of complete copies, oldest first.
 
         Manifests are deleted first, so that an interrupted deletion leaves no copy that appears complete.

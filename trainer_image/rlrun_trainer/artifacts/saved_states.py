@@ -9,7 +9,7 @@ from rlrun.storage.store import Corrupt, NotFound, Store
 
 
 class SavedStatesObject:
-    """Names of one run, which only its session writes."""
+    """Object with the names of one run's saved states. Only the run's session writes it."""
 
     def __init__(self, store: Store, layout: RunLayout) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class SavedStatesObject:
 
     @property
     def newest(self) -> tuple[str, SavedState] | None:
-        """Newest checkpoint with a name, or None."""
+        """Newest named checkpoint, or None if there is none."""
         return max(self._states.weights.items(), key=lambda item: item[1].step, default=None)
 
     def record(self, kind: SaveKind, name: str, state: SavedState) -> None:

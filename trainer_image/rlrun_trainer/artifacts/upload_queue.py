@@ -2,10 +2,12 @@
 
 A job contains a complete snapshot, so training continues during the upload, even while S3 is unreachable. The queue is
 bounded, because each job keeps its files on disk (or in memory without a scratch folder). A newer checkpoint replaces
-an older one that still waits, unless a client's program has named it. A job is retried as long as its session is open.
+an older checkpoint that still waits, unless a client's program has named the older one. A job is retried as long as its
+session is open.
 
-Recovery copies are not for users and never take capacity from users' artifacts: there is at most one, it is uploaded
-after all others, a newer checkpoint replaces it, and it is dropped when its upload fails while another job waits.
+Recovery copies are not for users and never take capacity from users' artifacts: the queue has at most one copy and
+uploads it last. A newer checkpoint replaces the copy, and the copy is dropped if its upload fails while another job
+waits.
 """
 
 import asyncio
@@ -35,11 +37,11 @@ LONGEST_WAIT = 60.0
 SHUTDOWN_WAIT_SECONDS = 1.0
 """Seconds between attempts while the process shuts down."""
 OWN_TRIES = 3
-"""Number of attempts after errors that do not come from S3, because more retries would not help."""
+"""Maximum number of attempts after errors that do not come from S3, because such errors usually repeat."""
 
 
 NAME = "name"
-"""Detail in the manifest of an artifact that a client's program has named."""
+"""Key in the manifest's details for the name that a client's program gave the artifact."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class SavedName:
     raises StoreError.
     """
     on_end: Callable[[bool], None]
-    """Function that learns whether the artifact is complete and its name recorded."""
+    """Callback at the end of the upload. Its argument is True if the artifact is complete and its name is recorded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +81,11 @@ def wait_after(failures: int) -> float:
 
 
 def completed_steps(store: Store, folder: S3Uri, first: int, known: frozenset[int] = frozenset()) -> list[int]:
-    """Return the steps below `folder`, from `first` on, with a readable manifest, oldest first.
+    """Return the steps of the artifacts below `folder` that are not before `first` and have a readable manifest, oldest
+    first.
 
-    Manifests of earlier steps are not read, because a run may have thousands of them, and those of steps in `known` are
-    not read again.
+    Manifests of earlier steps are not read, because a run may have thousands of them. Steps in `known` count without
+    reading their manifests again.
     """
     steps = []
     for name in store.list_folders(folder):
@@ -121,7 +124,9 @@ class UploadQueue:
     """Recovery copies to prune after a copy or checkpoint is complete, or None to keep all."""
     wait: Callable[[int], float] = wait_after
     completed: dict[ArtifactKind, list[int]] = field(default_factory=dict)
-    """Steps of complete artifacts, oldest first. Of recovery copies, those that this session made or started from."""
+    """Steps of complete artifacts, oldest first. Recovery copies are included only if this session made or started from
+    them.
+    """
     problem: Problem | None = None
     clock: Callable[[], float] = time.monotonic
     uploaded: int = 0
@@ -136,7 +141,7 @@ class UploadQueue:
     _leaving: bool = False
     _again: asyncio.Event = field(default_factory=asyncio.Event)
     _attempted: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set after each attempt for a job."""
+    """Event that is set after each attempt for a job."""
     _worker: asyncio.Task[None] | None = None
 
     @property
@@ -146,7 +151,7 @@ class UploadQueue:
 
     @property
     def pending_for_users(self) -> int:
-        """Number of queued and running jobs without recovery copies."""
+        """Number of queued and running jobs, excluding recovery copies."""
         return sum(job.kind is not ArtifactKind.recovery for job in self._jobs)
 
     def has(self, kind: ArtifactKind, step: int) -> bool:
@@ -167,8 +172,8 @@ class UploadQueue:
         )
 
     async def wait_for_capacity(self, kind: ArtifactKind, seconds: float) -> None:
-        """Wait for capacity for another job while uploads succeed. Raises ProblemError as `check_capacity` does, after
-        `seconds` at the latest.
+        """Wait until the queue has capacity for another job. Raises ProblemError as `check_capacity` does if there is
+        none after `seconds`, or as soon as uploads fail.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -291,7 +296,7 @@ class UploadQueue:
         return False
 
     def _named_manifest(self, uri: S3Uri, named: SavedName) -> Manifest | None:
-        """Return the manifest of the complete artifact, or None if it has another name."""
+        """Return the artifact's manifest, or None if the artifact is incomplete or has another name."""
         manifest = self.store.read_manifest(uri)
         return manifest if manifest is not None and manifest.details.get(NAME) == named.details.get(NAME) else None
 

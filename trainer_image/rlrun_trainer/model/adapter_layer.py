@@ -38,7 +38,7 @@ class Adapted(torch.nn.Module):  # type: ignore[misc]
     """
 
     def __init__(self, in_features: int, out_features: int, experts: int | None = None) -> None:
-        """`experts` is the number of experts that have such a map each, or None if there is only one map."""
+        """`experts` is the number of experts, each with a map of its own. None means a single map."""
         super().__init__()
         self.in_features, self.out_features, self.experts = in_features, out_features, experts
         self.register_parameter("lora_A", None)
@@ -91,7 +91,9 @@ class AdapterLayer(Adapted):
         return self.base_layer.bias
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Return [..., out_features] in the dtype of the base layer's output for states [..., in_features]."""
+        """Return the output [..., out_features] for states [..., in_features], in the dtype of the base layer's
+        output.
+        """
         output = self.base_layer(states)
         if self.lora_A is None:
             return output

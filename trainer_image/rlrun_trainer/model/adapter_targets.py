@@ -1,11 +1,11 @@
 """Layers of a model that get an adapter.
 
 A name in `targetModules` selects the linear layers of the decoder whose full name ends with it. `all-linear` selects
-every linear layer that the trainer can train and vLLM can serve. `experts` selects the routed experts, which
-`all-linear` does not: their adapters are many times larger, and vLLM's CPU engine serves none. No name selects a
+every linear layer that the trainer can train and vLLM can serve. `experts` selects the routed experts. `all-linear`
+excludes them, because their adapters are many times larger and vLLM's CPU engine serves none of them. No name selects a
 router. Three other kinds of layers are not selected either: the indexer of a sparse attention, which gets no gradient;
-layers with a computation of their own; and layers whose adapter vLLM 0.32 ignores or computes differently. peft would
-replace names like `gate_proj` by the experts of a mixture, so it gets full names of layers.
+layers with a computation of their own; and layers whose adapter vLLM 0.32 ignores or computes differently. peft gets
+full names of layers, because in a mixture of experts it would replace names like `gate_proj` by the experts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ JOINED = "a projection that joins gate and up, for which vLLM takes an adapter o
 WITHOUT_ADAPTERS = frozenset({"kimi_linear", "kimi_k25", "mimo_v2_flash", "minimax_m3_vl"})
 """Values of `model_type` for which vLLM 0.32 has models without the interface `SupportsLoRA`."""
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
-"""Names that peft takes for routed experts or their router in a mixture of experts."""
+"""Module names that peft treats as routed experts or their router in a mixture of experts."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ def resolve(targets: Sequence[str], layers: LinearLayers) -> tuple[str, ...]:
 
 
 def missed_layers(chosen: Iterable[str], layers: LinearLayers) -> dict[str, tuple[tuple[str, ...], int]]:
-    """Return the blocks without any adapter. Maps a block's name to its linear layers and the number of such blocks."""
+    """Return the blocks without any adapter, grouped by the last part of their names. Each entry has the names of the
+    blocks' linear layers and the number of blocks.
+    """
     adapted = {name.rpartition(".")[0] for name in chosen}
     missed: dict[str, tuple[set[str], set[str]]] = {}
     for name in layers.served:
@@ -141,7 +143,9 @@ def missed_layers(chosen: Iterable[str], layers: LinearLayers) -> dict[str, tupl
 
 
 def warning(chosen: Iterable[str], layers: LinearLayers) -> Problem | None:
-    """Return a warning if a model with several kinds of layers has blocks without an adapter."""
+    """Return a warning if the model has several kinds of token-mixing layers and some blocks have no adapter. Otherwise
+    returns None.
+    """
     missed = missed_layers(chosen, layers)
     if layers.kinds == 1 or not missed:
         return None
@@ -156,8 +160,9 @@ def warning(chosen: Iterable[str], layers: LinearLayers) -> Problem | None:
 def file_targets(chosen: Iterable[str], every: Iterable[str], experts: bool) -> tuple[list[str], list[str]]:
     """Return the shortest target modules and parameters with which stock peft finds exactly the chosen layers.
 
-    In a mixture of experts, layers whose names are names of experts are listed by their weights, because peft replaces
-    such modules by the routed experts but leaves parameters unchanged. `every` are the names of all linear layers.
+    In a mixture of experts, layers whose last name part is in NAMES_OF_EXPERTS are listed by their weight parameters,
+    because peft replaces modules with such names by the routed experts but leaves parameters unchanged. `every` are the
+    names of all linear layers.
     """
     wanted, others = set(chosen), set(every) - set(chosen)
     modules: set[str] = set()

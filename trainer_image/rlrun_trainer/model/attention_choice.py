@@ -1,7 +1,7 @@
 """Test whether a model can use `varlen` attention, which needs no mask.
 
-The model computes two samples of random tokens separately, with the implementation of attention that passed the other
-checks, and then together with `varlen`. If log probabilities and gradients agree, the model uses `varlen`. Otherwise,
+The model computes two samples of random tokens twice: separately, with the attention implementation that passed the
+other checks, and together, with `varlen`. If log probabilities and gradients agree, the model uses `varlen`. Otherwise,
 or if an operation fails, the model keeps its implementation, which is slower. All processes make the same choice.
 """
 
@@ -138,7 +138,9 @@ def derivatives(passes: Passes, rows: Sequence[Sequence[torch.Tensor]]) -> Deriv
 
 
 def difference(found: Derivatives, alone: Derivatives, dtype: torch.dtype) -> str:
-    """Return how log probabilities or gradients differ by more than rounding in this precision, or an empty string."""
+    """Describe a difference of log probabilities or gradients that exceeds rounding in this precision. Returns an empty
+    string if there is none.
+    """
     nats = row_layout.difference(found.logprobs, alone.logprobs)
     if not nats <= row_layout.tolerance(dtype):
         return f"log probabilities of samples in a batch differ by {nats:.2g} nats from those computed alone"

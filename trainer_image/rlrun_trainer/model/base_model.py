@@ -47,7 +47,7 @@ CHECK_TOKENS = 8
 TRY_OTHER_ATTENTION = frozenset({Reason.MODEL_UNSUPPORTED, Reason.SAMPLES_NOT_SEPARATED})
 """Reasons of problems that may not occur with another implementation of attention."""
 RANK_STRIDE = 1_000_003
-"""Difference between the seeds of processes that train together."""
+"""Difference between the random seeds of processes with consecutive ranks."""
 
 
 class Reference(StrEnum):
@@ -70,14 +70,14 @@ class AdapterSlot:
     shape: AdapterShape | None
     """Shape of the adapter, or None if all weights are trained."""
     parameters: dict[str, torch.nn.Parameter]
-    """Trained parameters in a fixed order, by peft's names, or by the model's if all weights are trained."""
+    """Trained parameters in a fixed order, by peft's names, or by the model's names if all weights are trained."""
     optimizer: torch.optim.Optimizer
     rng: dict[str, torch.Tensor]
     """States of torch's random generators by device type."""
     updates: int = 0
     """Number of optimizer steps made, including those before a warm start."""
     is_new: bool = True
-    """True if the weights before the first update are those of the base model."""
+    """True if no checkpoint was loaded into the slot, so that training starts from the base model's weights."""
     kl_beta: float | None = None
     """Current weight of the KL penalty, or None until its controller has set one."""
     reference: Reference = Reference.pending
@@ -90,7 +90,7 @@ class AdapterSlot:
     tensor_names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Names in `parameters` of each layer's factors A and B."""
     formats: Mapping[str, ExpertFormat] = field(default_factory=dict)
-    """Formats in the adapter's files of the factors of routed experts, by the full names of their parameters."""
+    """File formats of the factors of routed experts, by the full name of the experts' parameter."""
     config: LoraConfig | None = None
     """Configuration in the adapter's files, or None if all weights are trained."""
     warnings: list[Problem] = field(default_factory=list)
@@ -107,8 +107,8 @@ class AdapterSlot:
         return adapter_files(tensors, self.config, self.model)
 
     def parameters_of(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return values of the parameters, by their names, from the tensors of the adapter's files. Tensors that do not
-        fit the experts keep their names in the file.
+        """Convert the tensors of an adapter's files to values of the slot's parameters, by name. Tensors that do not
+        fit the experts' format keep their names in the file.
         """
         values = dict(tensors)
         for layer, form in self.formats.items():
@@ -192,9 +192,7 @@ class BaseModel:
         return head
 
     def open(self, name: str, model: str, shape: AdapterShape, seed: int) -> AdapterSlot:
-        """Claim a slot with a new adapter, initialized from the seed. Raises ProblemError, and
-        then claims none.
-        """
+        """Claim a slot with a new adapter, initialized from the seed. If it raises ProblemError, no slot is claimed."""
         self._check_unshared()
         if len(self.slots) >= self.capacity:
             raise ProblemError.of(

@@ -16,7 +16,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def release_memory(error: BaseException | None) -> None:
-    """Free what the failed call has allocated, because another run may compute next."""
+    """Free the memory that the failed call has allocated, because another run may compute next."""
     if error is not None:
         # Frames in the traceback hold the call's tensors.
         traceback.clear_frames(error.__traceback__)
@@ -25,14 +25,14 @@ def release_memory(error: BaseException | None) -> None:
 
 
 def out_of_memory(message: str) -> ProblemError:
-    """Return the error for what does not fit into the memory (`TrainerOutOfMemory`, 507)."""
+    """Return the error for work that does not fit into memory (`TrainerOutOfMemory`, 507)."""
     return ProblemError.of(OUT_OF_MEMORY, Reason.TRAINER_OUT_OF_MEMORY, message)
 
 
 @contextmanager
 def refuses_without_memory(message: str) -> Iterator[None]:
-    """Context in which a failed allocation raises `out_of_memory` with this message. The caller must have changed
-    nothing by then.
+    """Context in which a failed allocation raises `out_of_memory` with this message. The context must not change any
+    state before the allocation.
     """
     try:
         yield

@@ -1,8 +1,8 @@
 """Adapters of routed experts in the formats that vLLM loads.
 
-vLLM takes one format for a model, by the class of its architecture: a pair of factors for each expert and projection
-(2-D), or, for classes with `is_3d_moe_weight`, the factors of all experts joined as by peft's `target_parameters`
-(3-D). It refuses an adapter in the other format.
+vLLM accepts one format per model, which depends on the class of its architecture: a pair of factors for each expert and
+projection (2-D), or, for classes with `is_3d_moe_weight`, the factors of all experts joined as by peft's
+`target_parameters` (3-D). vLLM rejects an adapter in the other format.
 """
 
 from collections.abc import Mapping

@@ -16,11 +16,15 @@ from rlrun_trainer.model.adapter_layer import Adapted
 
 DOWN = "down_proj"
 ALIGNMENT = 8
-"""Multiple of the rank that kernels of grouped products need: a row of 16-bit numbers has a multiple of 16 bytes."""
+"""Grouped-product kernels need a rank that is a multiple of this number, so that a row of 16-bit numbers has a multiple
+of 16 bytes. Other ranks are padded.
+"""
 
 
 def has_known_form(module: Any) -> bool:
-    """Return True if transformers computes these experts by its common functions, and `ExpertLayer` can as well."""
+    """Return True if transformers computes these experts with its common functions, so that `ExpertLayer` can compute
+    them too.
+    """
     return hasattr(module, "is_concatenated") and hasattr(module, "has_gate")
 
 
@@ -43,7 +47,8 @@ class ExpertLayer(torch.nn.Module):  # type: ignore[misc]
             setattr(self, name, Adapted(inputs, outputs, count))
 
     def forward(self, states: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return [tokens, hidden] for states [tokens, hidden] and each token's experts and their weights [tokens, k].
+        """Return the output [tokens, hidden] for states [tokens, hidden] and for the experts and weights of each token
+        [tokens, k].
 
         Computes as `grouped_mm_experts_forward` of transformers does.
         """

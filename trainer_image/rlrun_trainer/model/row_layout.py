@@ -31,7 +31,7 @@ NOISE_LIMIT = 2.0
 """Multiple of the tolerance up to which a difference in a shared row may count as rounding because of NOISE."""
 REFUSAL = 5.0
 """Multiple of the tolerance above which the model is rejected. It is larger than the limits for sharing rows, because
-separate rows only cost speed.
+exceeding those only costs speed.
 """
 
 Hidden = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -125,8 +125,8 @@ def measure(hidden: Hidden, head: Head, vocab_size: int, device: torch.device) -
 
 
 def choose_packing(drift: RowDifference, mixing: Sequence[str], dtype: torch.dtype) -> tuple[bool, Problem | None]:
-    """Decide whether samples may share a row. Also returns a warning if only the measured `drift` rules out shared
-    rows.
+    """Decide whether samples may share a row. Also returns a warning if the measured `drift` is the only reason against
+    shared rows.
 
     Raises ProblemError (SamplesNotSeparated) if log probabilities differ even with one sample per row.
     """

@@ -28,10 +28,11 @@ def before_reading(prepare: Callable[[Any], None]) -> Iterator[dict[str, Any]]:
     """Context in which `from_pretrained` calls `prepare` with the model before it reads the weights. Yields arguments
     for `from_pretrained`.
 
-    The model's parameters have no memory yet. Of the parameters that `prepare` shards, each process then reads only its
-    part.
+    The model's parameters have no memory yet. Each process then reads only its part of each parameter that `prepare`
+    shards.
 
-    transformers shards a model in the method that is replaced here, but with units that differ from those of `shard`.
+    This context replaces the method in which transformers shards a model, because transformers uses other units than
+    `shard`.
     """
 
     def prepared(cls: type, model: Any, *unused: Any) -> Any:

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 NAME = "varlen"
 """Name of the implementation in transformers, and value of the trainer's setting `attention`."""
 NOT_COMPUTED = ("s_aux", "softcap")
-"""Arguments of attention that the kernel lacks: sinks (gpt-oss) and soft caps (Gemma 2)."""
+"""Arguments of attention that the kernel does not support: sinks (gpt-oss) and soft caps (Gemma 2)."""
 
 
 @dataclass(frozen=True)

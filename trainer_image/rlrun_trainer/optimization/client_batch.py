@@ -49,7 +49,7 @@ class ClientDatum:
     """[T] int32"""
     targets: ClientTensor
     inputs: Mapping[str, ClientTensor]
-    """Tensors that the loss needs beside the targets."""
+    """Tensors that the loss needs in addition to the targets."""
 
     @property
     def targets_per_token(self) -> int:
@@ -122,7 +122,7 @@ class _Reader:
         self._vocab_size = vocab_size
 
     def check_shapes(self, header: DatumHeader, loss_name: str, loss: ClientLoss, seq_len: int) -> int:
-        """Validate everything but the values. Returns the number of targets."""
+        """Validate everything except the values. Returns the number of targets per token."""
         if header.length > seq_len:
             raise self._refuse("model_input", f"has {header.length} tokens. The model's limit is {seq_len}; send fewer")
         names = [tensor.name for tensor in header.tensors]

@@ -30,7 +30,7 @@ class LossInputs:
     logprobs: torch.Tensor
     """[N] float32: log p, differentiable."""
     tensors: Mapping[str, torch.Tensor]
-    """[N] float32 each: tensors of the datums beside the targets."""
+    """[N] float32 each: tensors of the datums other than the targets."""
     lengths: Sequence[int]
     """Number of tokens of each datum."""
     parameters: Mapping[str, float]
@@ -67,7 +67,7 @@ class ClientLoss:
     terms: Callable[[LossInputs], torch.Tensor]
     """Function that returns the loss of each token [N]."""
     tensors: tuple[str, ...]
-    """Tensors that each datum must have beside `target_tokens`."""
+    """Tensors that each datum must have in addition to `target_tokens`."""
     parameters: Mapping[str, float] = field(default_factory=dict)
     """Parameters that `loss_fn_config` may set from 0 to LARGEST_PARAMETER, with their defaults."""
     several_targets: bool = False
@@ -79,7 +79,7 @@ def _cross_entropy(of: LossInputs) -> torch.Tensor:
 
 
 def weigh(logprobs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return w log p, which is 0 without weight also for a target with probability 0."""
+    """Return w log p. A target with weight 0 gives 0 even if its probability is 0."""
     return weights * torch.where(weights != 0, logprobs, 0.0)
 
 

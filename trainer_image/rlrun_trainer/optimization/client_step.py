@@ -1,8 +1,8 @@
 """Commands of a client's program on its slot: `forward_backward` adds to the slot's gradient, `optim_step` applies it.
 
-The gradient belongs to the slot and stays until `optim_step`, also while other slots compute. As a step (see `step`),
-`forward_backward` is made in units, between which other slots may compute, and its result depends only on the slot and
-the command, bit for bit. A command that fails leaves the slot as it was before.
+The gradient belongs to the slot and stays until `optim_step`, also while other slots compute. Like a step (see `step`),
+`forward_backward` is made in units, between which other slots may compute. Its result depends only on the slot and the
+command, bit for bit. A command that fails leaves the slot as it was before.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +28,8 @@ from rlrun_trainer.optimization.step import apply_gradient, check_memory, do_pas
 from rlrun_trainer.runtime.compute_thread import Units
 
 SMALLEST_EPSILON = 1e-30
-"""Minimum epsilon of AdamW. float32 would round a much smaller one to 0, by which a parameter that never had a gradient
-would be divided.
+"""Minimum epsilon of AdamW. float32 would round a much smaller epsilon to 0, and the update of a parameter that never
+had a gradient would divide by 0.
 """
 
 
@@ -122,8 +122,8 @@ def optim_step(base: BaseModel, slot: AdapterSlot, command: OptimStep) -> dict[s
 
 @contextmanager
 def _added_gradient(slot: AdapterSlot) -> Iterator[None]:
-    """Context that begins without a gradient. At its end the slot has the sum of its gradient before the context and
-    the new one; after an exception, the gradient before.
+    """Context that starts with a cleared gradient, and at its end adds the slot's previous gradient to the new one.
+    After an exception, the slot has its previous gradient.
     """
     before = [parameter.grad for parameter in slot.parameters.values()]
     slot.optimizer.zero_grad(set_to_none=True)
@@ -139,8 +139,8 @@ def _added_gradient(slot: AdapterSlot) -> Iterator[None]:
 
 
 def _pack(base: BaseModel, batch: ClientBatch, micro_batch_tokens: int) -> list[list[list[int]]]:
-    """Return the indexes of the datums in each row of each micro-batch, whose datums have the same number of targets
-    per token.
+    """Return the indexes of the datums in each row of each micro-batch. All datums of a micro-batch have the same
+    number of targets per token.
     """
     alike: dict[int, list[int]] = {}
     for index, datum in enumerate(batch.datums):

@@ -144,7 +144,7 @@ def pack(
 def pack_lengths(
     lengths: Sequence[int], budget: int, single_row: bool = False, share_rows: bool = True
 ) -> list[Layout]:
-    """Return the layouts, as of `pack`, of sequences with these lengths, all of whose tokens are trainable."""
+    """Return layouts, as `pack` does, for sequences with these lengths whose tokens are all trainable."""
     items = [_Item(index, length, length, policy=False) for index, length in enumerate(lengths)]
     return _pack_equal(items, budget, single_row, 1, share_rows)
 

@@ -4,8 +4,8 @@ With `--logprobs-mode processed_logprobs`, vLLM changes the model's logits in th
 masks stop tokens before min_tokens; divides the logit of every token that prompt or completion already contain by the
 repetition penalty, or multiplies it if negative; divides by the temperature; keeps the tokens with at least min_p times
 the highest probability, and of these the smallest set with probability top_p; renormalizes. Importance ratios are only
-meaningful if the trainer does the same. The two programs may differ at a border by a rounding error, so a sampled token
-is never masked.
+meaningful if the trainer does the same. Because of rounding errors, the two programs may disagree about a token at a
+limit, so a sampled token is never masked.
 """
 
 import functools
@@ -32,10 +32,10 @@ class SamplingDistribution:
 
     sampling: Sampling = field(default_factory=Sampling)
     stop_tokens: tuple[int, ...] = ()
-    """Tokens masked before min_tokens, as in the engine. `stop_tokens()` returns them."""
+    """Tokens masked before min_tokens, as in the engine. Use the result of the function `stop_tokens`."""
 
     def with_overrides(self, sampling: SamplingOverrides | None) -> "SamplingDistribution":
-        """Return the distribution in which the parameters of `sampling` replace those of this one."""
+        """Return a distribution in which the parameters of `sampling` take precedence."""
         return self if sampling is None else replace(self, sampling=sampling.apply_to(self.sampling))
 
     @property
@@ -251,7 +251,7 @@ def _bend(logits: torch.Tensor, targets: torch.Tensor, how: SamplingDistribution
 
 
 def stop_tokens(model: Any) -> tuple[int, ...]:
-    """Return the stop tokens that vLLM uses: those of the tokenizer and of the model's generation_config.json."""
+    """Return the stop tokens that vLLM uses, from the tokenizer and the model's generation_config.json."""
     named = getattr(model.generation_config, "eos_token_id", None)
     several = named if isinstance(named, list) else [] if named is None else [named]
     end = _tokenizer_end(model.name_or_path)

@@ -187,8 +187,8 @@ def do_passes(
     passes: int,
     compute: Callable[[int], R],
 ) -> Units[tuple[list[R], float, int]]:
-    """Call `compute` with the number of each pass, with the slot's adapter and random numbers, and advance
-    `random_states`. A trainer of one process pauses after each pass.
+    """Call `compute` with the number of each pass, using the slot's adapter and `random_states`, which advance. A
+    trainer of one process pauses after each pass.
 
     Returns the results, the seconds between the units, and the peak memory of the units in bytes.
     """
@@ -297,7 +297,7 @@ def _learning_metrics(
 
 
 def is_finite(value: float) -> bool:
-    """Return whether the value is a number other than infinity and NaN."""
+    """Return True if the value is neither infinity nor NaN."""
     return value - value == 0.0
 
 
@@ -312,7 +312,9 @@ def clean_gradients(slot: AdapterSlot) -> Iterator[None]:
 
 @contextmanager
 def _random_numbers(states: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Use the states for torch's random numbers (of an adapter's dropout), and advance them."""
+    """Context that sets torch's random states, which adapter dropout uses, and stores the advanced states in
+    `states`.
+    """
     torch.set_rng_state(states["cpu"])
     if "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"])

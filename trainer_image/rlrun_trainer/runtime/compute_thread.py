@@ -75,7 +75,9 @@ class Compute:
             return self._seconds.get(owner, 0.0)
 
     def held_seconds(self, owner: str) -> float:
-        """Return the seconds for which the owner's current work has waited for units of others, or 0 without work."""
+        """Return the seconds for which the owner's current work has waited for units of others, or 0 if the owner has
+        no work.
+        """
         with self._lock:
             tasks = self._waiting.get(owner)
             return tasks[0].held_seconds(self._clock()) if tasks else 0.0
@@ -107,7 +109,7 @@ class Compute:
                 task.is_cancelled = True
 
     def close(self) -> None:
-        """Cancel all work without waiting for the running unit, which is the last."""
+        """Cancel all work without waiting for the running unit. No unit runs after that one."""
         self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
         self.cancel_waiting()
@@ -153,7 +155,7 @@ class Compute:
             self._executor.submit(self._do_unit)
 
     def _place(self, task: "_Task") -> tuple[int, float]:
-        """Return the task's place: tasks with a lower one come first."""
+        """Return the task's sort key. The task with the lowest key runs next."""
         first = 0
         if self._in_turn:
             # The step with the most units done is the first to end.
@@ -188,7 +190,7 @@ class _Task:
     def __init__(self, owner: str, units: Units[Any], *, is_step: bool) -> None:
         self.owner = owner
         self.is_step = is_step
-        """True if there may be several units."""
+        """True if the task may have several units."""
         self.result: Future[Any] = Future()
         self.units_done = 0
         self.is_cancelled = False
@@ -203,16 +205,16 @@ class _Task:
         return self._held if self.waits_since is None else self._held + now - self.waits_since
 
     def stop_waiting(self, now: float) -> None:
-        """Note that a unit starts."""
+        """Record that a unit starts at `now`."""
         self._held, self.waits_since = self.held_seconds(now), None
 
     def cancel(self) -> None:
-        """Let the caller end with CancelledError."""
+        """Make the caller's wait for the result raise CancelledError."""
         if not self.result.cancel():
             self.result.set_exception(CancelledError())
 
     def do_unit(self) -> Callable[[], None] | None:
-        """Do the next unit. After the last one, returns the call that completes the future."""
+        """Do the next unit. Returns None, or the function that completes the future if this was the last unit."""
         if not self.result.running() and not self.result.set_running_or_notify_cancel():
             return lambda: None
         try:

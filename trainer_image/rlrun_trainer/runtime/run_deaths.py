@@ -1,8 +1,9 @@
-"""Deaths of a shared pool's trainer, with the run that was computing, so that one run cannot end the others repeatedly.
+"""Deaths of a shared pool's trainer and the run that was computing, so that one run cannot end the other runs' trainer
+repeatedly.
 
-Two files in a folder that survives the container, but not the pod: one names the run whose unit is running, the other
-lists deaths. A name that is left when the process starts is a death of that run, because every regular exit, also
-after SIGTERM, removes the name.
+Two files are kept in a folder that survives the container, but not the pod. One names the run whose unit is running;
+the other lists deaths. Every regular exit, also after SIGTERM, removes the name. If a name is present when the process
+starts, that run counts as the cause of the previous process's death.
 """
 
 import logging
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 WINDOW_SECONDS = 3600.0
 """Age in seconds up to which a death counts."""
 MAX_DEATHS = 2
-"""Number of deaths within WINDOW_SECONDS from which on a run is evicted. A single one may have had another cause."""
+"""Number of deaths within WINDOW_SECONDS at which a run is evicted. A single death may have had another cause."""
 MAX_LISTED = 256
 """Maximum number of deaths in the file. The kubelet restarts a container less often within WINDOW_SECONDS."""
 NAME_BYTES = 64
@@ -29,23 +30,25 @@ NAME_BYTES = 64
 
 
 class Death(Schema):
-    """Death of the process."""
+    """Unexpected end of the trainer's process."""
 
     uid: str = Field(min_length=1, max_length=NAME_BYTES)
     """Uid of the run that was computing."""
     at: float
-    """Time in seconds since 1970 at which the next process found it."""
+    """Unix time in seconds at which the next process found the death."""
 
 
 class DeathList(Schema):
-    """Content of the file."""
+    """Content of the file of deaths."""
 
     deaths: list[Death] = Field(default_factory=list, max_length=MAX_LISTED)
     """Deaths, oldest first."""
 
 
 def recent_deaths(deaths: Sequence[Death], now: float) -> list[Death]:
-    """Return the newest MAX_LISTED deaths that count at `now`. A clock that was set back makes no death older."""
+    """Return the newest MAX_LISTED deaths less than WINDOW_SECONDS away from `now`, in either direction, because the
+    clock may have been set back.
+    """
     return [death for death in deaths if abs(now - death.at) < WINDOW_SECONDS][-MAX_LISTED:]
 
 
@@ -55,8 +58,8 @@ def is_evicted(deaths: Sequence[Death], uid: str, now: float) -> bool:
 
 
 class RunDeaths:
-    """Files with the running run and the deaths. Without a path, nothing is recorded. A file that cannot be read or
-    written is logged, and stops no run.
+    """Files with the name of the running run and the deaths. Without a path, nothing is recorded. A failure to read or
+    write a file is logged and stops no run.
     """
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
@@ -76,14 +79,16 @@ class RunDeaths:
             log.warning("a run that ends this process is not found: %s; check the folder %s", error, path.parent)
 
     def enter(self, owner: str) -> None:
-        """Name the run whose unit starts, or no run if `owner` is empty. Writes only if the run has changed."""
+        """Write the name of the run whose unit starts, or no name if `owner` is empty. Writes only if the run has
+        changed.
+        """
         if owner == self._current:
             return
         with self._lock:
             self._write(owner)
 
     def close(self) -> None:
-        """Name no run from now on, because the process ends regularly."""
+        """Remove the name of the running run, because the process exits regularly."""
         with self._lock:
             self._write("")
             self._close()
@@ -108,7 +113,7 @@ class RunDeaths:
         self._file = None
 
     def _record(self, path: Path, running: Path) -> None:
-        """Read the deaths, and add the one that this process finds. Raises OSError."""
+        """Read the deaths, and add a death if the previous process left the name of a run. Raises OSError."""
         now = self._clock()
         self._deaths = recent_deaths(_read(path), now)
         uid = _read_bytes(running, NAME_BYTES).rstrip(b"\0").decode("utf-8", "replace")

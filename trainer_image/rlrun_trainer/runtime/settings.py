@@ -38,8 +38,8 @@ class TrainerSettings:
     keep_policies: int = 8
     """Number of a run's policy versions that are kept in S3."""
     upload_queue: int = 4
-    """Maximum number of uploads per session, including the running one. Each holds a snapshot in scratch. A recovery
-    copy may come on top of it.
+    """Maximum number of uploads per session, including the running one. Each holds a snapshot in scratch. One recovery
+    copy may be queued in addition.
     """
     upload_bytes: int = 64 * 1024**3
     """Maximum total size of a session's snapshots in bytes. A single snapshot and a recovery copy may exceed it."""
@@ -48,7 +48,7 @@ class TrainerSettings:
     shutdown_seconds: float = 25.0
     """Seconds for a last checkpoint and background uploads after SIGTERM."""
     recovery_seconds: float = 0.0
-    """Device time of a run in seconds after which its state is saved in a recovery copy. 0 makes no copies."""
+    """Device time of a run in seconds after which its state is saved in a recovery copy. 0 disables recovery copies."""
     scratch: Path | None = None
     """Folder for snapshots until their upload. It is emptied at start.
 
@@ -60,7 +60,9 @@ class TrainerSettings:
     None trains a single run, which has the process's token, grant and settings.
     """
     deaths_file: Path | None = None
-    """File for deaths of a shared pool's trainer, in a folder that survives the container. None records none."""
+    """File for deaths of a shared pool's trainer, in a folder that survives the container. None disables the
+    recording.
+    """
     log_level: str = "INFO"
 
 

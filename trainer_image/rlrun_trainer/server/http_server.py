@@ -81,14 +81,14 @@ class Server:
     # A shared pool differs in the following.
 
     def _on_loaded(self) -> None:
-        """Note that the model is loaded."""
+        """Hook that is called when the model is loaded."""
 
     def _require(self, name: str) -> None:
         """Raise ProblemError if the run may not change its session."""
 
     async def _storage_for(self, name: str, spec: SessionSpec) -> RunStorage | None:
-        """Return the place of the session's artifacts, or None for the process's. Raises ProblemError if the run may
-        not open this session.
+        """Return the place of the session's artifacts, or None to use the process's own store. Raises ProblemError if
+        the run may not open this session.
         """
         return None
 
@@ -96,10 +96,12 @@ class Server:
         """Raise ProblemError if the trainer may not read the run's batch of `size` bytes."""
 
     def _on_step(self, name: str) -> None:
-        """Note that a step of the session was made."""
+        """Hook that is called after each step of the session."""
 
     def _counting_memory(self, name: str) -> AbstractContextManager[None]:
-        """Return the context of a request for which the trainer computes."""
+        """Return a context for a request that computes. A shared pool counts the request's out-of-memory failures in
+        it.
+        """
         return nullcontext()
 
     async def _healthz(self, _: web.Request) -> web.Response:

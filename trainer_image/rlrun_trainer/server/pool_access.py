@@ -1,5 +1,5 @@
-"""Access to the trainer of a shared pool: the pool's token changes the order, and a run's token opens its session, with
-the routes of its driver.
+"""Access to the trainer of a shared pool: the pool's token allows changing the order, and a run's token allows the
+requests of the run's driver to the run's own session.
 """
 
 from aiohttp import web
@@ -21,14 +21,14 @@ HEARTBEAT_PATH = "/sessions/{session}/heartbeat"
 CLIENT_PATHS = frozenset({COMMAND_PATH, RESULT_PATH, HEARTBEAT_PATH})
 """Routes of runs whose training loop is a client's program."""
 MAX_NONCE = 256
-"""Maximum length of a nonce. Longer ones are not proven."""
+"""Maximum length of a nonce in characters. Responses to longer nonces contain no proof."""
 TOKEN = web.RequestKey("token", str)
 """Token of an accepted request."""
 
 
 def pool_middleware(runs: TrainedRuns, token: str | None) -> Middleware:
-    """Return a middleware that responds with 401 to requests without the token that their path needs. `token` is the
-    pool's.
+    """Return a middleware that responds with 401 to requests without the token that their path requires. `token` is the
+    pool's token.
     """
     if not token:
         raise ValueError(f"the trainer of a shared pool needs the pool's token: set {TOKEN_VARIABLE}")
@@ -51,7 +51,7 @@ def pool_middleware(runs: TrainedRuns, token: str | None) -> Middleware:
 
 @web.middleware
 async def prove_token(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Add the proof for the nonce of an accepted request of a run (see `rlrun.protocol.engine_proof`)."""
+    """Add the proof for the nonce in a run's accepted request to the response (see `rlrun.protocol.engine_proof`)."""
     response = await handler(request)
     nonce, token = request.headers.get(NONCE_HEADER, ""), request.get(TOKEN)
     if token is not None and 0 < len(nonce) <= MAX_NONCE:
@@ -60,7 +60,7 @@ async def prove_token(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 def _check_driver(run: TrainedRun, request: web.Request) -> None:
-    """Raise ProblemError (`SessionConflict`, 409) for a route that is not for the run's driver."""
+    """Raise ProblemError (`SessionConflict`, 409) if the route does not belong to the run's driver."""
     resource = request.match_info.route.resource
     is_for_clients = resource is not None and resource.canonical in CLIENT_PATHS
     if is_for_clients == (run.client is not None):

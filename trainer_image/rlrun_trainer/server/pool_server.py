@@ -1,4 +1,4 @@
-"""HTTP server of a shared pool's trainer: the order of its runs, and the routes of runs with each driver."""
+"""HTTP server of a shared pool's trainer: the order of its runs, and the routes for the drivers of its runs."""
 
 from contextlib import AbstractContextManager
 
@@ -24,7 +24,9 @@ class PoolServer(Server):
     """HTTP server of a shared pool's trainer."""
 
     def __init__(self, token: str | None, runs: TrainedRuns) -> None:
-        """`token` is the pool's. It opens only the route of orders, and a run's token only the run's session."""
+        """`token` is the pool's token. It gives access only to the order's route; a run's token gives access only to
+        the run's session.
+        """
         super().__init__(token)
         self._access = pool_middleware(runs, token)
         self._runs = runs
@@ -49,7 +51,7 @@ class PoolServer(Server):
         return json_response(TrainerSessions(sessions=names, clients=self._clients.activities))
 
     def _follow_order(self) -> None:
-        """Remove what belongs to runs that are not in the order, and open the sessions of clients' runs in it."""
+        """Remove the state of runs that are not in the order, and open the sessions of clients' runs that are in it."""
         self._owners.keep_only(self._runs.uids)
         if self._sessions is not None:
             self._sessions.keep_only(self._runs.uids)

@@ -1,4 +1,4 @@
-"""Turns of requests with large bodies, so that the memory holds at most one body of each session."""
+"""Turns of requests with large bodies, so that memory holds at most one such body per session."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,8 @@ from rlrun.constants import LATER, Reason
 from rlrun.service.errors import ProblemError
 
 MAX_REQUESTS = 2
-"""Number of a session's requests at the same time: the one in progress, and its repetition after the client's timeout.
+"""Maximum number of a session's concurrent requests: the one in progress, and its repetition after the client's
+timeout.
 """
 
 
@@ -23,7 +24,7 @@ class BodyTurns:
 
     @asynccontextmanager
     async def turn(self, session: str) -> AsyncIterator[None]:
-        """Context in which a request reads its body and is answered. Waits for the session's earlier request.
+        """Context in which the server reads a request's body and responds. Waits for the session's earlier request.
         Raises ProblemError (`TooManyRequests`, 503) if another request already waits.
 
         Requests do not end with their connection, so a client could start any number of them.

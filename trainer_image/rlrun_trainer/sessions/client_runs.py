@@ -40,7 +40,7 @@ class ClientProgram:
         self._called_at = clock()
 
     def on_call(self) -> None:
-        """Note that the program is alive."""
+        """Record that the program has sent a request and is alive."""
         self._called_at = self._clock()
 
     @property

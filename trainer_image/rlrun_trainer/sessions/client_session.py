@@ -1,7 +1,8 @@
 """Session of a run whose training loop is a client's program: it executes the program's commands.
 
-The step of its artifacts is the number of a command: a named state or a policy has that of the command that saved it,
-other checkpoints that of the newest command. A command that fails changes nothing but this number.
+Artifacts use the number of a command as their step. A named state or a policy has the number of the command that saved
+it; any other checkpoint has the number of the newest command. A failed command changes only the number of the newest
+command.
 """
 
 import asyncio
@@ -43,23 +44,23 @@ from rlrun_trainer.sessions.session import OpenedSlot, Session
 log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 300.0
-"""Seconds for which a save waits for capacity in the queue of uploads, and then for its upload, before it fails."""
+"""Time limit in seconds for a save to wait for capacity in the upload queue, and then for its upload."""
 MAX_PUBLICATIONS = 2
-"""Maximum number of a run's policies that wait for their upload or are uploaded, in memory."""
+"""Maximum number of a run's policies in memory that are being uploaded or wait for their upload."""
 UPDATES = "updates"
 """Entry of a checkpoint's state: the number of optimizer steps of the run."""
 FLOAT_BYTES = 4
 TARGETS = "target_tokens"
 OF_USERS = frozenset({UNPROCESSABLE, OUT_OF_MEMORY})
-"""Statuses of errors that the client's program can mend."""
+"""Statuses of errors that the client's program can correct."""
 KINDS = {SaveKind.weights: ArtifactKind.checkpoint, SaveKind.sampler_weights: ArtifactKind.adapter}
 
 Outcome = bytes | asyncio.Task[bytes]
-"""Result of a command as bytes, or an upload that ends with it."""
+"""Result of a command as bytes, or the task of an upload that returns the result."""
 
 
 class ClientSession(Session):
-    """Session of a client's program, created by `open_client_session`. Publishes a policy only by command."""
+    """Session of a client's program, created by `open_client_session`. It publishes policies only on command."""
 
     def __init__(self, slot: OpenedSlot, saved: SavedStatesObject, publisher: Publisher) -> None:
         super().__init__(slot)
@@ -101,8 +102,8 @@ class ClientSession(Session):
         return CheckpointProgress(step, self.spec.run_uid, {UPDATES: self.updates})
 
     async def execute(self, number: int, received: ReceivedCommand) -> Outcome:
-        """Execute the command with the next number. An error is a result, too. Raises ProblemError (`TrainerStopping`)
-        if the session executes no more commands.
+        """Execute the command with the next number, and return its result or its error. Raises ProblemError
+        (`TrainerStopping`) if the session executes no more commands.
         """
         command = received.command
         failure: ProblemError | None = None

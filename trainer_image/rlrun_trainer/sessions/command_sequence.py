@@ -1,7 +1,7 @@
 """Commands of one client's program in the order of their numbers, and their results.
 
-A command that arrives early waits, also for the session to open. Results are kept after they were read, because the
-program asks again if a response is lost.
+A command that arrives early waits for the commands before it, and for the session to open. Results are kept after they
+were read, because the program asks again if a response is lost.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ KEPT_RESULTS = 1024
 KEPT_BYTES = 64 * 1024**2
 """Maximum size of a run's results in bytes. A single result may exceed it."""
 MAX_POLLS = 2 * MAX_WAITING_COMMANDS
-"""Maximum number of requests of a run that wait for results. Others get a response at once."""
+"""Maximum number of a run's requests that wait for results. Further requests get an immediate response."""
 MAX_REASON = 1024
 HELD_SECONDS = 10.0
-"""Seconds of waiting for other runs from which on users are told."""
+"""Seconds of waiting for other runs after which the response reports the wait to the user."""
 TOO_MANY = 429
 
 
@@ -46,7 +46,7 @@ class _Entry:
     number: int
     digest: bytes
     received: ReceivedCommand | None
-    """None once the command was executed."""
+    """Command to execute, or None once it has been executed."""
     size: int
     result: bytes | None = None
     is_read: bool = False
@@ -77,7 +77,7 @@ class CommandSequence:
         self._arrived = asyncio.Event()
         self._closed = False
         self._lost: str | None = None
-        """Reason why no further command is executed, after a gap."""
+        """Reason why no further command is executed because the next one did not arrive, or None."""
         self._worker: asyncio.Task[None] | None = None
 
     @property
@@ -87,7 +87,7 @@ class CommandSequence:
 
     @property
     def waiting_bytes(self) -> int:
-        """Size of the commands that are being read or are not complete."""
+        """Memory in bytes of the commands that are being read or are not complete."""
         return sum(entry.size for entry in self._entries.values()) + self._reading_bytes
 
     @contextlib.contextmanager
@@ -117,9 +117,9 @@ class CommandSequence:
                 del self._reading[number]
 
     def receive(self, number: int, received: ReceivedCommand) -> None:
-        """Take a command. One that was received before changes nothing. Raises ProblemError (`CommandConflict`, 409) if
-        it differs, `TokenInvalid` (401) if the run has left the pool, and `TrainerStopping` (503) if the session
-        executes no further command: the next session takes it.
+        """Store a command for execution. A repetition of a received command has no effect. Raises ProblemError:
+        `CommandConflict` (409) if the repetition has different content; `TokenInvalid` (401) if the run has left the
+        pool; `TrainerStopping` (503) if the session executes no further command and the next session must receive it.
         """
         if self._closed:
             raise not_in_pool()
@@ -141,8 +141,8 @@ class CommandSequence:
         self._arrived.set()
 
     async def result(self, number: int, seconds: float) -> bytes | None:
-        """Return the result, or None if there is none after `seconds`. Raises ProblemError (`CommandUnknown`, 404, or
-        `ResultGone`, 410).
+        """Return the command's result, or None if there is none after `seconds`. Raises ProblemError (`CommandUnknown`,
+        404, or `ResultGone`, 410).
         """
         entry = self._entries.get(number)
         if entry is None and self._is_gone(number):
@@ -163,7 +163,9 @@ class CommandSequence:
         return entry.result
 
     def pending(self, waits_for: str) -> CommandPending:
-        """Return the response for a command without a result. `waits_for` is the reason why the session is not open."""
+        """Return the response for a command that has no result yet. `waits_for` is the reason why the session is not
+        open.
+        """
         if self._session is None or self._session.is_leaving:
             return CommandPending(state=CommandState.paused_capacity, reason=waits_for[:MAX_REASON])
         if self._session.held_seconds >= HELD_SECONDS:
@@ -171,7 +173,7 @@ class CommandSequence:
         return CommandPending(state=CommandState.active)
 
     def start(self, session: ClientSession) -> None:
-        """Execute commands in the session from now on."""
+        """Start executing commands in the session."""
         self._session = session
         self._first = self._next = session.step + 1
         for entry in list(self._entries.values()):
@@ -207,7 +209,9 @@ class CommandSequence:
             self._fail_all()
 
     async def _wait_for_next(self) -> bool:
-        """Wait for the next command. Returns False if it did not arrive although others wait, or after `close`."""
+        """Wait for the next command. Returns False after `close`, or if the next command does not arrive in time while
+        later ones wait.
+        """
         loop = asyncio.get_running_loop()
         deadline: float | None = None
         while not self._closed:
@@ -230,7 +234,7 @@ class CommandSequence:
             outcome.add_done_callback(lambda task: None if task.cancelled() else self._finish(entry, task.result()))
 
     def _finish(self, entry: _Entry, result: bytes) -> None:
-        """Keep the result, and drop older ones beyond the limits: first those that were read."""
+        """Keep the result. Beyond the limits, drop older results, starting with results that were read."""
         entry.result, entry.received, entry.size = result, None, 0
         entry.done.set()
         self._results[entry.number] = entry
@@ -243,7 +247,7 @@ class CommandSequence:
             self._dropped = max(self._dropped, dropped.number)
 
     def _fail_all(self) -> None:
-        """Fail all commands that wait, because the next one did not arrive."""
+        """Fail all waiting commands, because the next command did not arrive."""
         waiting = [entry for entry in self._entries.values() if entry.received is not None]
         self._lost = (
             f"Call {self._next} of this model did not arrive within {self._gap_seconds:.0f} s, but {len(waiting)} "
@@ -254,13 +258,15 @@ class CommandSequence:
             self._finish(entry, failed(self._lost, ErrorCategory.server))
 
     def _is_gone(self, number: int) -> bool:
-        """Return True if the command was executed, or failed after a gap, and its result is not kept."""
+        """Return True if the command was executed or failed, and its result is no longer kept."""
         if self._first is None or self._next is None or number in self._entries:
             return False
         return self._first <= number < max(self._next, self._dropped + 1)
 
     def _earlier_result(self) -> bytes:
-        """Return the result of a command that the state from which the session started contains."""
+        """Return the result of a command that an earlier trainer process executed: an error, because the original
+        result is lost.
+        """
         text = f"The result of this call was lost, because the trainer was replaced{self._resume_advice()}"
         return failed(text, ErrorCategory.server)
 

@@ -22,31 +22,37 @@ from rlrun.protocol.client_command import (
 from rlrun.protocol.client_run import MAX_METADATA_BYTES
 
 OFFSET_BYTES = 8
-"""Size of a row offset and of a column of a sparse tensor."""
+"""Size in bytes of one row offset, and of one column index, of a sparse tensor."""
 HEADER_MEMORY = 24
-"""Bytes of memory for each byte of a header: JSON that describes many small tensors becomes many objects."""
+"""Estimated bytes of memory per byte of a header, because JSON that describes many small tensors becomes many
+objects.
+"""
 HEADER = "The command's header"
 MAX_NAMES = 32
 METADATA = frozenset({"userMetadata", "user_metadata"})
-"""Names of the field with the user's objects, of which each is one value for pydantic."""
+"""Names of the field with the user's own JSON object, which `_check_names` skips because pydantic accepts it as one
+value.
+"""
 MAX_SMALL_HEADER = 8 * MAX_METADATA_BYTES
 """Maximum size in bytes of the header of a command without datums."""
 
 
 @dataclass(frozen=True)
 class ReceivedCommand:
-    """Command with the buffers that follow its header, or the error of a body that is not a command."""
+    """Command with the buffers that follow its header, or a CommandError if the body is not a valid command."""
 
     digest: bytes
     """SHA-256 of the body."""
     size: int
-    """Memory of the command in bytes."""
+    """Estimated memory of the command in bytes."""
     command: Command | CommandError
     buffers: memoryview
 
     @classmethod
     def read(cls, body: bytes) -> "ReceivedCommand":
-        """Read a body. One that is not a command gets the error as its command, because its number is used."""
+        """Parse a body. If it is not a valid command, the result contains the error as its command, because the
+        command's number is used up.
+        """
         digest = hashlib.sha256(body).digest()
         try:
             command, buffers = _read(memoryview(body))
@@ -82,7 +88,7 @@ def _read(body: memoryview) -> tuple[Command, memoryview]:
 
 
 def _read_header(data: bytes) -> Command:
-    """Return the command of a header. Raises ValueError, without a reference to the input."""
+    """Parse a header into its command. Raises ValueError, which keeps no reference to the input."""
     try:
         header = read_fast(data, HEADER, limits_of(CommandHeader), allows_nan=True)
         _check_names(header)

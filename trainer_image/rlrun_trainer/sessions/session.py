@@ -127,8 +127,9 @@ class Session(ABC):
         """Save a checkpoint unless a checkpoint already contains the newest step, or this session has made no step and
         started from a recovery copy. Waits for the current request. The upload precedes all queued uploads.
 
-        The checkpoint contains what `_progress` has: of a run with an orchestrator, its newest known state with its
-        step, and the newest step's metrics, which an orchestrator that shuts down at the same time has not received.
+        The checkpoint contains `_progress`. For a run with an orchestrator, this includes the orchestrator's newest
+        known state with its step, and the newest step's metrics, because an orchestrator that shuts down at the same
+        time has not received them.
         """
         self.reject_steps()
         async with self._turn:
@@ -160,11 +161,11 @@ class Session(ABC):
         return self._compute.seconds_of(self.name) - since >= limit and self.uploads.has_capacity_for_copy()
 
     def _is_kept(self, save: _Save) -> bool:
-        """Return True if the upload is complete, waits or runs."""
+        """Return True if the save's upload is complete, queued or running."""
         return self.uploads.has(save.kind, save.step) or save.step in self.uploads.completed.get(save.kind, [])
 
     async def _save_copy(self, step: int) -> None:
-        """Save a recovery copy of this step, unless it is not the newest one anymore. A failure is only logged."""
+        """Save a recovery copy of this step, unless a newer step has been made. A failure is only logged."""
         async with self._turn:
             if self._step != step or self._leaving or self.is_closed or not self.uploads.has_capacity_for_copy():
                 return
@@ -185,7 +186,7 @@ class Session(ABC):
         first: bool = False,
     ) -> None:
         """Take a snapshot and queue its upload. If `progress` is None, the snapshot contains only the policy. `step`
-        defaults to the newest one.
+        defaults to the newest step.
         """
         step = self._step if step is None else step
         started = time.perf_counter()

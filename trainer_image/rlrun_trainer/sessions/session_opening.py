@@ -3,8 +3,8 @@ a client's program trains the run.
 
 A session starts from the newest usable checkpoint or recovery copy of the run that is newer than the checkpoint in the
 spec, and from the spec's checkpoint if there is none. The spec may name an older checkpoint, because the orchestrator
-repeats its request while a former session still saves one. A run's own trainer makes no copies, but may continue from
-those of the shared trainer that an earlier attempt of the run used.
+repeats its request while a former session still saves one. A dedicated trainer makes no copies, but may continue from
+copies made by the shared trainer of an earlier attempt.
 """
 
 import asyncio
@@ -42,7 +42,8 @@ log = logging.getLogger(__name__)
 async def open_session(
     name: str, spec: SessionSpec, backend: Backend, compute: Compute, store: Store, settings: TrainerSettings
 ) -> TrainingSession:
-    """Claim a slot, restore the run's newest state or the spec's checkpoint if any, and publish the initial policy.
+    """Claim a slot, restore the run's newest state or else the spec's checkpoint, if any, and publish the initial
+    policy.
 
     Raises ProblemError (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
     """
@@ -60,7 +61,7 @@ async def open_session(
 async def open_client_session(
     name: str, spec: SessionSpec, backend: Backend, compute: Compute, store: Store, settings: TrainerSettings
 ) -> ClientSession:
-    """Claim a slot for a client's program, and restore the run's newest state or the spec's checkpoint if any.
+    """Claim a slot for a client's program, and restore the run's newest state or else the spec's checkpoint, if any.
 
     Raises ProblemError as `open_session` does.
     """

@@ -1,7 +1,7 @@
-"""Current orchestrator of each session. After its replacement, an orchestrator on a disconnected node cannot train.
+"""Current orchestrator of each session, which prevents a replaced orchestrator on a disconnected node from training.
 
-The owner is determined by the order of requests to open a session, not by clocks, which may differ between nodes by
-more than a restart takes.
+The owner is determined by the order of requests to open a session. Clocks are not compared, because those of two nodes
+may differ by more than a restart takes.
 """
 
 from collections.abc import Collection

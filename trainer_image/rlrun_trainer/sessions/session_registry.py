@@ -78,8 +78,8 @@ class Sessions:
         """Open the session, or return the open session with an increased `max_steps`. `storage` takes precedence over
         the process's store and settings.
 
-        Raises ProblemError if the session is open with a different spec, or uploads of a former session of this name
-        are pending, which ends because their attempts are limited.
+        Raises ProblemError if the session is open with a different spec, or if uploads of a former session of this name
+        are pending. Their attempts are limited, so a later call succeeds.
         """
         return await self._open_as(TrainingSession, open_session, name, spec, storage)
 
@@ -138,11 +138,11 @@ class Sessions:
             await self._close(name)
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Save and close all other open sessions in the background, until this is called with other names. A session
-        that is being opened is closed by the next call.
+        """Save and close all other open sessions in the background. Takes effect until it is called with other names. A
+        session that is being opened is closed by the next call.
 
-        A step in progress is cancelled after `shutdown_seconds`. Until its removal ends, which includes uploads for the
-        rest of this time, the session cannot be opened again.
+        A step in progress is cancelled after `shutdown_seconds`. The removal of a session waits for its uploads in the
+        rest of this time, and the session cannot be opened again before the removal ends.
         """
         self._kept = frozenset(names)
         self.usage.set_runs(names)
@@ -168,7 +168,7 @@ class Sessions:
             del self._removals[name]
 
     async def _save(self, session: Session) -> None:
-        """Save a last checkpoint within `shutdown_seconds`, and cancel what the session does then."""
+        """Save a last checkpoint within `shutdown_seconds`, then cancel the session's remaining work."""
         seconds = self._settings.shutdown_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -180,7 +180,9 @@ class Sessions:
         self._compute.cancel(session.name)
 
     async def _close(self, name: str) -> None:
-        """Close the session. After a failure it is open but makes no steps, so that a later call closes it."""
+        """Close the session. After a failure the session stays open but makes no steps, so that a later call can close
+        it.
+        """
         session = self._open.pop(name, None)
         if session is None:
             return
@@ -202,7 +204,7 @@ class Sessions:
         await self._compute.run(PLATFORM, self._backend.heartbeat)
 
     async def stop(self, seconds: float) -> None:
-        """Stop the other processes, if the compute thread becomes free within `seconds`. Cancels waiting work."""
+        """Cancel waiting work, then stop the other processes if the compute thread becomes free within `seconds`."""
         self._compute.cancel_waiting()
         try:
             await asyncio.wait_for(self._compute.run(PLATFORM, self._backend.stop), seconds)

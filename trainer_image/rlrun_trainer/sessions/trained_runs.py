@@ -26,8 +26,8 @@ NOT_IN_POOL = (
 """Message for requests without the token of a run in the order."""
 
 MAX_OUT_OF_MEMORY = 3
-"""Number of a run's consecutive requests without enough memory that evict it. The other runs may free memory, as at the
-end of a step.
+"""Number of consecutive out-of-memory requests after which a run is evicted. A single one does not count as proof,
+because another run may soon free memory, as at the end of a step.
 """
 OWN_TRAINER = "The run leaves the pool; it continues with a trainer of its own"
 SMALLER_CALLS = "Create a new model from a saved state, and send smaller batches"
@@ -46,14 +46,14 @@ class TrainedRuns:
     """Runs of the order in force. Used on the event loop."""
 
     def __init__(self, deaths: RunDeaths, make_store: Callable[[], Store] = Store.of_process) -> None:
-        """`make_store` returns a store without a grant. It is called in a thread, and raises StoreError."""
+        """`make_store` returns a store without a grant. It is called in a thread and may raise StoreError."""
         self.deaths = deaths
         self._make_store = make_store
         self._order = OrderInForce[TrainedRun]()
         self._stores: WeakValueDictionary[str, Store] = WeakValueDictionary()
         """Store of each run whose session is open, being opened, or has uploads left."""
         self._out_of_memory: Counter[str] = Counter()
-        """Consecutive requests of each run for which the memory did not suffice."""
+        """Number of consecutive out-of-memory requests of each run."""
 
     @property
     def uids(self) -> Collection[str]:
@@ -64,8 +64,8 @@ class TrainedRuns:
         """Put an order in force, and give open sessions their new grants. Raises ProblemError and changes nothing if
         the order in force is newer (`InvalidRequest`, 409).
 
-        The mounted order, with which a restarted process starts, may be older than the one that the former process
-        had. Until the next one is sent, the token of a new run is refused, and its orchestrator retries.
+        A restarted process starts with the mounted order, which may be older than the former process's order. Until the
+        operator sends the next order, the token of a new run is refused, and its orchestrator retries.
         """
         self._order.check(order.number)
         self._order.replace(order.runs, order.number)
@@ -80,8 +80,8 @@ class TrainedRuns:
         return self._order.find(authorization)
 
     def require(self, uid: str) -> TrainedRun:
-        """Return the run. Raises ProblemError (`TokenInvalid`, 401) if it is not in the order, as after its token is
-        refused.
+        """Return the run. Raises ProblemError (`TokenInvalid`, 401, the same error as for a refused token) if the run
+        is not in the order.
         """
         run = self._order.runs.get(uid)
         if run is None:
@@ -89,9 +89,9 @@ class TrainedRuns:
         return run
 
     def check(self, uid: str, spec: SessionSpec) -> None:
-        """Raise ProblemError if the run may not open this session: as `require` does; `PoolEvicted` (422) if it has
-        repeatedly ended the trainer, or not fitted into its memory; `SessionInvalid` (422) for a session that is not
-        the run's own.
+        """Raise ProblemError if the run may not open this session: as `require` does; `PoolEvicted` (422) if the run
+        has repeatedly ended the trainer or exceeded its memory; `SessionInvalid` (422) for a session that is not the
+        run's own.
         """
         run = self.require(uid)
         if self.deaths.is_evicted(uid):
@@ -109,8 +109,8 @@ class TrainedRuns:
 
     @contextmanager
     def counting_memory(self, uid: str) -> Iterator[None]:
-        """Context of a request for which the trainer computes. If its memory did not suffice for consecutive requests
-        of the run, raises ProblemError (`PoolEvicted`, 422): what fits depends on the other runs.
+        """Context of a request for which the trainer computes. Counts the run's consecutive out-of-memory requests, and
+        raises ProblemError (`PoolEvicted`, 422) at MAX_OUT_OF_MEMORY.
         """
         try:
             yield
@@ -121,7 +121,7 @@ class TrainedRuns:
             raise
 
     def on_step(self, uid: str) -> None:
-        """Forget earlier requests of the run without enough memory, because a step fitted."""
+        """Reset the run's count of out-of-memory requests, because a step succeeded."""
         self._out_of_memory.pop(uid, None)
 
     def _check_memory(self, uid: str, cause: ProblemError | None = None) -> None:

@@ -14,7 +14,7 @@ from rlrun.service.process_age import process_age
 from rlrun_trainer.runtime.compute_thread import Compute
 
 KEPT_SECONDS = 600.0
-"""Seconds for which a run is listed after it left the order: several scrapes."""
+"""Seconds for which a run is listed after it left the order, long enough for several scrapes."""
 
 
 class UsageByRun:
@@ -23,7 +23,7 @@ class UsageByRun:
     def __init__(
         self, compute: Compute, age: Callable[[], float] = process_age, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`age` returns the age of the process and `clock` a time, both in seconds."""
+        """`age` returns the seconds since the process started, and `clock` a time in seconds."""
         self._compute = compute
         self._age = age
         self._clock = clock
@@ -35,7 +35,7 @@ class UsageByRun:
         """Device seconds of former runs that are not listed any more."""
 
     def set_runs(self, uids: Collection[str]) -> None:
-        """Replace the runs of the order. New ones are listed from zero on."""
+        """Replace the runs of the order. New runs are listed with counts of zero."""
         now = self._clock()
         for uid in self._trained.keys() - set(uids):
             self._left.setdefault(uid, now)

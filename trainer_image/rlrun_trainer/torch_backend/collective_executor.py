@@ -3,7 +3,7 @@
 The first process serves requests. Before it changes or reads the model, it broadcasts the command; the other processes
 wait for commands and run the same ones. Either a command succeeds on all processes, or all of them reject and undo it.
 After any other failure the process exits, and the other processes exit as well; they restart together from the newest
-checkpoint. Only a trainer of one process keeps running after a failure to read the model.
+checkpoint. Only a single-process trainer keeps running after a failed read of the model.
 """
 
 import logging

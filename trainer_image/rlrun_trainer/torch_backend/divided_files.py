@@ -113,8 +113,8 @@ class StoredTensors:
 def divide(sizes: Mapping[str, int], processes: int) -> dict[str, int]:
     """Return the rank of the process that writes each tensor, so that all write about the same size.
 
-    All tensors of a layer have one writer, and so have those outside of layers, because transformers merges tensors
-    when it names them as in the files.
+    One process writes all tensors of a layer, and one process writes all tensors outside of layers, because
+    transformers may merge tensors when it names them as in the files.
     """
     layers: dict[str, int] = {}
     for name, size in sizes.items():

@@ -20,7 +20,7 @@ def write_model(base: BaseModel, slot: AdapterSlot, dtype: torch.dtype) -> TempF
     """Write the slot's model to a folder, with weights in `dtype`. All processes must call it.
 
     Only the first process returns the folder. Raises ProblemError if the disk is full. Each process of the first node
-    holds its part of the weights in memory, or none if the weights are already on the CPU in `dtype`.
+    copies its part of the weights to memory, unless the weights are already on the CPU in `dtype`.
     """
     with DividedFolder(base.world, base.loader.settings.scratch) as divided:
         write_weights(base, slot, divided, dtype)
