@@ -1,18 +1,19 @@
 """Admission of requests to an engine that samples from the adapters of several runs. Decides only; never waits.
 
 vLLM 0.32 batches at most `--max-loras` adapters, and an adapter leaves the batch only when it has no more requests. An
-adapter outside of the batch is not scheduled while those in the batch get new requests. Therefore at most that many
-adapters have requests in the engine: each has a slot until its last request ends. While other runs wait for a slot, as
-many adapters, those that have had a slot for longest, get no new requests. A free slot goes to the run that has waited
-longest since it last had one, so a run gains nothing by naming many adapters.
+adapter outside of the batch is not scheduled while adapters in the batch get new requests. Therefore at most
+`--max-loras` adapters have requests in the engine: each has a slot until its last request ends. While N other runs wait
+for a slot, the N adapters that have had their slots for longest get no new requests. A free slot goes to the run that
+last had a slot longest ago, so a run gains nothing by naming many adapters.
 
 One slot is reserved for each run that has none: a run with a slot gets another one only while more slots are free than
-are reserved. Otherwise its own oldest adapter gets no new requests while its next one waits. No slot is reserved while
-there are more runs than slots.
+are reserved. Otherwise its own oldest adapter gets no new requests while its next adapter waits. No slot is reserved
+while there are more runs than slots.
 
-vLLM processes requests in order of arrival, so requests that wait in vLLM delay those of all other runs. Therefore the
-engine gets no request while it has `capacity` sequences, and the next one is of the run with the fewest sequences in
-the engine. A request has one or more sequences; the last one that is admitted may exceed a limit by all but one.
+vLLM processes requests in order of arrival, so requests that wait inside vLLM delay the requests of all other runs.
+Therefore the engine gets no request while it has `capacity` sequences, and the next one comes from the run with the
+fewest sequences in the engine. A request has one or more sequences, so the last one that is admitted may exceed a limit
+by all of its sequences but one.
 
 A run's requests are admitted in order of arrival, up to the run's limit. A request may pass an older one that waits for
 a slot only if the run can still admit the older one.
@@ -25,8 +26,8 @@ from enum import Enum
 from itertools import count, islice
 
 QUEUE_FACTOR = 4
-"""Requests of a run that may wait, per request that it may have in the engine: enough for a client that sends a whole
-batch at once, while the wait stays at a few times the duration of a response.
+"""Number of a run's requests that may wait per request that it may have in the engine. This is enough for a client that
+sends a whole batch at once, and keeps the wait at a few times the duration of a response.
 """
 
 
@@ -44,7 +45,7 @@ class Ticket:
 
     uid: str
     adapter: str | None
-    """Name of the adapter in the engine. None for requests that need no slot."""
+    """Name of the adapter in the engine, or None for a request that needs no slot."""
     sequences: int = 1
     stage: TicketState = TicketState.receiving
     number: int = 0
@@ -74,10 +75,12 @@ class QueueFull(Exception):
 
 
 class Admission:
-    """Requests of all runs of an engine. Methods return the tickets that start now."""
+    """Admission of the requests of all runs of an engine. Its methods return the tickets that start now."""
 
     def __init__(self, slots: int, capacity: int) -> None:
-        """`slots` is the maximum number of adapters with requests in the engine, `capacity` that of its sequences."""
+        """`slots` is the maximum number of adapters with requests in the engine, and `capacity` the number of sequences
+        in the engine from which on no request is admitted.
+        """
         self._slots = slots
         self._capacity = capacity
         self._running = 0
@@ -100,20 +103,20 @@ class Admission:
         return [ticket for run in removed for line in run.lines.values() for ticket in line], self._admit()
 
     def enter(self, ticket: Ticket) -> None:
-        """Count a request before its body is received. Raises QueueFull, and KeyError without such a run."""
+        """Count a request before its body is received. Raises QueueFull, or KeyError if the run is unknown."""
         run = self._runs[ticket.uid]
         if run.present >= run.limit * (1 + QUEUE_FACTOR):
             raise QueueFull
         run.present += ticket.sequences
 
     def offer(self, ticket: Ticket) -> list[Ticket]:
-        """Let a request that has entered wait for its turn."""
+        """Add a request that has entered to the requests that wait for their turn."""
         ticket.stage, ticket.number = TicketState.waiting, next(self._clock)
         self._runs[ticket.uid].lines.setdefault(ticket.adapter, OrderedDict())[ticket] = None
         return self._admit()
 
     def end(self, ticket: Ticket) -> list[Ticket]:
-        """Free the place of a request that has entered, at any stage. Call once."""
+        """Remove a request that has entered, whether it waits, runs or was never offered. Call once per request."""
         run = self._runs[ticket.uid]
         run.present -= ticket.sequences
         if ticket.stage is TicketState.waiting:
@@ -177,7 +180,7 @@ class Admission:
         return first[1] if first is not None else None
 
     def _are_reserved(self, free: int) -> bool:
-        """Return True if the free slots are only for runs that have none."""
+        """Return True if the free slots are reserved for runs without a slot."""
         runs = [run for run in self._runs.values() if run.limit]
         return len(runs) <= self._slots and free <= sum(not run.slots for run in runs)
 

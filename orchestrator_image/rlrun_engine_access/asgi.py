@@ -1,4 +1,4 @@
-"""ASGI types, responses in JSON, and responses that refuse a request."""
+"""ASGI types, JSON responses, and responses that refuse a request."""
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -14,7 +14,9 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class Rejection(Exception):
-    """Raised for a request that does not reach vLLM. `message` is for the client; `closes` ends its connection."""
+    """Raised for a request that does not reach vLLM. `message` is for the client. If `closes` is True, the response
+    closes the connection.
+    """
 
     def __init__(self, status: int, message: str, *, closes: bool = False) -> None:
         super().__init__(message)

@@ -15,7 +15,8 @@ MAX_BUFFERED_PER_RUN = 128 * 1024**2
 RECEIVE_SECONDS = 60.0
 """Seconds for a client to send its body, as in the gateway."""
 MAX_PROMPT_LOGPROBS = 128 * 1024
-"""Maximum number of likely tokens of a whole prompt. vLLM makes an object of each in the process that serves all runs.
+"""Maximum number of likely tokens for a whole prompt. vLLM creates an object for each in the process that serves all
+runs.
 """
 NOT_JSON = "The body must be a JSON object in UTF-8"
 _BLANK = b" \t\r\n"
@@ -82,10 +83,11 @@ class BodyBuffer:
 def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes:
     """Return the JSON object `body` with fields set. Raises Rejection (400) if `body` cannot be a JSON object in UTF-8.
 
-    The fields are inserted before the last brace, because parsers take the last of several equal names. `body` is not
-    parsed. The result is either not JSON, or an object with these fields: as the result ends with the inserted text and
-    a brace, this brace ends the outermost object; and if the inserted text began inside of a string, its first quote
-    would end that string in front of a letter. `json.loads` would recognize UTF-16 and UTF-32 by zero bytes.
+    The fields are inserted before the last brace, because parsers use the last of several equal names. `body` is not
+    parsed. The result is either invalid JSON or an object with these fields. In valid JSON, the final brace ends the
+    outermost object, so the inserted text belongs to that object. The inserted text cannot be part of a string, because
+    its first quote would end the string and a letter would follow, which is invalid. A body with zero bytes is
+    rejected, because `json.loads` would decode it as UTF-16 or UTF-32.
     """
     text = body.strip(_BLANK)
     if not text.startswith(b"{") or not text.endswith(b"}") or b"\0" in text:

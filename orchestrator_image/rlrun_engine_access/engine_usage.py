@@ -19,7 +19,7 @@ from rlrun_engine_access.response_usage import ResponseUsage
 MAX_LISTED_RUNS = 4 * MAX_RUNS
 """Maximum number of runs in an export, apart from those with requests in vLLM."""
 KEPT_SECONDS = 600.0
-"""Seconds for which a run is exported after it left the order: several scrapes."""
+"""Seconds for which a run is exported after it left the order, long enough for several scrapes."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class _Run:
     """Number of sequences in vLLM."""
     seconds: float = 0.0
     settled: float = 0.0
-    """Value of `EngineUsage._per_sequence` up to which `seconds` counts."""
+    """Value of `EngineUsage._per_sequence` up to which `seconds` has been counted."""
     left: float | None = None
-    """Time at which the run was no longer in the order."""
+    """Time at which the run left the order, or None while it is in the order."""
 
 
 class EngineUsage:
@@ -45,11 +45,13 @@ class EngineUsage:
         self._idle = 0.0
         self._running = 0
         self._per_sequence = 0.0
-        """Device seconds of a sequence that has been in vLLM since the start: the integral of 1 / sequences in vLLM."""
+        """Device seconds of a hypothetical sequence that has been in vLLM since the start: the integral of 1 / (number
+        of sequences in vLLM).
+        """
         self._runs: dict[str, _Run] = {}
 
     def set_runs(self, uids: Collection[str]) -> None:
-        """Replace the runs of the order. New ones are exported from zero on."""
+        """Replace the runs of the order. New runs are exported with counts of zero."""
         self._advance()
         for uid in uids:
             self._runs.setdefault(uid, _Run()).left = None
@@ -60,8 +62,8 @@ class EngineUsage:
 
     @contextmanager
     def request(self, uid: str, sequences: int = 1) -> Iterator[ResponseUsage]:
-        """Count the sequences of a request while they are in vLLM. Yields the reader of its response, whose tokens
-        count at the end.
+        """Count the sequences of a request while it is in vLLM. Yields the reader of its response. The response's tokens
+        are counted at the end of the context.
         """
         self._advance()
         run = self._runs.setdefault(uid, _Run())

@@ -1,9 +1,9 @@
-"""Plugin for vLLM: an engine whose adapters do not change the output head computes the base model's head only.
+"""Plugin for vLLM that skips the LoRA kernels of the output head while no adapter changes the head.
 
-In vLLM 0.32 the head of every model has LoRA kernels, which take each row for a request that samples. For
-`prompt_logprobs` the rows are the tokens of a prompt. With fewer rows than requests, the kernels read and write beyond
-the end of the logits: the engine ends, also for all other runs, or computes with changed numbers. Without an adapter of
-the head the kernels add zeros, so the plugin omits them.
+In vLLM 0.32 the head of every model has LoRA kernels, which assume one row per sampling request. For `prompt_logprobs`
+the rows are the tokens of a prompt. With fewer rows than requests, the kernels read and write beyond the end of the
+logits: the engine crashes for all runs, or computes with corrupted numbers. Without an adapter of the head, the kernels
+only add zeros, so skipping them changes no result.
 
 The hazard remains while an adapter with `lm_head` is loaded, which clients' programs cannot train.
 """
@@ -14,23 +14,23 @@ from typing import Any
 ENTRY_POINTS = "[vllm.general_plugins]\nrlrun_engine_access = rlrun_engine_access.head_adapters:register\n"
 """Entry point by which vLLM finds the plugin."""
 _SLOTS = "_rlrun_slots"
-"""Attribute of a layer: the slots of adapters with weights for the head."""
+"""Name of the layer's attribute with the slots of adapters that have weights for the head."""
 
 
 class _BaseHead:
-    """Replacement of vLLM's LoRA kernels."""
+    """Replacement for vLLM's LoRA kernels that leaves the logits unchanged."""
 
     def add_lora_logits(self, logits: Any, *_: Any, **__: Any) -> Any:
         return logits
 
 
 def register() -> None:
-    """Change vLLM's layer. Idempotent, because vLLM calls this function in every process."""
+    """Patch vLLM's layer. Idempotent, because vLLM calls this function in every process."""
     omit_unused_kernels(importlib.import_module("vllm.lora.layers.logits_processor").LogitsProcessorWithLoRA)
 
 
 def omit_unused_kernels(layer: Any) -> None:
-    """Let the class `layer` call its LoRA kernels only while an adapter has weights for the head."""
+    """Make the class `layer` call its LoRA kernels only while an adapter has weights for the head."""
     if hasattr(layer, _SLOTS):
         return
     set_lora, reset_lora, get_logits = layer.set_lora, layer.reset_lora, layer._get_logits

@@ -4,7 +4,7 @@ vLLM's own key protects only `/v1` and a few more prefixes. Other paths tokenize
 its workers. Users of a serving pool must not have a key that loads adapters, so their key opens only the users' paths.
 
 rlrun-server has its own key for the users' paths. It sends a nonce and discards a response that does not prove
-knowledge of the same key (`rlrun.protocol.engine_proof`), because a Service's name may lead to another server.
+knowledge of the same key (`rlrun.protocol.engine_proof`), because a Service's name may resolve to a different server.
 
 A shared pool's engine serves several runs (`rlrun_engine_access.shared_pool`). Each run's token opens the paths for
 sampling with the run's own policies, and only the pool's token opens all others.

@@ -1,12 +1,12 @@
 """Number of tokens in a response of vLLM: its object `usage`, found without parsing the response.
 
-In vLLM 0.32, `usage` follows the choices, and in a chat the token ids of the prompt follow `usage`. A stream has it
-in the last event before `[DONE]`, if the request sets `stream_options.include_usage`; the gateway requests no streams.
-`prompt_tokens_details` needs `--enable-prompt-tokens-details`. A text in a response cannot contain the name and its
-colon, because JSON escapes quotes, and as a token among log-probabilities the name has a number as its value.
+In vLLM 0.32, `usage` follows the choices, and in a chat the token ids of the prompt follow `usage`. A stream has it in
+the last event before `[DONE]`, if the request sets `stream_options.include_usage`; the gateway requests no streams.
+`prompt_tokens_details` needs `--enable-prompt-tokens-details`. Sampled text cannot be mistaken for the object: JSON
+escapes the quotes in a text, and as a token among log-probabilities the name has a number as its value.
 
-Tokens of a response without `usage`, such as an aborted one, are not counted, nor those of a response with more than
-MAX_SEARCHED bytes after `usage`.
+Tokens are not counted if the response has no `usage`, for example because it was aborted, or if more than MAX_SEARCHED
+bytes follow `usage`.
 """
 
 import json
@@ -17,16 +17,18 @@ NAME = b'"usage":'
 MAX_OBJECT = 1024
 """Maximum size in bytes of the object."""
 MAX_SEARCHED = 4 * 1024**2
-"""Number of bytes at the end of a part that are searched. The ids of a prompt have at most about 8 bytes each."""
+"""Number of bytes searched at the end of each part of a response. Each token id of a prompt takes at most about 8
+bytes.
+"""
 _KEPT = len(NAME) + MAX_OBJECT
 
 
 class ResponseUsage:
-    """Reader of the parts of a response, of which it keeps at most about MAX_OBJECT bytes."""
+    """Reader of a response's parts, which keeps at most about MAX_OBJECT bytes of them."""
 
     def __init__(self) -> None:
         self.tokens: Mapping[str, int] = {}
-        """Number of tokens by kind in the last `usage`. Empty while there was none."""
+        """Number of tokens by kind in the last `usage` so far, or empty if there was none."""
         self._end = b""
 
     def feed(self, part: bytes) -> None:

@@ -53,7 +53,7 @@ USAGE_PATHS = frozenset({"/pool-usage"})
 """Path of the runs' usage, for GET with the pool's token."""
 FORWARDED_HEADERS = frozenset({b"host", b"accept", b"content-type", b"user-agent"})
 POOL = RunEntry(uid="", token_digest="", max_requests=16)
-"""The sidecar, which samples with the pool's token to check that the engine applies adapters."""
+"""Entry for the sidecar, which samples with the pool's token to check that the engine applies adapters."""
 TOKENIZATIONS = 16
 """Maximum number of a run's requests to `/tokenize` in the engine. They do not wait for the run's samples."""
 SEND_SECONDS = 60.0
@@ -88,7 +88,7 @@ class SharedPool:
         self._watcher: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Handle a request with a run's token: to one of RUN_PATHS, or refused."""
+        """Handle a request with a run's token. Requests to paths outside of RUN_PATHS are refused."""
         try:
             run, order = self._authorize(scope)
             model, sequences = _model(scope, run, order), _sequences(scope, run)
@@ -174,7 +174,9 @@ class SharedPool:
             await self._call_app(bodies, scope, receive, send_counted)
 
     async def _call_app(self, bodies: list[bytes], scope: Message, receive: Receive, send: Send) -> None:
-        """Pass the request on. `bodies` has the body, which only vLLM references from then on."""
+        """Pass the request on to vLLM. `bodies` contains only the body and is emptied, so that no reference to the body
+        remains here.
+        """
         headers = [(name, value) for name, value in scope["headers"] if name in FORWARDED_HEADERS]
         headers.append((b"content-length", str(len(bodies[0])).encode()))
         try:

@@ -61,7 +61,7 @@ def count_tasks(processes: Iterable[Process], first: int = FIRST) -> int:
 
 
 def abandoned_processes(processes: Iterable[Process], children: Collection[int], first: int = FIRST) -> set[int]:
-    """Return the ended processes that only the first process can reap and that are not among its `children`."""
+    """Return the ended processes that only the first process can reap, excluding its own `children`."""
     return {p.pid for p in processes if p.ended and p.parent == first and p.pid not in children}
 
 

@@ -57,7 +57,7 @@ PREPARE_SECONDS = 180.0
 DEMONSTRATION_SECONDS = 10.0
 """Time for a worker to return a demonstration. A worker busy with user code may exceed it; callers retry."""
 ENDING_SECONDS = 2.0
-"""Time until a worker's exit status is known after its connection broke."""
+"""Time to wait for a worker's exit status after its connection broke."""
 TEARDOWN_SECONDS = 5.0
 """Time for an environment to release external resources before its worker is killed."""
 ANSWER = "The response of the environment's worker"

@@ -47,8 +47,9 @@ class OrchestratorSettings:
     trainer_deadline: float = 900.0
     """Time for an unreachable trainer of the run to become reachable again."""
     shared_trainer_deadline: float = 86_400.0
-    """The same for the trainer of a shared pool, whose outage must not count as a restart of the run. The run's
-    startDeadlineSeconds and stallDeadlineSeconds end it earlier.
+    """Time for an unreachable trainer of a shared pool to become reachable again. It is long, because an outage of the
+    pool must not count as a restart of the run. The run's startDeadlineSeconds and stallDeadlineSeconds may end the
+    wait earlier.
     """
     step_deadline: float = 3600.0
     """Time limit for one optimizer step."""
@@ -59,10 +60,10 @@ class OrchestratorSettings:
     teacher_deadline: float = 900.0
     """Time for an unreachable teacher of a distillation to become reachable again."""
     private_addresses: AddressRules = INTERNET_ONLY
-    """Comma-separated addresses outside of the internet that the run may use."""
+    """Comma-separated addresses that the run may use although they are not on the internet."""
     finish_deadline: float = 1800.0
     """Time limit for the last checkpoint and adapter to be complete in S3, and for the final evaluation. An
-    environment's rolloutTimeoutSeconds may extend the latter.
+    environment's rolloutTimeoutSeconds may extend the evaluation.
     """
     drain_deadline: float = 60.0
     """Time limit for the remaining uploads at the end of the run."""
@@ -74,7 +75,7 @@ class OrchestratorSettings:
     request_wait: float = 300.0
     """Time limit for a completion request to wait for a replica that can serve it."""
     poll_interval: float = 2.0
-    """Pause between two polls of DNS, of a replica's adapters, or of a component that is waited for."""
+    """Pause between two polls of DNS, of a replica's adapters, or of a component that is not ready yet."""
     publish_grace: float = 10.0
     """Maximum time to wait for the other replicas once one replica serves a new policy."""
     environment_backoff: float = 1.0
@@ -90,7 +91,7 @@ class OrchestratorSettings:
     token: str | None = field(default=None, repr=False)
     """Token of the run, for its other processes and for the operator. If None, all requests are accepted."""
     environment_token: str | None = field(default=None, repr=False)
-    """Token for requests to environments, and for their requests for packages."""
+    """Token that this process sends to environments, and that environments send when they request packages."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "OrchestratorSettings":

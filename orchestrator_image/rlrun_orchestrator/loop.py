@@ -104,7 +104,7 @@ class RunLoop:
         self._clock = clock
         self._batch: Batch | None = None
         self._sent: list[SentBatch] = []
-        """Batches that the trainer may use for its next step, those of earlier processes first."""
+        """Batches that the trainer may use for its next step. Batches sent by earlier processes come first."""
         self._batch_sent = False
         """True if the current batch has been sent to the current trainer."""
         self._began = clock()
@@ -219,8 +219,9 @@ class RunLoop:
         self._evaluator.after_step(result.step, result.policy)
 
     def _acknowledge(self, result: StepResult, made_of: SentBatch | None) -> Batch | None:
-        """Advance to the step that the trainer made with the batch `made_of` (None if unknown). Returns the current
-        batch if the trainer used it. Otherwise returns None, and the batch's groups wait for a later step.
+        """Advance to the step that the trainer made with the batch `made_of`, or with an unknown batch if it is None.
+        Returns the current batch if the trainer used it. Otherwise returns None, and the batch's groups wait for a
+        later step.
         """
         batch, self._batch, self._sent = self._batch, None, []
         self.step = result.step
@@ -246,8 +247,8 @@ class RunLoop:
         train: float = 0.0,
         save: float = 0.0,
     ) -> None:
-        """Report the step's metrics, which are complete only with `batch`, and request the checkpoint and adapter that
-        are due.
+        """Report the step's metrics, and request the checkpoint and adapter that are due. Without `batch`, the metrics
+        are incomplete.
         """
         if batch is not None:
             self._report(batch, result, train, save)
@@ -286,7 +287,7 @@ class RunLoop:
         return await asyncio.to_thread(batch.finalize)
 
     def _save(self, step: int, complete: SessionState | None = None) -> None:
-        """Request the checkpoint and adapter that are due after `step`, without those that are complete.
+        """Request the checkpoint and adapter that are due after `step` and are not complete yet.
 
         A trainer that starts from a recovery copy may lack both, because its predecessor did not upload them in time.
         """

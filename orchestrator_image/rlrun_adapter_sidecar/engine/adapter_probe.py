@@ -53,7 +53,9 @@ class AdapterProbe:
     """Checks that an engine applies adapters. `folder` is shared with the engine under the same path."""
 
     def __init__(self, engine: Engine, folder: Path, one_at_a_time: asyncio.Lock | None = None) -> None:
-        """`one_at_a_time` is shared by all probes of an engine. If None, this is the only one."""
+        """`one_at_a_time` is the lock that all probes of an engine share. None means that the engine has no other
+        probe.
+        """
         self._engine = engine
         self._folder = folder / PROBE_NAME
         self._one_at_a_time = one_at_a_time or asyncio.Lock()
@@ -92,7 +94,7 @@ class AdapterProbe:
         return max(map(distance, neutral, moved)) <= MARGIN * noise
 
     async def _likely_tokens(self, adapter: Path, *, large: bool, times: int) -> list[list[dict[str, float]]]:
-        """Load a copy of the adapter and request the likely tokens after each prompt several times."""
+        """Load a copy of the adapter, and request the likely tokens after each prompt `times` times."""
         try:
             await asyncio.to_thread(write_copy, adapter, self._folder, large=large)
             await self._engine.load(PROBE_NAME, str(self._folder))

@@ -102,7 +102,9 @@ class PolicyFiles:
         return found
 
     def check_size(self, name: str, manifest: Manifest) -> None:
-        """Check the size of a policy before its files are requested. Raises ProblemError. Here, every size fits."""
+        """Raise ProblemError if the policy is too large. Called before its files are requested. This class accepts
+        every size; subclasses may set a limit.
+        """
 
     async def remove(self, name: str) -> None:
         """Delete the policy's files, if any."""

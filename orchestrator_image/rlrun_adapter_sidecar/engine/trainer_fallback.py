@@ -49,14 +49,14 @@ class TrainerFallback:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`headers` are added to each request to the trainer, with the values that they have at that time."""
+        """`headers` are added to each request to the trainer. Later changes of the mapping apply to later requests."""
         self._http = http
         self._headers = headers
         self._source = source
         self._clock = clock
         self._pause = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         self._pending_request: asyncio.Future[Manifest | None] | None = None
-        """Abandoned request that still occupies one of few threads."""
+        """Abandoned request to S3 that still occupies one of the few threads, or None."""
 
     @property
     def s3_unreachable(self) -> bool:
@@ -86,7 +86,7 @@ class TrainerFallback:
         """Download the policy from its folder at the trainer to `dest`, which never contains partial or unverified
         files.
 
-        `fits` decides whether a manifest belongs to the policy. `check` is that of `from_s3`. Raises
+        `fits` returns True if a manifest belongs to the policy. `check` has the same meaning as in `from_s3`. Raises
         PolicyUnavailable, or OSError if the disk is full.
         """
         temporary = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))

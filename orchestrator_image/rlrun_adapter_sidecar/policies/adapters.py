@@ -76,7 +76,7 @@ class AdapterLoader(PolicyLoader):
             await asyncio.sleep(CONFIRM_PAUSE)
 
     async def _query(self) -> AdapterList:
-        """Return the engine's own list of now."""
+        """Ask the engine for its adapters, record them and return them."""
         return self._record(await self._engine.adapters())
 
     def _record(self, names: Sequence[str]) -> AdapterList:

@@ -14,7 +14,9 @@ from rlrun.service.errors import RequestError
 QUERY_SECONDS = 2.0
 """Deadline of a query in seconds, well below Prometheus' deadline of a scrape (10 s by default)."""
 FRESH_SECONDS = 1.0
-"""Age in seconds up to which a usage answers further scrapes, which need no token."""
+"""Age in seconds up to which a usage is reused for further scrapes. Scrapes need no token, so they must not cause a
+query each.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class EngineUsageClient:
         self._one_at_a_time = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Query the engine unless `current` is fresh. A failure is logged, and `current` is None then."""
+        """Query the engine unless `current` is fresh. A failure is logged and sets `current` to None."""
         async with self._one_at_a_time:
             if self._clock() < self._ends:
                 return

@@ -32,7 +32,9 @@ from rlrun_adapter_sidecar.pools.settings import PoolSettings
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 60.0
-"""Pause between two removals. A load that was in progress when its run left may end after a removal."""
+"""Pause in seconds between two removals of adapters and files of former runs. Removals are repeated, because a load
+that was in progress when its run left may end after a removal.
+"""
 LONGEST_PAUSE = 60.0
 """Maximum pause in seconds between two attempts at a removal that failed."""
 
@@ -48,8 +50,8 @@ class PoolRuns:
         settings: PoolSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`engine_http` sends the pool's token. `trainer_http` has no headers of its own, because a run chooses the
-        URLs. `clock` returns seconds.
+        """`engine_http` sends the pool's token. `trainer_http` sends no token by default, because runs choose its URLs.
+        `clock` returns seconds.
         """
         self._engine_http = engine_http
         self._trainer_http = trainer_http
@@ -72,8 +74,9 @@ class PoolRuns:
         self.metrics.registry.register(PoolUsageCollector(lambda: self.usage.current))
 
     async def start(self, mounted: PoolOrder) -> None:
-        """Put the first order in force: the runs in ORDER_FILE, which survives restarts of the sidecar, with the grant
-        of the mounted order; or the mounted order if the operator has not sent another one to this pod.
+        """Put the first order in force. It consists of the runs in ORDER_FILE, which survives restarts of the sidecar,
+        and the grant of the mounted order. If the operator has not sent an order to this pod, the mounted order applies
+        as a whole.
 
         Raises ProblemError as `apply` does.
         """
@@ -87,8 +90,8 @@ class PoolRuns:
         await self.apply(mounted.model_copy(update=update))
 
     async def apply(self, order: PoolOrder) -> None:
-        """Put an order in force: open new runs, and refuse requests of former ones at once. Their adapters and files
-        are removed by `keep_clean`.
+        """Put an order in force: open new runs, and refuse requests of former runs at once. `keep_clean` removes the
+        adapters and files of former runs.
 
         Raises ProblemError and changes nothing if the order in force is newer (`InvalidRequest`, 409), a folder in the
         order is not a URI (`InvalidRequest`, 422) or the order cannot be written (`AdaptersFolderNotWritable`, 503).
@@ -128,7 +131,9 @@ class PoolRuns:
         return found
 
     async def keep_clean(self) -> None:
-        """Remove what former runs left until cancelled. Failures are repeated with pauses up to LONGEST_PAUSE."""
+        """Remove the adapters and files of former runs until cancelled. Failed removals are repeated after pauses up to
+        LONGEST_PAUSE.
+        """
         backoff = Backoff(longest=LONGEST_PAUSE)
         while True:
             self._changed.clear()
@@ -141,7 +146,7 @@ class PoolRuns:
                     await self._changed.wait()
 
     async def clean(self) -> bool:
-        """Unload adapters of runs that are not in the order, and delete the folders of those that left at least
+        """Unload adapters of runs that are not in the order, and delete the folders of runs that left at least
         `unload_grace` ago. Returns False if anything failed.
         """
         loaded = await self._unload_former()
@@ -217,5 +222,5 @@ class PoolRuns:
 
 
 def _folders(place: Path) -> list[Path]:
-    """Return the folders, those that are being deleted first."""
+    """Return the folders in `place`, folders whose deletion has begun first."""
     return sorted((path for path in place.iterdir() if path.is_dir()), key=lambda path: not path.name.startswith("."))

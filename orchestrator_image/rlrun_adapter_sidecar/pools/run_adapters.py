@@ -1,4 +1,4 @@
-"""Adapters of one run in a shared pool, with what the run may load."""
+"""Adapters of one run in a shared pool, and the limits of what the run may load."""
 
 import asyncio
 from urllib.parse import urlsplit
@@ -16,11 +16,11 @@ from rlrun_adapter_sidecar.policies.adapters import AdapterLoader
 from rlrun_adapter_sidecar.pools.run_engine import RunEngine
 
 MAX_POLICIES = 160
-"""Maximum number of a run's policies on disk. The largest `RLRunSpec.policies_in_use` is 68. The others are unloaded
-ones, whose files stay for `unload_grace`, and those of the predecessor of a restarted orchestrator.
+"""Maximum number of a run's policies on disk. A run uses at most 68 (`RLRunSpec.policies_in_use`). The rest are
+unloaded policies, whose files stay for `unload_grace`, and policies that a restarted orchestrator's predecessor loaded.
 """
 MAX_LOADS = 2
-"""Maximum number of concurrent loads of a run. An orchestrator sends one at a time to each replica."""
+"""Maximum number of concurrent loads of a run. An orchestrator requests one load at a time from each replica."""
 
 
 class RunAdapters(AdapterLoader):
@@ -35,8 +35,8 @@ class RunAdapters(AdapterLoader):
         probes: asyncio.Lock,
         trainer_headers: dict[str, str],
     ) -> None:
-        """`trainer_headers` are the headers of the fallback's requests, which `use_token` sets. `unload_grace`, in
-        seconds, and `probes` are those of AdapterLoader.
+        """`trainer_headers` are the headers of the fallback's requests, which `use_token` sets. `unload_grace` (in
+        seconds) and `probes` have the same meaning as in AdapterLoader.
         """
         super().__init__(engine, files, unload_grace, probes)
         self.run = run
@@ -50,7 +50,7 @@ class RunAdapters(AdapterLoader):
         return len(self._last_listed)
 
     def use_token(self, authorization: str) -> None:
-        """Send this `Authorization`, which the run's request had, to the run's trainer."""
+        """Use the `Authorization` header of the run's request in requests to the run's trainer."""
         self._trainer_headers["Authorization"] = authorization
 
     @override
@@ -61,8 +61,8 @@ class RunAdapters(AdapterLoader):
     @override
     async def load(self, policy: PolicyRef) -> AdapterList:
         """Load a policy of the run. Raises ProblemError: as AdapterLoader does; `StorageAccessDenied` (403) for files
-        of another run; `InvalidRequest` (422) for a fallback that is not the run's; `AdapterDownloadFailed` (409) if
-        the run has MAX_POLICIES others, or RunPolicyFiles has no space.
+        of another run; `InvalidRequest` (422) for a fallback that is not the run's own; `AdapterDownloadFailed` (409)
+        if the run has MAX_POLICIES other policies, or RunPolicyFiles has no space.
         """
         check_source(policy, self.run)
         try:
@@ -88,8 +88,8 @@ class RunAdapters(AdapterLoader):
         return {path.name for path in self._files.folder.iterdir() if NAME.fullmatch(path.name)} | self._loads.keys()
 
     async def _remove_unlisted_later(self) -> None:
-        """Schedule the deletion of files that no unload will delete: those of loads that failed, and those that a
-        former engine or sidecar left.
+        """Schedule the deletion of files that no unload will delete: files of failed loads, and files that a former
+        engine or sidecar left.
         """
         unused = self._on_disk() - self._loads.keys() - self._removals.keys()
         listed = set((await self._query()).adapters)

@@ -1,4 +1,4 @@
-"""View of a pool's engine that one run has."""
+"""One run's view of a pool's engine."""
 
 import asyncio
 import time
@@ -44,13 +44,13 @@ class EngineListing:
         return listed
 
     def expire(self) -> None:
-        """Let the next poll query the engine, because its adapters have changed."""
+        """Make the next poll query the engine, because its adapters have changed."""
         self._changes += 1
         self._ends = float("-inf")
 
 
 class RunEngine(Engine):
-    """Client of the adapters of one run, by their names relative to the run. It can name no other adapter."""
+    """Client of the adapters of one run, by their names relative to the run. It cannot name adapters of other runs."""
 
     def __init__(
         self, http: aiohttp.ClientSession, url: str, load_deadline: float, uid: str, listing: EngineListing

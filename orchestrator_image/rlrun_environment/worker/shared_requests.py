@@ -2,7 +2,7 @@
 
 A request costs the worker, the gateway and the engine's API server more CPU time than a short completion. Rollouts of a
 group start together with the same prompt, so their first requests are usually equal and are ready in the same iteration
-of the event loop. Those share a request; nothing waits longer for others.
+of the event loop. Such requests are sent as one. No request waits longer than this iteration for others.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_SHARED_TOKENS = 512
-"""Maximum number of completion tokens per rollout in a shared request. Its rollouts wait for the longest completion,
-and a longer one costs far more than its request.
+"""Maximum number of completion tokens per rollout in a shared request. The rollouts of a shared request wait for the
+longest completion, and compared with a longer completion, the cost of a separate request is negligible.
 """
 
 
@@ -28,18 +28,18 @@ class SharedRequests(Generic[T]):
     """First requests of one group's rollouts."""
 
     def __init__(self, send: Callable[[str, Sequence[str]], Awaitable[Sequence[T]]]) -> None:
-        """`send` sends one request with a content for several rollouts, and returns their responses in order."""
+        """`send` sends one request with the same content for several rollouts, and returns their responses in order."""
         self._send = send
         self._known: set[str] = set()
         self._waiting: dict[str, dict[str, asyncio.Future[T | None]]] = {}
-        """Responses by rollout, for each content of a request that was not sent yet."""
+        """Future responses by rollout, for each content whose request has not been sent yet."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def response(self, rollout: str, content: str) -> T | None:
         """Return the response to the rollout's first request, or None if the rollout must send a request of its own.
 
-        It must do so if it has sent one before, if no other rollout has the same content, or if the shared request
-        failed.
+        A rollout must send its own request if it has sent one before, if no other rollout has the same content, or if
+        the shared request failed.
         """
         if rollout in self._known:
             return None

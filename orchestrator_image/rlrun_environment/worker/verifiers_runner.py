@@ -117,7 +117,7 @@ class GatewayClient(_OnSharedConnections, OpenAIChatCompletionsClient):  # type:
     async def get_native_response(
         self, prompt: Any, model: str, sampling_args: Mapping[str, Any], tools: Any = None, **options: Any
     ) -> Any:
-        """Return the completion. The request is shared if it is like those of the group's other rollouts."""
+        """Return the completion. Equal first requests of the group's rollouts are sent as one request."""
         headers = options.get("extra_headers") or {}
         content = None
         if set(headers) == {ROLLOUT_ID_HEADER} and options.keys() <= {"extra_headers", "state"}:
@@ -165,8 +165,8 @@ class GatewayClient(_OnSharedConnections, OpenAIChatCompletionsClient):  # type:
 
 
 def _shareable_content(prompt: Any, model: str, sampling_args: Mapping[str, Any], tools: Any) -> str | None:
-    """Return the content of a request that rollouts may share, as JSON, or None if its response may be long or engines
-    accept no `n` for it.
+    """Return the content of a request that rollouts may share, as JSON. Returns None if its response may be long, or if
+    engines do not accept `n` for it.
     """
     limit, temperature = sampling_args.get("max_tokens"), sampling_args.get("temperature", 1.0)
     if not isinstance(limit, int) or limit > MAX_SHARED_TOKENS or "n" in sampling_args:

@@ -99,7 +99,9 @@ class EvaluatedPolicy:
 
     @property
     def name(self) -> str:
-        """Name of the measured weights. A step that is repeated after a restart has new ones and is measured again."""
+        """Name of the measured weights. A step that is repeated after a restart has new weights and is measured
+        again.
+        """
         return "base" if self.base else self.policy.name
 
 

@@ -1,6 +1,6 @@
 """Tokenization of chat messages with the engine's own template, so that training uses what the engine would process.
 
-Stock vLLM provides it at POST /tokenize, so this process needs neither the tokenizer nor its template.
+Stock vLLM tokenizes chats at POST /tokenize, so this process needs neither the tokenizer nor its template.
 """
 
 import asyncio

@@ -38,15 +38,17 @@ DNS_MISSES_BEFORE_REMOVAL = 3
 suffice.
 """
 REPORT_AFTER = 5.0
-"""Seconds without a replica that serves the policy after which the wait is reported."""
+"""Seconds after which a publication reports that no replica serves the policy."""
 PUBLICATIONS_KEPT = 1000
 """Number of publications whose order is remembered, more than any group can outlive."""
 TOO_MANY_REQUESTS = 429
-"""Status of an engine that refuses a request because the run has too many in progress. The engine works."""
+"""Status with which an engine refuses a request because the run has too many requests in progress. The engine is
+healthy.
+"""
 BUSY_SECONDS = 0.5
-"""First pause in seconds after such a refusal."""
+"""First pause in seconds after an engine responded with TOO_MANY_REQUESTS."""
 LONGEST_BUSY_SECONDS = 10.0
-"""Maximum of these pauses, also if the engine asks for a longer one."""
+"""Maximum pause in seconds after TOO_MANY_REQUESTS, even if the engine asks for a longer pause."""
 AFFINITY_SLACK = 4
 """Maximum number of requests by which a group's home replica may be busier than the least busy one."""
 
@@ -202,10 +204,10 @@ class ReplicaPool:
         """Make `policy` the current policy, so that every healthy replica loads and confirms it.
 
         After the first replica serves the policy, waits up to `grace` seconds for the others; slower replicas serve it
-        as soon as they are ready. While no replica serves it, `report` is called with the reason, and with None when
-        the wait ends. Raises ServiceUnavailable if
-        no replica serves the policy after `deadline` seconds; the previous policy then stays current. Raises
-        RequestRejected immediately if all engines ignore adapters, because retries would not help.
+        as soon as they are ready. While no replica serves it, `report` is called with the reason; when the wait ends,
+        it is called with None. Raises ServiceUnavailable if no replica serves the policy after `deadline` seconds; the
+        previous policy then stays current. Raises RequestRejected immediately if all engines ignore adapters, because
+        retries would not help.
         """
         self._target = policy
         self._publications += 1
@@ -330,7 +332,8 @@ class ReplicaPool:
     async def _reconcile(self, replica: Replica) -> None:
         """Load missing policies, newest first, then unload unused ones.
 
-        Raises RequestError. If the sidecar has no space for a policy, that is after the unloads, which make space.
+        Raises RequestError. If the sidecar has no space for a policy, the error is raised after the unloads, because
+        they free space for the next attempt.
         """
         full: RequestRejected | None = None
         needed = [p for p in (self._target, self.current) if p is not None]

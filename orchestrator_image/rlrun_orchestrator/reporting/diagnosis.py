@@ -47,15 +47,18 @@ MASKED_SHARE = 0.3
 
 ENTROPY_STEPS = 5
 ENTROPY_SHARE = 0.1
-"""Fraction of the entropy at the beginning of the considered steps."""
+"""Fraction of the entropy at the beginning of the considered steps below which the entropy counts as collapsed."""
 ENTROPY_NATS = 0.05
-"""Entropy in nats per token, at which about one token in a hundred is still uncertain."""
+"""Entropy in nats per token below which it can count as collapsed. At this entropy, about one token in a hundred is
+still uncertain.
+"""
 ENTROPY_GOOD_REWARD = 0.9
 """Reward above which a low entropy is expected, because the task is solved."""
 
 STALL_STEPS = 3
 STALL_FACTOR = 4.0
-"""Factor over the median of the earlier steps. Longer responses slow a run gradually; this rule detects other causes.
+"""Minimum ratio of a stalled step's duration to the median of the earlier steps. Longer responses slow a run gradually;
+this rule detects other causes.
 """
 STALL_BEFORE = 10
 """Minimum number of earlier steps for the median."""
@@ -64,13 +67,13 @@ STALL_SECONDS = 10.0
 
 LOST_STEPS = 10
 LOST_SHARE = 0.05
-"""Fraction of rollouts dropped because of their age, which are the longest ones. Above this fraction, examples with
-long rollouts get noticeably less training.
+"""Fraction of rollouts dropped because of their age above which a warning is shown. The longest rollouts are dropped
+first, so examples with long rollouts then get noticeably less training.
 """
 
 BOUND_STEPS = 10
 BOUND_SHARE = 0.7
-"""Fraction of the step's time in which one side waits for the other."""
+"""Fraction of the steps' time spent waiting for one side from which that side is reported as the bottleneck."""
 
 Metrics = Mapping[str, float]
 Rule = Callable[[Sequence[Metrics]], Problem | None]
@@ -284,7 +287,7 @@ def _newest(history: Sequence[Metrics], name: str, steps: int) -> list[float]:
 
 
 def _left_out(history: Sequence[Metrics], steps: int) -> float:
-    """Return the number of rollouts in the newest steps' batches that were left out for an advantage of 0."""
+    """Return the number of rollouts that the newest steps' batches left out because their advantage was 0."""
     return math.fsum(metrics.get("batch/zero_advantage_rollouts", 0.0) for metrics in history[-steps:])
 
 

@@ -99,7 +99,7 @@ class RunRecorder:
         self._waiting_rollouts = 0
         """Number of rollouts in the queue."""
         self._copy_steps: list[int] = []
-        """Steps of the states of recovery copies by file. Empty until the first state is saved."""
+        """Step of the recovery copy's state in each file. Empty until the first such state is saved."""
         self._states = 0
         """Number of versions of the state so far."""
         self._newest = (0, 0)
@@ -111,7 +111,7 @@ class RunRecorder:
         small, large = asyncio.Event(), asyncio.Event()
         self._more = {UploadPriority.metrics: small, UploadPriority.state: small, UploadPriority.rollouts: large}
         self._progress = asyncio.Condition()
-        """Notified after each upload and each failure."""
+        """Condition that is notified after each upload and each failure."""
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -159,12 +159,14 @@ class RunRecorder:
         self._put_bytes(self.state_uri, UploadPriority.state, text.encode(), self._states)
 
     def save_checkpoint_state(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state of a step whose checkpoint does not contain it, for a process that resumes from the step."""
+        """Write the state of a step whose checkpoint lacks the state, for a process that resumes from the step."""
         text = json.dumps(state, separators=(",", ":"))
         self._put_bytes(checkpoint_state_uri(self._layout, step), UploadPriority.metrics, text.encode())
 
     def save_copy_state(self, state: dict[str, Any]) -> None:
-        """Write the state of a step of which the trainer makes a recovery copy, for a process that resumes from it."""
+        """Write the state of a step that the trainer saves as a recovery copy, for a process that resumes from the
+        copy.
+        """
         step, text = int(state["step"]), json.dumps(state, separators=(",", ":"))
 
         # Runs in the spool's thread, because the states of earlier processes are read first.
@@ -189,8 +191,8 @@ class RunRecorder:
             return None
 
     async def wait_until_saved(self, deadline: float) -> bool:
-        """Return True if the newest state is in S3. Waits while S3 responds, for at most `deadline` seconds. After a
-        timeout, calls return immediately until S3 has accepted a state.
+        """Wait until the newest state is in S3, for at most `deadline` seconds and only while S3 responds. Returns True
+        if it is in S3. After a timeout, calls return immediately until S3 has accepted a state.
         """
         wanted = self._states
 

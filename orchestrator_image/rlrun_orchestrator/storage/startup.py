@@ -36,7 +36,7 @@ class StartupTimeouts:
     component: float
     """Time after which an unreachable component ends the attempt."""
     trainer: float
-    """The same for the trainer."""
+    """Time after which an unreachable trainer ends the attempt."""
     denied_storage: float
     """Time after which a missing bucket, or credentials without access to it, end the run."""
     poll_interval: float

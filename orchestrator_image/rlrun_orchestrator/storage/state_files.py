@@ -32,18 +32,19 @@ def checkpoint_state_uri(layout: RunLayout, step: int) -> S3Uri:
 
 
 def copy_state_uri(layout: RunLayout, number: int) -> S3Uri:
-    """Return the URI of one of COPY_STATES files for the orchestrator's states at recovery copies. The orchestrator may
-    not delete files, so a new state replaces the one that `copy_state_number` chooses.
+    """Return the URI of file `number` of the COPY_STATES files for the orchestrator's states at recovery copies. The
+    orchestrator may not delete files, so a new state replaces an old one, chosen by `copy_state_number`.
     """
     return layout.root / f"orchestrator/recovery-{number}.json"
 
 
 def copy_state_number(steps: Sequence[int], step: int) -> int:
-    """Return the number of the file for the state of a recovery copy of `step`. `steps` are the steps of the states in
-    all files, -1 for none.
+    """Return the number of the file in which to store the state of a recovery copy of `step`. `steps` has the step of
+    the state in each file, or -1 for an empty file.
 
-    The state of the same step is replaced, because at most one file may have it; else one of a later step, from which
-    the run has returned, the next step first; else the oldest state.
+    A state of the same step is replaced first, because at most one file may have a given step. Otherwise the state of
+    the nearest later step is replaced, because the run has returned to an earlier step. Otherwise an empty file is
+    used, or the oldest state is replaced.
     """
     return min(range(len(steps)), key=lambda number: (steps[number] < step, steps[number]))
 
@@ -76,7 +77,7 @@ def read_checkpoint_state(store: Store, layout: RunLayout, spool: UploadSpool, s
 
 
 def read_copy_steps(store: Store, layout: RunLayout, spool: UploadSpool) -> list[int]:
-    """Return the steps of the states at `copy_state_uri` in the order of the files, -1 for none. Raises StoreError."""
+    """Return the step of the state in each `copy_state_uri` file, or -1 for an empty file. Raises StoreError."""
     return [step for step, _ in _copy_states(store, layout, spool)]
 
 

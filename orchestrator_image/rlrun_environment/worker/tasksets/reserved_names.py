@@ -38,7 +38,9 @@ def _functions(task: Any) -> Iterator[str]:
 
 
 def _fields(value: Any, base: type[BaseModel]) -> Iterator[str]:
-    """Yield descriptions of the names of `base` that the value's class redefines so that verifiers cannot use them."""
+    """Yield a description of each field or property of `base` that the value's class redefines in a way that verifiers
+    cannot use.
+    """
     for name in type(value).model_fields.keys() - base.model_fields.keys():
         if name in vars(base):
             yield f"the field {name} of {type(value).__name__} replaces a property of vf.{base.__name__}"

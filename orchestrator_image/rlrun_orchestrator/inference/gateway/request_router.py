@@ -40,7 +40,9 @@ class RoutingStats:
     refusals: Counter[str] = field(default_factory=Counter)
     """Number of requests that the gateway rejected, by reason."""
     prefixes: Counter[str] = field(default_factory=Counter)
-    """Number of chats that continue a recorded one. `exact` and `bridged` start with its tokens; `broken` do not."""
+    """Number of chats that continue a recorded chat, by outcome. Prompts counted as `exact` or `bridged` start with the
+    recorded chat's tokens; prompts counted as `broken` do not.
+    """
 
 
 class GroupClosed(Exception):
@@ -59,7 +61,7 @@ class EngineBusy(Exception):
     """Error for a request that an engine refused because the run has too many requests in progress."""
 
     def __init__(self, text: str, retry_after: float) -> None:
-        """`retry_after` is the pause in seconds that the engine asks for, or 0."""
+        """`retry_after` is the pause in seconds that the engine asks for, or 0 if it names none."""
         super().__init__(text)
         self.retry_after = retry_after
 
@@ -82,8 +84,8 @@ class RequestRouter:
     async def send(
         self, group: LiveGroup, served: ServedPolicy, path: str, body: bytes, sequences: int = 1
     ) -> tuple[int, bytes]:
-        """Send a request for `sequences` completions to a replica of the policy and return status (below 500, not 401
-        or 429) and body of the response.
+        """Send a request for `sequences` completions to a replica of the policy and return the status (below 500, but
+        not 401 or 429) and the body of the response.
 
         While all of these replicas are busy, the request waits, for at most `deadline`. Raises NoReplicaAvailable,
         GroupClosed, and ProblemError if the response is too large.
