@@ -38,7 +38,8 @@ class Comparison:
     aim: Target
     """Target of the ratio of steps per hour."""
     lost_aim: Target | None = None
-    """Target for the fraction of drawn groups dropped for their age with the second value. None if it is not reported.
+    """Target for the fraction of drawn groups that the second value drops because of their age. None if it is not
+    reported.
     """
 
 
@@ -86,7 +87,9 @@ def main() -> int:
 def measure(
     cluster: BenchmarkCluster, comparison: Comparison, repeats: int
 ) -> tuple[dict[int, list[Trace]], list[str]]:
-    """Return traces by value of the setting, with the order reversed at each repetition, and problems."""
+    """Return the traces by value of the setting, and the problems. The order of the two values is reversed at each
+    repetition.
+    """
     task = comparison.task
     traces: dict[int, list[Trace]] = {value: [] for value in comparison.runs}
     problems = []
@@ -104,12 +107,14 @@ def measure(
 
 
 def results_of(comparison: Comparison, traces: Mapping[int, Sequence[Trace]], problems: Sequence[str]) -> list[Result]:
-    """Return steps per hour as a ratio, the difference of rewards and, if targeted, the fraction of lost groups."""
+    """Return the ratio of steps per hour, the difference of rewards and, if it has a target, the fraction of lost
+    groups.
+    """
     task, setting = comparison.task, comparison.setting
     base, other = comparison.runs
 
     def numbers(of: Callable[[Trace], float | None]) -> dict[int, dict[int, float]]:
-        """Return a number of each run that has it, by value of the setting and seed."""
+        """Return one number per run, by value of the setting and seed. Runs without the number are omitted."""
         return {
             value: {trace.seed: number for trace in found if trace.steps and (number := of(trace)) is not None}
             for value, found in traces.items()

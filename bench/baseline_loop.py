@@ -40,7 +40,7 @@ class PlainLoop:
         self.optimizer = torch.optim.AdamW(self.parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
 
     def step(self, samples: Sequence[Sample], budget: int, by_length: bool = False) -> dict[str, float]:
-        """Make one update, with at most `budget` tokens and padding per forward pass.
+        """Make one update, with at most `budget` tokens, including padding, per forward pass.
 
         Returns seconds, loss and the fraction of padding. `by_length` sorts the samples by length before batching.
         """

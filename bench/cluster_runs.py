@@ -27,7 +27,7 @@ POLL_SECONDS = 2.0
 """Seconds between two polls. Each poll starts kubectl on cores that the run needs."""
 GONE_SECONDS = 120.0
 FAILURES = (RunFailed, CommandFailed, WaitedTooLong, StoreError, subprocess.TimeoutExpired)
-"""Errors of `BenchmarkCluster.run`, which end one run; earlier measurements are kept."""
+"""Errors with which `BenchmarkCluster.run` ends one run. Earlier measurements are kept."""
 PARTS = ("time/step", "time/generate_completions", "time/wait_for_policy", "time/trainer", "time/update_weights")
 MEANS = {"off_policy_steps_mean": "batch/off_policy_level/mean", "mismatch_kl_mean": "mismatch_kl/all/mean"}
 
@@ -40,7 +40,7 @@ class Together:
     """Seconds until all runs had completed."""
     traces: Sequence[Trace]
     memory: int
-    """Largest memory of the machine in use meanwhile, less what was in use before, in bytes."""
+    """Largest increase of the machine's used memory during the runs, in bytes."""
 
     @property
     def per_hour(self) -> float:
@@ -62,7 +62,9 @@ class BenchmarkCluster:
 
     @classmethod
     def ready(cls, tasks: Sequence[Task]) -> "BenchmarkCluster":
-        """Install what the tasks need. Can be repeated. Raises CalledProcessError if no cluster is running."""
+        """Install the chart, models and environments that the tasks need. Can be repeated. Raises CalledProcessError if
+        no cluster is running.
+        """
         kubectl, s3 = local_cluster()
         install_chart(kubectl, s3, print)
         kubectl.ensure_namespace(NAMESPACE)
@@ -75,7 +77,7 @@ class BenchmarkCluster:
         return cls(kubectl, s3)
 
     def run(self, task: Task, name: str, seed: int, *, target: float | None, **spec: Any) -> Trace:
-        """Run a task and return its trace. If `target` is set, the run is deleted when it reaches it.
+        """Run a task and return its trace. If `target` is set, the run is deleted when it reaches the target.
 
         Raises:
             RunFailed: The run failed or did not end within the task's deadline. FAILURES lists the other errors.
@@ -99,7 +101,7 @@ class BenchmarkCluster:
     def run_together(self, task: Task, count: int, first_seed: int = 0) -> Together:
         """Run a task `count` times at the same time, with different seeds, until all have completed.
 
-        Raises as `run` does.
+        Raises the same errors as `run`.
         """
         names = [f"{task.name}-{first_seed + i}" for i in range(count)]
         self.remove(*names)
@@ -169,7 +171,7 @@ def first_line(error: Exception) -> str:
 
 
 def steps_of(lines: Sequence[Line], batch_size: int) -> list[Step]:
-    """Return the steps of a run; time begins with the first one."""
+    """Return the steps of a run. Their time counts from the start of the first step."""
     return [
         Step(
             seconds=_time(line) - first_step_began(lines),

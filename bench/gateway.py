@@ -136,7 +136,9 @@ def _requests(host: str, path: str, count: int, round_number: int) -> list[bytes
 
 
 async def measure_latency(url: str, model: str, pairs: int) -> Result:
-    """Measure the latency that the gateway adds to single requests, as the median difference of the pairs."""
+    """Measure the latency that the gateway adds to single requests: the median difference within pairs of equal
+    requests.
+    """
     direct_body = {
         "model": model, "messages": MESSAGES, "max_tokens": LATENCY_TOKENS, "min_tokens": LATENCY_TOKENS,
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "n": 1, "stream": False,

@@ -19,15 +19,21 @@ CORES = frozenset(os.sched_getaffinity(0))
 LIMIT = 0.25
 """Maximum number of busy cores before a measurement on a small machine. The idle local cluster uses about 0.1."""
 SHARE = 0.05
-"""Maximum fraction of the usable cores that may be busy, if that is more than LIMIT."""
+"""Fraction of the usable cores that may be busy before a measurement. On small machines LIMIT applies instead, because
+it is larger.
+"""
 READING_SECONDS, SETTLE_SECONDS = 3.0, 60.0
-"""Duration of one reading in seconds, and seconds to wait for pods to terminate and a new cluster to become quiet."""
+"""Duration of one reading in seconds, and maximum seconds to wait until pods have terminated and a new cluster is
+quiet.
+"""
 TICKS = 100
-"""Clock ticks per second in /proc/stat, regardless of the kernel's own."""
+"""Clock ticks per second in /proc/stat, regardless of the kernel's internal tick rate."""
 
 
 def limit(cores: int | None = None) -> float:
-    """Return the number of busy cores up to which a machine with `cores` cores (None: this machine) counts as idle."""
+    """Return the maximum number of busy cores at which a machine with `cores` cores counts as idle. None means this
+    machine.
+    """
     return max(LIMIT, SHARE * (len(CORES) if cores is None else cores))
 
 

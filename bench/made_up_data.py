@@ -1,4 +1,4 @@
-"""Artificial rows that replace datasets which environments download: a module that Python imports at startup.
+"""Artificial rows in place of datasets that environments download: a module that Python imports at startup.
 
 `bench.public_packages` copies this file into the site-packages of its interpreters, with a line `import made_up_data`
 in a .pth file. It is active in processes with the variable MADE_UP_DATA, a JSON file with the rows of each dataset by
@@ -23,7 +23,7 @@ ROWS = 8
 
 
 class _Loader(importlib.abc.Loader):
-    """Loader that runs a module like its own loader does, then replaces the function that downloads."""
+    """Loader that runs a module with the module's own loader, and then replaces the functions that download data."""
 
     def __init__(self, loader: importlib.abc.Loader, data: dict[str, Any]) -> None:
         self._loader, self._data = loader, data

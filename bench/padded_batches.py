@@ -8,13 +8,17 @@ from collections.abc import Sequence
 
 
 def in_order(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Return batches of indexes, with as many rows as fit the budget if all samples were as long as the longest."""
+    """Return batches of indexes in the order of the samples. A batch has as many rows as fit the budget at the length
+    of the longest of all samples.
+    """
     rows = max(1, budget // max(lengths))
     return [list(range(len(lengths)))[i : i + rows] for i in range(0, len(lengths), rows)]
 
 
 def sorted_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Return batches of indexes, longest first, with as many rows as fit the budget with a batch's longest sample."""
+    """Return batches of indexes, longest samples first. A batch has as many rows as fit the budget at the length of its
+    own longest sample.
+    """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
     while order:

@@ -24,7 +24,7 @@ from bench.tasks import DEMO, TINY, WAITING, Task
 RUNS = 8
 ALONE_RUNS = 3
 AT_ONCE_RUNS = 6
-"""Number of dedicated runs at the same time."""
+"""Number of dedicated runs that run at the same time."""
 CURVE = (1, 2, 4, 8, 16)
 POOL_MODEL = replace(
     TINY, id="rlrun/reverse-text-pool", files_of=TINY.id, sharing={"mode": "Namespace", "maxRuns": 16, "idleSeconds": 0}
@@ -115,7 +115,9 @@ def one_after_another(cluster: BenchmarkCluster, task: Task) -> Together:
 
 
 def results_of(measured: Measured) -> list[Result]:
-    """Return experiments per hour as ratios, the memory of a further run, and the speed of a run alone in a pool."""
+    """Return experiments per hour as ratios, the memory that each further run in a pool needs, and the speed of a run
+    that is alone in a pool.
+    """
     task, rates = measured.task, {form: measured.rates(form) for form in measured.found}
     story = [
         f"{form}: {median(found.values()):.0f} experiments per hour, "

@@ -21,7 +21,9 @@ from demo.install import CACHE, EXAMPLES, ROOT, S3Access, ensure_model, install_
 
 TRL_REQUIREMENTS = ROOT / "bench" / "trl-requirements.txt"
 UNUSED = ("triton", "nvidia/cudnn/lib/libcudnn_*.so.9", "torch/lib/libtorch_cuda_linalg.so")
-"""Paths below site-packages with two gigabytes that CPUs never use, omitted as in trainer_image/Dockerfile."""
+"""Paths below site-packages that CPUs never use, two gigabytes in all. They are omitted, as in
+trainer_image/Dockerfile.
+"""
 MIDDLE_SCRIPT = ROOT / "bench" / "uneven-text-model" / "make_uneven_model.py"
 SECONDS = 1800
 
@@ -55,8 +57,8 @@ def trl_python(cache: Path = CACHE) -> Path:
 def folder_of(model: TaskModel) -> Path:
     """Return the Hugging Face folder of a model on this machine, creating it once per version of its scripts.
 
-    The middle-sized model takes five minutes; the example's comes from the cluster's S3. Raises RuntimeError with the
-    last lines of the script's output if it fails.
+    Creating the middle-sized model takes five minutes. The example's model is downloaded from the cluster's S3. Raises
+    RuntimeError with the last lines of the script's output if it fails.
     """
     texts = ROOT / "bench" / "uneven-text"
     made_from = [

@@ -105,7 +105,9 @@ verifiers' own repository: all that `bench.public_environments` does not run.
 
 
 class ScriptedEngine(FakeReplica):
-    """Engine that calls the first tool once if there are tools, and otherwise gives one answer. Also a judge."""
+    """Engine that calls the first tool once if a request has tools, and otherwise gives a fixed answer. It also acts as
+    a judge.
+    """
 
     async def chat(self, request: web.Request) -> web.Response:
         """Answer a chat request."""
@@ -131,7 +133,7 @@ class ScriptedEngine(FakeReplica):
 
 @asynccontextmanager
 async def gateway() -> AsyncIterator[tuple[LiveGroups, str, str]]:
-    """Yield the open groups, the URL of the gateway and that of the engine behind it."""
+    """Yield the open groups, the URL of the gateway, and the URL of the engine behind it."""
     groups = LiveGroups("owner/model")
 
     async def no_addresses() -> list[ReplicaAddresses]:
@@ -152,7 +154,9 @@ async def gateway() -> AsyncIterator[tuple[LiveGroups, str, str]]:
 
 
 async def play(entry: Mapping[str, Any], project: Path, scratch: Path) -> dict[str, Any]:
-    """Run an environment here, and return how far it gets and the reason if it fails."""
+    """Build, install and run an environment as the platform does. Returns the last stage that it reached, and the cause
+    if it failed.
+    """
     result: dict[str, Any] = {"outcome": "fails"}
     try:
         wheel = await asyncio.to_thread(build_wheel, project)
@@ -195,7 +199,7 @@ async def play(entry: Mapping[str, Any], project: Path, scratch: Path) -> dict[s
 
 
 def _outcome(cause: str) -> str:
-    """Return whether the platform rejects what the environment does, or the environment fails."""
+    """Return `refused` if the platform rejects what the environment does, or `fails` for any other cause."""
     return "refused" if cause.startswith((Reason.ENVIRONMENT_INSTALL_FAILED, Reason.REQUEST_REFUSED)) else "fails"
 
 
@@ -230,7 +234,7 @@ async def _groups(server: EnvironmentServer, info: EnvironmentInfo, groups: Live
 
 @asynccontextmanager
 async def _packages(wheels: list[Wheel]) -> AsyncIterator[str]:
-    """Serve the wheels like the orchestrator."""
+    """Serve the wheels like the orchestrator. Yields the server's URL."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:") as tar:
         for wheel in wheels:
@@ -248,7 +252,9 @@ async def _packages(wheels: list[Wheel]) -> AsyncIterator[str]:
 
 
 async def run_upstream(entry: Mapping[str, Any], project: Path, scratch: Path, form: str) -> dict[str, Any]:
-    """Return whether verifiers' own evaluator, in its newest version for this form, runs the environment."""
+    """Run the environment with verifiers' own evaluator, in its newest version for this form. Returns the outcome, with
+    the cause of a failure.
+    """
     python = scratch / "upstream"
     shutil.rmtree(python, ignore_errors=True)
     version = f"verifiers=={image_versions()[Generation(form)]}"
@@ -301,7 +307,7 @@ def _recorded_errors(value: Any) -> list[Any]:
 
 
 async def _execute(command: list[str], folder: Path) -> tuple[int, str]:
-    """Return the exit code and the output."""
+    """Run a command. Returns its exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *command, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -340,7 +346,7 @@ def _add_hook(python: Path) -> None:
 
 
 def make_interpreters(folder: Path) -> None:
-    """Make the interpreters of the image's workers from its locks, with the code of this checkout."""
+    """Create the interpreters of the image's workers from the image's locks, with the code of this checkout."""
     for version, generation in itertools.product(map(str, PYTHONS), Generation):
         python = folder / version / generation
         if not python.exists():
@@ -402,7 +408,7 @@ def main() -> None:
 
 
 def one_a_line(results: Mapping[str, Any]) -> str:
-    """Return JSON with one environment a line."""
+    """Return JSON text with one environment per line."""
     lines = (f"{json.dumps(name)}: {json.dumps(result, sort_keys=True)}" for name, result in sorted(results.items()))
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -8,23 +8,25 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 WANTED = 3
-"""Number of repetitions of a row. A row with fewer says so."""
+"""Number of repetitions that a row should have. The table marks a row with fewer."""
 
 
 def spread_of(values: Sequence[float]) -> dict[str, float] | None:
-    """Return the number of values, the smallest, the median and the largest, or None without values."""
+    """Return the number of values, and the smallest, median and largest value. Returns None without values."""
     if not values:
         return None
     return {"count": len(values), "min": min(values), "median": median(values), "max": max(values)}
 
 
 def paired_ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
-    """Return above / below for each repetition that both have, in order. Repetitions with a zero below are omitted."""
+    """Return above / below for each repetition that both mappings have, in order. Repetitions with 0 in `below` are
+    omitted.
+    """
     return [above[at] / below[at] for at in sorted(above.keys() & below.keys()) if below[at]]
 
 
 def paired_differences(left: Mapping[int, float], right: Mapping[int, float]) -> list[float]:
-    """Return left - right for each repetition that both have, in order."""
+    """Return left - right for each repetition that both mappings have, in order."""
     return [left[at] - right[at] for at in sorted(left.keys() & right.keys())]
 
 

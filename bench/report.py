@@ -88,7 +88,7 @@ class Result:
     repetitions: Sequence[float] = ()
     """The number of each repetition. `ratio` is their median unless its unit says otherwise."""
     with_startup: float | None = None
-    """The same number with the start of both sides counted, or None if they do not start."""
+    """Number that also counts the start-up of both sides, or None if the sides have no start-up."""
     cores_busy: Sequence[float] = ()
     """Number of cores busy with other work before each measurement."""
 
@@ -163,12 +163,14 @@ def entry_of(result: Result) -> Entry:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Return the results of a file, none if it does not exist."""
+    """Return the results in a file, or an empty list if the file does not exist."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def write_entries(path: Path, entries: Sequence[Entry]) -> None:
-    """Replace a file by these results, atomically, because another part of the benchmark may read it."""
+    """Replace a file's content by these results, atomically, because another part of the benchmark may read the
+    file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
     draft.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
@@ -176,7 +178,9 @@ def write_entries(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def merge_entries(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
-    """Return the old rows without those that have new results, with all new rows at the position of the first."""
+    """Return the old rows that have no new result, with all new rows at the position of the first row that they
+    replace.
+    """
     names = {entry["name"] for entry in new}
     place = next((i for i, entry in enumerate(old) if entry["name"] in names), len(old))
     return [*old[:place], *new, *(entry for entry in old[place:] if entry["name"] not in names)]
@@ -209,7 +213,9 @@ def command() -> str:
 
 
 def commit() -> str:
-    """Return the commit of the checkout, with `-dirty` if files differ; `RLRUN_COMMIT` in an image without git."""
+    """Return RLRUN_COMMIT if it is set, as in an image without git. Otherwise return the checkout's commit, with
+    `-dirty` if files differ.
+    """
     if os.environ.get("RLRUN_COMMIT"):
         return os.environ["RLRUN_COMMIT"]
     return _git("rev-parse", "HEAD") + ("-dirty" if _git("status", "--porcelain") else "")

@@ -26,7 +26,7 @@ ASKED = (
 )
 """Rows that answer the questions of users who compare tools, including rows that miss their target."""
 PAGES: Mapping[Path, Collection[str]] = {ROOT / "docs" / "benchmarks.md": ASKED, KEPT / "README.md": ()}
-"""Pages with a table, with the titles of its rows. Empty means all rows."""
+"""Pages with a table, by path, and the titles of the table's rows. An empty collection means all rows."""
 BEGIN = "<!-- table: written by `make bench-table` from docs/bench/*.jsonl -->"
 END = "<!-- end of table -->"
 HEAD = (
@@ -76,7 +76,9 @@ def page(text: str, written: str) -> str:
 
 
 def keep(new: Path, kept: Path) -> None:
-    """Put the rows of a folder into another one. Rows of a busy machine (`--busy`) do not replace valid rows."""
+    """Copy the rows of one folder into another. Rows measured on a busy machine (`--busy`) do not replace valid
+    rows.
+    """
     for name, entries in load(new).items():
         file = kept / f"{name}.jsonl"
         old = read_entries(file)

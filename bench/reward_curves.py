@@ -27,7 +27,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trace:
-    """Trace of a run of either side."""
+    """Trace of one run of either side of a comparison."""
 
     steps: Sequence[Step]
     startup_seconds: float
@@ -73,8 +73,8 @@ def arrival(steps: Sequence[Step], target: float, window: int = WINDOW) -> Arriv
 
 
 def drawn_rollouts(trace: Trace, trained: int, per_group: int) -> int:
-    """Return the number of rollouts drawn in order to train on `trained` of them, including those discarded or not used
-    yet.
+    """Return the number of rollouts drawn in order to train on `trained` of them, including discarded and unused
+    rollouts.
 
     Counts the rollouts of all groups, of every outcome, in one status of the run. `trained` comes from metrics, which
     are read at a different time, so the two numbers are not added: a group that is in progress in the status may be

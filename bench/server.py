@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def create_users(api: client.ApiClient) -> list[str]:
-    """Create accounts that may read the runs. Returns their tokens."""
+    """Create accounts that may read the runs. Returns the accounts' tokens."""
     core, rbac = client.CoreV1Api(api), client.RbacAuthorizationV1Api(api)
     core.create_namespace({"metadata": {"name": NAMESPACE}})
     rules = [{"apiGroups": [objects.RUNS[0]], "resources": ["*"], "verbs": ["get", "list", "watch"]}]

@@ -70,12 +70,12 @@ class Client(_Messages):
         return await self._waiting
 
     def message(self, head: bytes, body: bytes) -> None:
-        """Complete the waiting request."""
+        """Complete the waiting request with the response."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result((int(head[9:12]), body))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Raise an error in the waiting request."""
+        """Make the waiting request raise an error."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(error or ConnectionResetError("the server closed the connection"))
 

@@ -31,7 +31,7 @@ class TaskModel:
     kv_cache_bytes: int = 2**27
     trainer_memory: str = "3Gi"
     files_of: str = ""
-    """Id of another model with the same files. Empty for files of its own."""
+    """Id of another model whose files this model uses. Empty if the model has files of its own."""
     sharing: Mapping[str, Any] | None = None
     """Section `sharing` of the RLModel."""
 
@@ -42,11 +42,11 @@ class TaskModel:
 
     @property
     def uri(self) -> S3Uri:
-        """Location of its files in the cluster's S3."""
+        """Location of the model's files in the cluster's S3."""
         return S3Uri(BUCKET, f"models/{self.files_of or self.id}")
 
     def manifest(self) -> dict[str, Any]:
-        """Return the RLModel, which is the example's with other values."""
+        """Return the RLModel: the example's manifest with this model's values."""
         model: dict[str, Any] = yaml.safe_load((EXAMPLES / "models" / "reverse-text-tiny.yaml").read_text())
         model["metadata"] = {"name": self.name}
         spec = model["spec"]
@@ -94,7 +94,7 @@ class Task:
     max_async_level: int = 1
     oversampling_factor: float = 1.0
     waits: bool = False
-    """True if the reward waits for an external call."""
+    """True if computing the reward waits for an external call."""
     notes: tuple[str, ...] = field(default=())
 
     def run_object(self, name: str, namespace: str, seed: int, **spec: Any) -> dict[str, Any]:

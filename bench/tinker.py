@@ -1,6 +1,6 @@
-"""Benchmark of clients' programs: latency of their calls to the trainer of a shared pool, and updates of eight at once.
+"""Benchmark of clients' programs: latency of calls to a shared pool's trainer, and hourly updates of eight programs.
 
-    python -m bench.tinker --in-image            inside the trainer's image (torch lives there)
+    python -m bench.tinker --in-image            inside the trainer's image, which has torch
     python -m bench.tinker                       with this Python's torch
 
 The trainer and an S3 server are real processes of this machine, the programs are threads that send commands as
@@ -108,7 +108,9 @@ def main() -> int:
 
 
 def measure(repeats: int, calls: int, updates: int) -> list[Result]:
-    """Measure one client's latency, then all clients at once and one after another, in changing order."""
+    """Measure the latency of a single client. Then measure all clients at once and one after another, in alternating
+    order.
+    """
     latencies: list[list[Seconds]] = []
     rates: tuple[dict[int, float], dict[int, float]] = {}, {}
     busy = []
@@ -130,11 +132,11 @@ def measure(repeats: int, calls: int, updates: int) -> list[Result]:
 def results_of(
     latencies: Sequence[Sequence[Seconds]], rates: Sequence[Mapping[int, float]], busy: Sequence[float]
 ) -> list[Result]:
-    """Return the rows. `rates` are the updates per hour by repetition, at once and one after another."""
+    """Return the rows. `rates` are the updates per hour by repetition, first at once and then one after another."""
     versions = machine(packages=("torch", "transformers"))["versions"]
 
     def quantiles(percent: float, *commands: int) -> list[float]:
-        """Return the milliseconds of these commands together, by repetition."""
+        """Return quantiles in milliseconds of the total duration of these commands, by repetition."""
         return [1000 * percentile([sum(made[at] for at in commands) for made in each], percent) for each in latencies]
 
     def latency(percent: int, limit: float) -> Result:
@@ -170,7 +172,9 @@ def results_of(
 
 @contextmanager
 def trainer() -> Iterator[int]:
-    """Run the trainer of a shared pool, with as many threads as cores, and the runs of all clients. Gives its port."""
+    """Run the trainer of a shared pool, with one thread per core and a run for each client. Yields the trainer's
+    port.
+    """
     from bench.trainer_batches import SHAPES
 
     with tempfile.TemporaryDirectory() as name, running(Path(name) / "s3") as s3, claimed_ports(1) as [port]:
@@ -185,7 +189,7 @@ def trainer() -> Iterator[int]:
 
 
 def order_of(s3: S3Server) -> TrainerOrder:
-    """Return the order with a run of each client, whose uid is its token."""
+    """Return the order with one run for each client. The run's uid is its token."""
     runs = []
     for uid in (f"client-{number}" for number in range(CLIENTS)):
         folder = f"s3://{s3.bucket}/{uid}"

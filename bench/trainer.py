@@ -1,6 +1,6 @@
 """Benchmark of the trainer: tokens per second against a plain peft + transformers loop, on one batch and one core.
 
-    python -m bench.trainer --in-image            on CPUs, inside the trainer's image (torch lives there)
+    python -m bench.trainer --in-image            on CPUs, inside the trainer's image, which has torch
     python -m bench.trainer                       on CPUs, with this Python's torch
     python -m bench.trainer --device cuda         on a GPU: MFU and peak memory of a Qwen3-0.6B-shaped model
 

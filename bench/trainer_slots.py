@@ -1,5 +1,5 @@
-"""Cost of opening and activating adapter slots on a model with 196 linear layers, beside peft's own layers, and the
-division of the device's time among runs that always have a step to make.
+"""Cost of opening and activating adapter slots on a model with 196 linear layers, compared with peft's own layers, and
+the division of the device's time among runs that always have a step to make.
 """
 
 import asyncio
@@ -26,15 +26,17 @@ from bench.trainer_variants import ALPHA, RANK, TARGETS
 
 SLOTS = 64
 SLOTS_OF_PEFT = 8
-"""Number of adapters that peft adds. Each costs it more than the last."""
+"""Number of adapters that peft adds. Each further adapter takes peft longer."""
 SWITCHES = 32
 BATCHES = (2, 4, 8, 16, 32, 64, 128, 128)
-"""Samples of the steps of eight runs: 1 to 64."""
+"""Number of samples per step of each of eight runs. The largest step has 64 times as many samples as the smallest."""
 SHARED_SECONDS = 30.0
 
 
 def slot_results(folder: Path) -> list[Result]:
-    """Open slots one after another, then activate them in turn. CPU milliseconds, on the model in `folder`."""
+    """Open slots one after another, then activate them in turn, on the model in `folder`. Returns the CPU milliseconds
+    of both.
+    """
     busy = machine_load.settled_load()
     settings = TrainerSettings(model_dir=folder, slots=SLOTS, device="cpu", dtype="float32", threads=1)
     base = load_base(settings)

@@ -33,7 +33,7 @@ class TrainerVariants:
         self.attention = str(getattr(self.base.model.config, "_attn_implementation", "unknown"))
 
     def step(self, way: str, samples: Sequence[Sample], slot: int = 0) -> dict[str, float]:
-        """Make one update of a slot: `packed` by the trainer, `plain` or `sorted` by the plain loop.
+        """Make one update of a slot. The trainer makes the update `packed`; the plain loop makes `plain` and `sorted`.
 
         Returns seconds, loss and share of padding; on a GPU also peak memory (GiB) and MFU (%).
         """

@@ -37,7 +37,9 @@ def texts_of(settings: dict[str, Any]) -> tuple[list[str], Callable[[str, str], 
 
 
 def waits(mean_seconds: float, sigma: float, seed: int) -> Callable[[str], float]:
-    """Return a function for the duration of the next call, with the values of examples/environments/slow_api."""
+    """Return a function that returns the seconds that a call for an answer takes, distributed as in
+    examples/environments/slow_api.
+    """
     draws: dict[str, random.Random] = {}
 
     def seconds(answer: str) -> float:

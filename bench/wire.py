@@ -1,7 +1,7 @@
 """Benchmark of a batch on its way from the orchestrator to the trainer: bytes, CPU time, stalls and memory.
 
-    python -m bench.wire                          512 sequences of 32,768 tokens, and smaller
-    python -m bench.wire --sequences 64           less
+    python -m bench.wire                          512 sequences of 32,768 tokens, and smaller batches
+    python -m bench.wire --sequences 64           64 sequences
     python -m bench.wire_ranks --in-image         the same batch among two processes of the trainer
 
 The orchestrator hashes and sends the batch from the process that runs the gateway; the trainer reads and checks it in
@@ -39,7 +39,9 @@ from bench.report import ROOT, Result, at_most, record
 
 SEQUENCES, LENGTH, VOCABULARY = 512, 32_768, 151_936
 PROMPT, TURN = 100, 2048
-"""Number of tokens of a sequence's prompt, and of each of its turns including the tokens that the environment adds."""
+"""Number of tokens of a sequence's prompt, and of each of its turns. A turn includes the tokens that the environment
+adds.
+"""
 ADDED = 64
 """Tokens that the environment adds to each turn."""
 PAUSE_SECONDS = 0.02
@@ -157,14 +159,16 @@ async def _send(client: TrainerClient, made: list[TokenSequence]) -> dict[str, A
 
 @asynccontextmanager
 async def _gateway(engine: str) -> AsyncIterator[str]:
-    """Serve a gateway in this process in front of an engine. Yields the base URL of its group."""
+    """Serve a gateway in this process in front of the engine at the URL `engine`. Yields the base URL of its group."""
     async with gateway_process.gateway(engine, "stub", TOKENS) as url:
         yield url
 
 
 @asynccontextmanager
 async def _child(role: str) -> AsyncIterator[Callable[..., Any]]:
-    """Run this program in a role. Yields a function that sends a line of JSON, if given one, and returns the next."""
+    """Run this program in the given role as a subprocess. Yields a function that sends its argument as a line of JSON,
+    if there is one, and returns the next line of the subprocess.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.wire", "--role", role, cwd=ROOT,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=2**26,

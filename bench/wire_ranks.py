@@ -23,9 +23,9 @@ from bench.wire import LENGTH, SEQUENCES, peak_memory, sequences
 
 RANKS = 2
 BUDGET = 65_536
-"""Tokens of a micro-batch."""
+"""Maximum number of tokens of a micro-batch."""
 SECONDS = 240
-"""Maximum seconds for the processes."""
+"""Time limit in seconds for the processes."""
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def run_rank(count: int, length: int) -> None:
-    """Take part as one process, and print what it cost."""
+    """Take part as one process of the trainer. Prints the bytes received, the memory and the CPU seconds as JSON."""
     # torch is only in the trainer's image.
     from rlrun_trainer.optimization.batch_share import share_batch
     from rlrun_trainer.optimization.packing import pack

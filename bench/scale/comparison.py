@@ -14,7 +14,7 @@ from bench.scale.scenarios.scenario import HIGHER, SIZES
 
 TOLERANCE = 0.2
 SAME_SPEED = 1.25
-"""Maximum ratio of the seconds of a loop at which two machines count as equally fast."""
+"""Maximum ratio of the seconds of `loop_seconds` at which two machines count as equally fast."""
 TIMES = ("s", "ms")
 """Units of numbers that depend on the speed of a core, unlike ratios and counts."""
 
@@ -64,7 +64,7 @@ def _verdict(recorded: Entry, new: Entry | None) -> Verdict:
 
 
 def _difference(recorded: Entry, new: Entry) -> str:
-    """Return the difference that makes two rows incomparable, or an empty string."""
+    """Return the reason why two rows cannot be compared, or an empty string."""
     pairs = [(size, recorded["figures"].get(size), new["figures"].get(size)) for size in SIZES]
     pairs += [("unit", recorded["unit"], new["unit"]), ("cores", *(e["machine"]["cores"] for e in (recorded, new)))]
     if parts := [f"{what} {old} and {now}" for what, old, now in pairs if old != now]:

@@ -41,7 +41,7 @@ PEAK_LEARNING_RATE = 4e-3
 
 
 def build(shape: dict[str, int], seed: int) -> Qwen3ForCausalLM:
-    """Return an untrained model of that shape in float32."""
+    """Return an untrained float32 model of the given shape."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(ALPHABET) + 3,
@@ -146,7 +146,7 @@ def grow(small: Qwen3ForCausalLM, large: Qwen3ForCausalLM) -> Qwen3ForCausalLM:
 
 @torch.no_grad()
 def difference(small: Qwen3ForCausalLM, large: Qwen3ForCausalLM, ids: dict[str, int]) -> float:
-    """Return the largest difference between their logits on one batch."""
+    """Return the largest difference between the logits of two models on one batch."""
     tokens, _ = next(batches(ids, 1))
     return float((small(input_ids=tokens).logits - large(input_ids=tokens).logits).abs().max())
 

@@ -15,7 +15,7 @@ MIN_LENGTH, MAX_LENGTH = 4, 48
 
 
 def draw_length(rng: random.Random, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> int:
-    """Draw a length from min_length..max_length with a uniform logarithm."""
+    """Draw a length between min_length and max_length whose logarithm is uniformly distributed."""
     low, high = math.log(min_length), math.log(max_length + 1)
     return min(max_length, int(math.exp(rng.uniform(low, high))))
 

@@ -9,7 +9,8 @@ from bench.scale.testbed.cluster import ScaleCluster
 from bench.scale.testbed.readings import read
 
 STEPS_PER_SECOND = 20.0
-"""Maximum steps per second of all runs together: 1,000 runs make one step per 50 s each. A step changes a status twice.
+"""Maximum steps per second of all runs together: with 1,000 runs, each makes a step every 50 s. A step changes a status
+twice.
 """
 CRASHES = 60
 CRASH_PAUSE_SECONDS = 0.5
@@ -62,7 +63,7 @@ ROWS = (
 
 
 def play(options: Options) -> Figures:
-    """Measure the Jobs and then the runs, on an API server without the previous objects."""
+    """Measure the Jobs, delete them, and then measure the runs on the same API server."""
     runs = options.runs
     pods = objects.PODS_PER_RUN * runs
     step_seconds = max(options.step_seconds, runs / STEPS_PER_SECOND)

@@ -17,7 +17,7 @@ class EventDelays:
         self._caused[key] = now
 
     def show(self, key: Hashable, now: float) -> None:
-        """Record that a status shows an event. Only the first time counts, and only after the event."""
+        """Record that a status shows an event. Only the first call after the event counts."""
         if key in self._caused:
             self._shown.setdefault(key, now)
 
@@ -70,5 +70,5 @@ class StepDelays:
         return [*self._delays, *missing]
 
     def _next_step(self, run: str) -> int:
-        """Return the first counted step that has not been shown yet."""
+        """Return the first step of the run that counts and has not been shown yet."""
         return max(self._shown.get(run, 0), self._pace.step(run, self._began)) + 1

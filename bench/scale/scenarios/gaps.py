@@ -16,7 +16,7 @@ from bench.scale.testbed.event_watch import NewPods
 from tests.support.api_proxy import Answer, Proxy, Request, passes, running
 
 CHANGED = "changed"
-"""Namespace of the runs that change: in each gap, one is stopped and one has a crash."""
+"""Namespace of the runs that change. In each gap, one of them is stopped and one has a crash."""
 CHANGES = 4
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 REVIEWS = ("/selfsubjectaccessreviews", "/selfsubjectrulesreviews", "/tokenreviews")
@@ -113,7 +113,7 @@ def _gap(
     how: How,
     changed: tuple[int, int],
 ) -> tuple[Figures, list[str]]:
-    """Return the figures of a gap, and the writes in it that none of the changes required."""
+    """Return the figures of a gap, and the writes in the gap that no change required."""
     to_stop, to_crash = (f"run-{number}" for number in changed)
     pod = events.trainer_pods(cluster, CHANGED)[to_crash]
     shown = EventDelays()

@@ -13,9 +13,11 @@ from tests.support.api_address import api_address
 
 WAITING_RUNS = 100
 STATUS_SECONDS = 5.0
-"""Seconds for the controllers to write their statuses once the last pod runs."""
+"""Seconds that the controllers get to write their statuses after the last pod runs."""
 FINISHED_AT_ONCE = 4
-"""Number of finished runs created at a time, so few that the operator sees no run without its status."""
+"""Number of finished runs that are created at a time. It is small, so that the operator sees no run without its
+status.
+"""
 
 ROWS = (
     FigureRow(

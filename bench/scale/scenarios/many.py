@@ -11,7 +11,7 @@ from bench.scale.testbed.cluster import ScaleCluster
 from bench.scale.testbed.readings import Reading, read
 
 SWEEP_SECONDS = 3600.0
-"""Deadline in seconds for reconciling the finished runs, of which an operator does ten per second."""
+"""Deadline in seconds for reconciling the finished runs. An operator reconciles ten of them per second."""
 
 WHAT = "{runs} active and {finished} finished runs: "
 ROWS = (
@@ -53,7 +53,9 @@ ROWS = (
 
 
 def play(options: Options) -> Figures:
-    """Let one operator start the active runs, and another find them together with the finished ones."""
+    """Let one operator start the active runs, and then another operator reconcile them together with the finished
+    runs.
+    """
     with ScaleCluster() as cluster:
         first = cluster.start_leader()
         print(f"{options.runs} active runs", flush=True)

@@ -9,7 +9,7 @@ from bench.repetitions import middle
 from bench.report import Result, Target
 
 SIZES = ("runs", "finished", "gap_seconds")
-"""Figures that are sizes of the measurement. Rows of different sizes are not compared."""
+"""Figures that describe the size of a measurement. Rows with different sizes are not compared."""
 LOWER, HIGHER = "lower", "higher"
 """Better direction of a number, for the comparison with recorded ranges (`figures.better`)."""
 MIB = 2**20
@@ -36,7 +36,7 @@ class Options:
     rest_seconds: float = 45.0
     """Seconds of each measurement of quiet runs and of runs that train."""
     gap_seconds: float = 15.0
-    """Seconds without watches."""
+    """Seconds of a gap, in which the operator has no watches."""
 
 
 @dataclass(frozen=True)

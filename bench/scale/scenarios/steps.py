@@ -35,7 +35,7 @@ def create_namespaces(cluster: ScaleCluster, prefix: str) -> None:
 def burst_of_jobs(
     cluster: ScaleCluster, prefix: str, pods: int, specs: Sequence[dict[str, Any]] = (objects.TINY_POD,)
 ) -> float:
-    """Return the seconds until `pods` pods of bare Jobs run, from the first creation. `specs` are used in turn."""
+    """Return the seconds from the first creation until `pods` pods of bare Jobs run. The Jobs use `specs` in turn."""
     return _burst(cluster, prefix, objects.jobs(prefix, pods, specs), pods)
 
 
@@ -83,7 +83,7 @@ def _burst(
 
 
 def finished_template(cluster: ScaleCluster, operator: OperatorProcess) -> dict[str, Any]:
-    """Return a run that the operator has ended, with no work left. The run itself is deleted."""
+    """Create a run, stop it, and wait until the operator has no work left for it. Returns the run after deleting it."""
     runs, place, name = client.CustomObjectsApi(cluster.api), "template", objects.run(0)["metadata"]["name"]
     cluster.bulk.send(objects.new_namespaces([place]))
     runs.create_namespaced_custom_object(*objects.RUNS, place, "rlruns", objects.run(0))
@@ -129,7 +129,7 @@ def clear(cluster: ScaleCluster, prefix: str, api: str, plural: str) -> None:
 
 
 def rest(operator: OperatorProcess, seconds: float) -> Reading:
-    """Return the operator's work while nothing happens."""
+    """Return the operator's work during an idle period of `seconds`."""
     before = read(operator)
     time.sleep(seconds)
     return read(operator).since(before)
@@ -148,7 +148,7 @@ def training(
     The delays are those of the runs in the first namespace. `afterwards` is called after the measurement, while the
     runs make steps.
 
-    Raises SystemExit if none of their steps was shown.
+    Raises SystemExit if no status showed any step of these runs.
     """
     place = objects.namespaces(prefix)[0]
     found: StepDelays | None = None
@@ -194,7 +194,7 @@ def take_over(cluster: ScaleCluster, leader: OperatorProcess, active: int) -> tu
 
 
 def wait_until_looked(operator: OperatorProcess, runs: float) -> Reading:
-    """Wait until an operator has made `runs` reconciliations and has none to make. Returns its counters."""
+    """Wait until an operator has made `runs` reconciliations and none is pending. Returns its counters."""
     reading = read(operator)
 
     def has_looked() -> bool:
@@ -208,7 +208,7 @@ def wait_until_looked(operator: OperatorProcess, runs: float) -> Reading:
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """Run a process per core that never pauses."""
+    """Context in which one process per core computes without pause."""
     command = [sys.executable, "-c", "while True: pass"]
     processes = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
     try:

@@ -42,7 +42,9 @@ class BulkClient:
     """Sender of many requests to one server."""
 
     def __init__(self, server: str, context: ssl.SSLContext | None = None, at_once: int = AT_ONCE) -> None:
-        """`context` is the TLS context, None for plain HTTP. `at_once` is the maximum of concurrent requests."""
+        """`context` is the TLS context, or None for plain HTTP. `at_once` is the maximum number of concurrent
+        requests.
+        """
         self._server = server
         self._context = context
         self._at_once = at_once

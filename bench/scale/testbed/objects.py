@@ -75,7 +75,7 @@ def deletions(prefix: str, api: str, plural: str) -> Chains:
 
 
 def place_of(prefix: str, index: int) -> str:
-    """Return the namespace of the object with this number."""
+    """Return the namespace for the object with this number."""
     return f"{prefix}-{index % TENANTS}"
 
 
@@ -94,7 +94,9 @@ def job(index: int, pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def pod_of_job(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the spec of a run's pod for a Job in another namespace, with that namespace's account."""
+    """Return the spec of a run's pod, changed for a Job in another namespace to use that namespace's service
+    account.
+    """
     kept = {key: value for key, value in pod.items() if key != "serviceAccount"}
     return {**kept, "serviceAccountName": "default", "restartPolicy": "Never"}
 

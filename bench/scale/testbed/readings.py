@@ -25,12 +25,12 @@ class Reading:
     """Counters since the start of the operator's process, or their differences between two readings."""
 
     at: float
-    """Seconds of time.monotonic(), or between the readings."""
+    """Time of the reading in seconds of time.monotonic(), or the seconds between two readings."""
     requests: float = 0
     writes: float = 0
     """Number of requests that change something, without renewals of the Lease."""
     listings: float = 0
-    """Number of list requests to S3."""
+    """Number of requests to S3 that list objects."""
     looks: float = 0
     cpu_seconds: float = 0
     resident_bytes: float = 0
@@ -55,14 +55,14 @@ class Reading:
         )
 
     def rates(self, prefix: str) -> dict[str, float]:
-        """Return the figures of a period: requests, reconciliations and CPU seconds per second, and the numbers of
-        writes and lists of S3.
+        """Return the figures of a period: requests, reconciliations and CPU seconds per second, and the total numbers
+        of writes and S3 listings.
         """
         rates = {f"{prefix}_{name}": getattr(self, name) / self.at for name in ("requests", "looks", "cpu_seconds")}
         return rates | {f"{prefix}_writes": self.writes, f"{prefix}_listings": self.listings}
 
     def per_run(self, runs: int) -> dict[str, float]:
-        """Return the figures of a burst of runs."""
+        """Return the figures of a burst of `runs` runs: requests, reconciliations and CPU milliseconds per run."""
         return {
             "requests_of_a_run": self.requests / runs,
             "looks_of_a_run": self.looks / runs,
