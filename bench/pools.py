@@ -175,7 +175,7 @@ def results_of(measured: Measured) -> list[Result]:
 
 
 def curve_of(cluster: BenchmarkCluster, task: Task) -> list[Result]:
-    """Measure pools with 1 to 16 runs, and return the rates."""
+    """Measure pools with 1 to 16 runs, and return their rates of experiments per hour."""
     measured = Measured(replace(task, model=POOL_MODEL))
     for runs in CURVE:
         measured.add(str(runs), 0, lambda runs=runs: cluster.run_together(measured.task, runs))  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """Result files of benchmarks: build/bench/<name>.jsonl, one result a line, with everything needed to verify them.
 
 A result is one number with one target and all samples from which it was computed. Every result records its command,
-time, machine and commit, because each part of a benchmark can run alone: a new result replaces the one with the same
-name and keeps the others.
+time, machine and commit, because each part of a benchmark can run alone: a new result replaces the old result with the
+same name and keeps all others.
 
     from bench.report import Result, at_most, record
     record("server", Result("runs", "GET of a page of runs", 61.0, at_most(200), "ms p99",

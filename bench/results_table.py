@@ -51,7 +51,7 @@ def load(folder: Path) -> dict[str, list[Entry]]:
 
 
 def table(results: Mapping[str, Sequence[Entry]], titles: Collection[str] = ()) -> str:
-    """Return the results, or those with one of the titles, as a Markdown table with notes below."""
+    """Return all results, or only results with one of the titles, as a Markdown table with notes below."""
     lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     notes = []
     for benchmark, entries in results.items():

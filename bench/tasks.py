@@ -1,4 +1,4 @@
-"""Tasks of the benchmarks: model, texts, reward and hyperparameters, the same for both sides.
+"""Tasks of the benchmarks: model, texts, reward and hyperparameters, which both sides share.
 
 The inputs of both sides are derived from a task: an RLRun and an RLModel for the cluster, and a JSON file for TRL. The
 environments' data modules generate the texts and need no library, so both sides have the same texts and reward

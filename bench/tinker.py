@@ -52,7 +52,7 @@ class Program:
         self._commands = client_commands.forward_backward(*texts), client_commands.optim_step()
 
     def update(self) -> Seconds:
-        """Make an update, whose `optim_step` waits for the result of `forward_backward`."""
+        """Make an update. `optim_step` is sent after the result of `forward_backward` has arrived."""
         return [self._call(body) for body in self._commands]
 
     def train(self, updates: int) -> None:

@@ -5,8 +5,9 @@
 Both sides have the same model, data, reward and hyperparameters (bench/tasks.py) and run one after another, in an order
 that alternates between repetitions. This project runs as an RLRun on the local cluster, whose processes (API server,
 etcd, kubelet) share the two cores. TRL is a single process. On both sides time starts with the first step and ends with
-the step at which the mean reward of the last three steps reaches the target; a second figure includes start-up.
-Two numbers of rollouts are compared: those trained on, and all that were drawn, whose generation costs the same.
+the step at which the mean reward of the last three steps reaches the target; a second figure includes start-up. Two
+numbers of rollouts are compared: the rollouts trained on, and all drawn rollouts, because generating unused rollouts
+costs the same.
 """
 
 import argparse

@@ -32,7 +32,7 @@ class TrlFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class TrlOptions:
-    """Options of TRL without a counterpart on our side. The benchmark uses the fastest ones."""
+    """Options that only TRL has. The benchmark uses the fastest combination."""
 
     threads: int = 2
     continuous: bool = False

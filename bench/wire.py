@@ -54,7 +54,7 @@ BEFORE = (
     "check 512 sequences of 32768 tokens, a stall of 1.9 s for 24 of them, 3.1 times the batch in memory to encode and "
     "4.9 times to read; each process of the trainer received all of it"
 )
-"""Note beside the size of a batch."""
+"""Note in the row with the size of a batch."""
 POLICY = PolicyRef(version=1, digest="0" * 64, uri="s3://bench/policy")
 
 
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def sequences(count: int, length: int) -> list[TokenSequence]:
-    """Return sequences of many turns with random tokens, each with arrays of its own."""
+    """Return sequences of many turns with random tokens. Sequences share no arrays."""
     rng = random.Random(0)
     ids = [array("i", rng.choices(range(VOCABULARY), k=length)) for _ in range(4)]
     logprobs = array("f", [-rng.random() for _ in range(length)])

@@ -1,9 +1,9 @@
-"""Benchmark of a batch among the processes of the trainer: what each receives, its CPU time and its memory.
+"""Benchmark of a batch shared among the processes of the trainer: bytes received, CPU time and memory of each process.
 
     python -m bench.wire_ranks --in-image         two processes with gloo, inside the trainer's image
     python -m bench.wire_ranks                    the same, with this Python's torch
 
-The first process has the batch as the server has read it, packs it and sends the other one its columns.
+The first process has the batch as the server has read it, packs it, and sends the second process its columns.
 """
 
 import argparse

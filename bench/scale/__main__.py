@@ -36,7 +36,7 @@ SCENARIOS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark. Returns 0 if all scenarios were measured, or the comparison found nothing worse."""
+    """Run the benchmark. Returns 0 if all scenarios were measured, or if the comparison found no worse number."""
     args = parser().parse_args(arguments)
     if args.list:
         print(listing())
@@ -76,7 +76,7 @@ def listing() -> str:
 
 
 def options(scenario: Scenario, args: argparse.Namespace) -> Options:
-    """Return the sizes of a scenario: those of the command line, or its own."""
+    """Return the sizes of a scenario: the command line's, or else the scenario's defaults."""
     return Options(
         runs=scenario.runs if args.runs is None else args.runs,
         finished=scenario.finished if args.finished is None else args.finished,

@@ -1,8 +1,8 @@
 """Comparison of new results with the ranges of recorded ones. Pure.
 
-The range of a row is that of its repetitions. A number is worse if it is outside the range in the wrong direction, by
-more than TOLERANCE of the range's bound. The comparison skips rows of different sizes, times on cores of different
-speed, and rows that only one file has.
+The range of a row extends from the smallest to the largest of its repetitions. A number is worse if it is outside the
+range in the wrong direction, by more than TOLERANCE of the range's bound. The comparison skips rows of different sizes,
+times on cores of different speed, and rows that only one file has.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Verdict:
 
 
 def compare(recorded: Sequence[Entry], new: Sequence[Entry]) -> list[Verdict]:
-    """Return a verdict for each row of either file, in the order of the recorded ones."""
+    """Return a verdict for each row of either file, in the order of the recorded rows."""
     now = {entry["name"]: entry for entry in new}
     known = {entry["name"] for entry in recorded}
     found = [_verdict(entry, now.get(entry["name"])) for entry in recorded]

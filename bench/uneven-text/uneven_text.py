@@ -1,4 +1,6 @@
-"""Environment to reverse a text of very uneven length: task and score of reverse_text, texts of uneven_text_data."""
+"""Environment to reverse a text of very uneven length, with the task and score of reverse_text and the texts of
+uneven_text_data.
+"""
 
 from typing import Any
 
@@ -15,7 +17,7 @@ def load_environment(
     max_length: int = MAX_LENGTH,
     seed: int = 0,
 ) -> vf.Environment:
-    """Return the environment. Arguments are those of reverse_text."""
+    """Return the environment. The arguments are the same as for reverse_text."""
     return vf.SingleTurnEnv(
         dataset=_rows(dataset(num_examples, seed, "train", min_length, max_length), "train"),
         eval_dataset=_rows(dataset(num_eval_examples, seed, "eval", min_length, max_length), "eval"),

@@ -1,8 +1,8 @@
-"""Texts to reverse with very different lengths: most are short and a few very long, like answers in practice.
+"""Texts to reverse with very different lengths: most are short and a few are very long, like answers in practice.
 
 Lengths are log-uniform: a text of 4 to 8 characters is as likely as one of 24 to 48. An implementation that pads a
-batch to its longest answer, or waits for it, wastes most of its work. Texts, splits and scores are those of
-reverse_text.
+batch to its longest answer, or waits for it, wastes most of its work. Texts, splits and scores are otherwise the same
+as in reverse_text.
 """
 
 import math

@@ -1,7 +1,7 @@
 """DNS lookups, with a quota for each run and namespace.
 
 The C library looks names up in threads, and a deliberately slow name server occupies a thread until the library's
-timeout. A lookup counts toward the quota until then, even if nothing waits for it any longer.
+timeout. A lookup counts toward the quota until its thread ends, even if no connection waits for it any longer.
 """
 
 import asyncio

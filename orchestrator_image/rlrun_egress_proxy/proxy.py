@@ -102,7 +102,7 @@ class EgressProxy:
 
     def _admit(self, writer: asyncio.StreamWriter) -> None:
         """Count a connection as one without a grant. If the limit is exceeded, close the oldest such connection of the
-        client address that has the most of them.
+        client address with the most such connections.
 
         Raises EgressRefused if no connection can be closed.
         """

@@ -67,7 +67,7 @@ class _Run:
     slots: dict[str, None] = field(default_factory=dict)
     """Adapters with a slot, in the order in which they got it."""
     lines: OrderedDict[str | None, OrderedDict[Ticket, None]] = field(default_factory=OrderedDict)
-    """Waiting requests by adapter. Adapters without a slot are in the order in which they get one."""
+    """Waiting requests by adapter. Adapters without a slot are in the order in which they will get a slot."""
 
 
 class QueueFull(Exception):

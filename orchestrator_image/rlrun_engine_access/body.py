@@ -13,7 +13,7 @@ MAX_BUFFERED = 512 * 1024**2
 MAX_BUFFERED_PER_RUN = 128 * 1024**2
 """Maximum size in bytes of the bodies of one run, so that one run alone cannot fill MAX_BUFFERED."""
 RECEIVE_SECONDS = 60.0
-"""Seconds for a client to send its body, as in the gateway."""
+"""Time limit in seconds for a client to send its body, the same as in the gateway."""
 MAX_PROMPT_LOGPROBS = 128 * 1024
 """Maximum number of likely tokens for a whole prompt. vLLM creates an object for each in the process that serves all
 runs.

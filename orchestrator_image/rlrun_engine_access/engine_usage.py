@@ -17,7 +17,7 @@ from rlrun_engine_access.order import MAX_RUNS
 from rlrun_engine_access.response_usage import ResponseUsage
 
 MAX_LISTED_RUNS = 4 * MAX_RUNS
-"""Maximum number of runs in an export, apart from those with requests in vLLM."""
+"""Maximum number of runs in an export. Runs with requests in vLLM are always included."""
 KEPT_SECONDS = 600.0
 """Seconds for which a run is exported after it left the order, long enough for several scrapes."""
 

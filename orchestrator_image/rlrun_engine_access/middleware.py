@@ -1,4 +1,4 @@
-"""Middleware for vLLM that requires a token on all paths except open ones.
+"""Middleware for vLLM that requires a token on all paths except open paths.
 
 vLLM's own key protects only `/v1` and a few more prefixes. Other paths tokenize, pause the engine or call methods of
 its workers. Users of a serving pool must not have a key that loads adapters, so their key opens only the users' paths.
@@ -7,7 +7,7 @@ rlrun-server has its own key for the users' paths. It sends a nonce and discards
 knowledge of the same key (`rlrun.protocol.engine_proof`), because a Service's name may resolve to a different server.
 
 A shared pool's engine serves several runs (`rlrun_engine_access.shared_pool`). Each run's token opens the paths for
-sampling with the run's own policies, and only the pool's token opens all others.
+sampling with the run's own policies, and only the pool's token opens all other paths.
 
 The operator passes the class in vLLM's `--middleware`, and tokens and paths in variables. Without a token, all requests
 are accepted, except in a shared pool, which requires one.

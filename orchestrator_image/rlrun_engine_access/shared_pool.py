@@ -1,18 +1,19 @@
 """Shared pool: an engine that samples for several runs of a namespace.
 
 A run names its policy in a header, and the request reaches vLLM with the name of the run's own adapter. In vLLM 0.32,
-these parts of a request act beyond its own sampling:
+these parts of a request have effects beyond its own sampling:
 
 - Headers: `X-Vllm-Priority` takes precedence over the field `priority`, `X-data-parallel-rank` chooses an engine,
   `X-Session-ID` and `X-Request-Id` set ids. Only FORWARDED_HEADERS reach vLLM.
-- Fields: `model`, and those of `_own_fields`. `cache_salt` separates the prefix cache of the base model by run, because
-  the number of cached tokens in a response would reveal prompts of other runs; adapters have separate caches anyway.
-  `n` (given by a header), `use_beam_search` and a list of prompts (`check_prompt`) turn one request into many.
-  `prompt_logprobs`, and `echo` as another name for it, make an object of each likely token of the prompt.
+- Fields: `model`, and the fields that `_own_fields` sets. `cache_salt` separates the prefix cache of the base model by
+  run, because the number of cached tokens in a response would reveal prompts of other runs; adapters have separate
+  caches anyway. `n` (given by a header), `use_beam_search` and a list of prompts (`check_prompt`) turn one request
+  into many.
+  `prompt_logprobs`, and `echo` as another name for it, create an object for each likely token of the prompt.
   `structured_outputs` and `response_format`, which the gateway never sends, make vLLM compile a grammar.
-  `ec_transfer_params`, `vllm_xargs` and `session_id` reach connectors and plugins. `kv_transfer_params` stay, because
-  the gateway passes the tokens of a chat in them. They have no other effect in engines without a KV connector, which
-  pools must not have.
+  `ec_transfer_params`, `vllm_xargs` and `session_id` reach connectors and plugins. `kv_transfer_params` are kept,
+  because the gateway passes the tokens of a chat in them. They have no other effect, because pools must not have a KV
+  connector.
 - Content parts of a chat with the base model: vLLM takes the part's `type` up to the first underscore as the name of an
   adapter. Names of the pool's adapters therefore contain an underscore (`engine_name`).
 - Ids of requests may repeat, because vLLM appends random characters. `chat_template` needs a flag. `prompt_embeds`

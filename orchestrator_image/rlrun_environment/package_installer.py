@@ -1,7 +1,7 @@
 """Installation of the environment's package: pip installs wheels from the orchestrator without an index.
 
-The pod needs neither S3 credentials nor internet access. Dependencies are part of the image, or further wheels in the
-same tar archive.
+The pod needs neither S3 credentials nor internet access. Dependencies are part of the image, or additional wheels in
+the same tar archive.
 """
 
 import asyncio

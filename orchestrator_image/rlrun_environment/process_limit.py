@@ -46,7 +46,7 @@ def parse_stat(text: str) -> Process:
 
 
 def read_processes(proc: Path = PROC) -> list[Process]:
-    """Return the existing processes, without those that end while they are read."""
+    """Return the existing processes. Processes that end during the call may be missing."""
     processes = []
     for name in os.listdir(proc):
         if name.isdigit():

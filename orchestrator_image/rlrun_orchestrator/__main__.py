@@ -1,6 +1,7 @@
 """`python -m rlrun_orchestrator`: runs one attempt of the run in RLRUN_CONFIG.
 
-Exit codes: 0 completed, 64 a configuration error that a restart would not resolve; all others request another attempt.
+Exit codes: 0 completed, 64 a configuration error that a restart would not resolve. Any other code requests another
+attempt.
 """
 
 import logging

@@ -426,9 +426,7 @@ def _write_termination_message(settings: OrchestratorSettings, status: RunStatus
 
 
 async def _first_to_end(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
-    """Wait until one of the two ends, and cancel the other. Raises the exception of the one that ended first, if
-    any.
-    """
+    """Wait until one of the two ends, and cancel the other. Raises the exception of the first one, if it failed."""
     tasks = [asyncio.create_task(work), asyncio.create_task(watch)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

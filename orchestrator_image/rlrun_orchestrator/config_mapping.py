@@ -220,7 +220,7 @@ def sampling_overrides(run: ResolvedRun) -> dict[str, TrainSampling]:
 
 
 def exact_prefixes(run: ResolvedRun) -> bool:
-    """Return True if turns are joined to sequences, so that the next turn of a chat may be sent as tokens."""
+    """Return True if turns are joined to sequences, which allows sending the next turn of a chat as tokens."""
     return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved
 
 

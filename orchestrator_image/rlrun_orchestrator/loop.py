@@ -304,7 +304,7 @@ class RunLoop:
 
     async def _finished(self) -> bool:
         """Return True once the run and its artifacts are complete. Returns False if the number of steps is increased
-        meanwhile.
+        before that.
         """
         if not self._schedule.is_last(self.step):
             return False

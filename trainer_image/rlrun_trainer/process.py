@@ -158,7 +158,7 @@ async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
 
 
 def _leave(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
-    """Shut down because another process of this trainer received SIGTERM."""
+    """Start the shutdown of this process, because another process of this trainer received SIGTERM."""
 
     def note() -> None:
         if not stopping.is_set():

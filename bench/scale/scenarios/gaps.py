@@ -1,4 +1,4 @@
-"""Scenario `gaps`: a proxy ends all watches of the operator and rejects new ones for some seconds."""
+"""Scenario `gaps`: a proxy ends all watches of the operator and rejects new watches for some seconds."""
 
 import re
 import time

@@ -1,6 +1,6 @@
 """Scenario `silence`: the orchestrators of most runs stop responding, as on a lost node.
 
-Other runs have crashes meanwhile, and then the operator is replaced.
+At the same time, trainers of other runs crash. Then the operator is replaced.
 """
 
 import time

@@ -42,8 +42,9 @@ at most one of these tokens.
 ENCODINGS = {"F32": struct.pack("<f", LARGE), "F16": struct.pack("<e", LARGE), "BF16": struct.pack("<f", LARGE)[2:]}
 """LARGE in each data type's encoding. The last byte contains the sign."""
 MAX_RANK = 2**16
-"""Maximum length of a row of `lora_B` in an adapter that is copied: its rank, or for joined experts their number times
-the rank, such as 512 times 128. A header may name any length, and a row could exceed this pod's memory.
+"""Maximum length of a row of `lora_B` in an adapter that is copied. The length is the rank; for joined experts it is
+the rank times the number of experts, such as 512 times 128. A header may declare any length, and a row could exceed
+this pod's memory.
 """
 PIECE = 1024**2
 """Number of bytes written at a time."""

@@ -1,7 +1,7 @@
 """Client for vLLM's routes for adapters and full weights.
 
-The engine's own model list and weight version are authoritative. A restart of the engine's container resets both to
-those of the base model, which the next query detects.
+The engine's own model list and weight version are authoritative. A restart of the engine's container resets both to the
+base model's values, which the next query detects.
 """
 
 from collections.abc import Sequence

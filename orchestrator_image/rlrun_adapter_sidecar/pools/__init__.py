@@ -1,1 +1,1 @@
-"""Sidecar of shared pools: one engine serves the policies of several runs, each of which manages its own."""
+"""Sidecar of shared pools. One engine serves the policies of several runs, and each run manages its own policies."""

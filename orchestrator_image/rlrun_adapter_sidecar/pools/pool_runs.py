@@ -222,5 +222,5 @@ class PoolRuns:
 
 
 def _folders(place: Path) -> list[Path]:
-    """Return the folders in `place`, folders whose deletion has begun first."""
+    """Return the folders in `place`. Folders whose deletion has already begun come first."""
     return sorted((path for path in place.iterdir() if path.is_dir()), key=lambda path: not path.name.startswith("."))

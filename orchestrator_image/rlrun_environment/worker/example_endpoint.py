@@ -19,7 +19,7 @@ otherwise.
 """
 SOCKET_SECONDS = 10.0
 SAMPLING: Mapping[str, Any] = {"temperature": 1.0, "max_tokens": 512}
-"""Sampling arguments, named as in the group requests of a run."""
+"""Sampling arguments, with the same names as in a run's group requests."""
 REFUSAL = {
     "error": {
         "message": "this model's maximum context length is reached (simulated, because the example sent many requests)",

@@ -250,7 +250,7 @@ def _version_of(module: str) -> str:
 
 
 def _present(package: str, version: str, required: SpecifierSet) -> str:
-    """Return a package and its installed version. For verifiers, of which the image has two versions, return both."""
+    """Return a package and its installed version. For verifiers, returns both versions that the image has."""
     if package == VERIFIERS and version in image_versions().values():
         return f"{package} {instead_of(required, version)}"
     return f"{package} {version}"

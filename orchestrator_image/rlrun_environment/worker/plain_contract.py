@@ -7,9 +7,8 @@
 A dict needs `reward` and may have `rewards` (results of single reward functions: numbers, or dicts with `value` and
 `weight`), `metrics`, `prompt` (if it differs from the example's), `completion`, `stop_condition` and `is_truncated`.
 Each rollout gets its own base URL, by which the gateway assigns requests of any client library to their rollout, and
-its own deep copy of the example. Functions that are not async run in a thread. With a method
-`score_group(example, rollouts)`, which receives what the rollouts of one example returned, rewards may depend on each
-other.
+its own deep copy of the example. Functions that are not async run in a thread. With a method `score_group(example,
+rollouts)`, which receives the results of all rollouts of one example, rewards may depend on each other.
 """
 
 import copy

@@ -88,7 +88,7 @@ class SharedRequests(Generic[T]):
 
 
 def _resolve(futures: "Iterable[asyncio.Future[T | None]]", responses: Sequence[T]) -> None:
-    """Set the results of all futures. Those without a response get None."""
+    """Set the results of all futures. Futures without a response get None."""
     for future, response in zip(futures, chain(responses, repeat(None)), strict=False):
         if not future.done():
             future.set_result(response)

@@ -1,11 +1,12 @@
-"""Choice of examples: environments by weight, examples in shuffled epochs, excluding those that are too easy or too
+"""Choice of examples: environments by weight, examples in shuffled epochs, excluding examples that are too easy or
 hard.
 
 With difficulty filtering, an example moves to the pool `easy` or `hard` when the mean reward of its newest group
 reaches a threshold, and only `normal` examples are drawn. A fixed fraction of easy and hard examples may stay in the
-draw. If an environment has fewer normal examples than a batch has groups, those excluded longest ago return (the policy
-has changed most since) and are judged anew. A run therefore never stops because its thresholds were met, and no example
-dominates a batch: among as many consecutive draws as a batch has groups, each example is drawn at most twice.
+draw. If an environment has fewer normal examples than a batch has groups, the examples that were excluded longest ago
+return and are judged anew, because the policy has changed most since then. A run therefore never stops because its
+thresholds were met, and no example dominates a batch: among as many consecutive draws as a batch has groups, each
+example is drawn at most twice.
 
 The n-th choice of an environment follows from (seed, n) alone, and the order of an epoch from (seed, environment,
 epoch). A checkpoint therefore contains a few numbers and the excluded examples, not generators and shuffled datasets.
@@ -41,8 +42,8 @@ class EnvironmentExamplesState:
     epoch: int
     cursor: int
     excluded: list[tuple[int, Difficulty]] = field(default_factory=list)
-    """Excluded examples, those excluded longest ago first. Older states lack this field; all their examples return to
-    the draw and are judged anew.
+    """Excluded examples, longest-excluded first. Older states do not have this field; all their examples return to the
+    draw and are judged anew.
     """
 
 
@@ -90,11 +91,11 @@ class _EnvironmentExamples:
     size: int
     seed: int
     fewest: int
-    """Minimum number of examples that stay in the draw, if there are as many."""
+    """Minimum number of examples that stay in the draw, if the environment has enough."""
     epoch: int = 0
     cursor: int = 0
     excluded: dict[int, Difficulty] = field(default_factory=dict)
-    """Excluded examples, those excluded longest ago first."""
+    """Excluded examples, longest-excluded first."""
     readmitted: int = 0
     """Number of examples that have returned to the draw since the last call of `metrics`."""
     order: list[int] = field(default_factory=list)

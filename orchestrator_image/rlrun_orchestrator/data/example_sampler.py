@@ -1,12 +1,12 @@
-"""Numbered examples, sampled so that an interrupted run gets the same ones as an uninterrupted one.
+"""Numbered examples, sampled so that an interrupted run gets the same examples as an uninterrupted run.
 
 Every group gets an ordinal, counted from the beginning of the run, and its example follows from the ordinals before it.
 Timing does not influence the choice. Rewards change the draw only between two batches, in the order of ordinals rather
 than of arrival. Examples that were sampled but not trained on when the state was saved are part of the state: after a
 restart they come first, under their old ordinals, so that no example is skipped and no sampling seed changes.
 
-A run that starts from another run's checkpoint continues that run's draw in the same way (its outstanding examples,
-then the next ones, with the same epochs and difficulty pools) and counts its own ordinals from 0.
+A run that starts from another run's checkpoint continues that run's draw in the same way: it starts with the
+outstanding examples, keeps epochs and difficulty pools, and counts its own ordinals from 0.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -61,7 +61,7 @@ class ExampleSampler:
 
     def next_example(self, environments: Collection[str]) -> SampledExample | None:
         """Return the next example of these environments, or None if they have none to draw. Replayed examples come
-        before new ones.
+        before new examples.
         """
         sampled = next((d for d in self._replay if d.example.environment in environments), None)
         if sampled is not None:

@@ -23,7 +23,7 @@ from rlrun_orchestrator.data.groups import Group, GroupState, Rollout, VersionSp
 from rlrun_orchestrator.data.trajectories import Trajectory, Turn, build_trajectory
 
 LARGEST_REWARD = 1e18
-"""Maximum absolute value of a reward. Larger ones would overflow the trainer's 32-bit numbers."""
+"""Maximum absolute value of a reward. Larger rewards would overflow the trainer's 32-bit numbers."""
 MAX_AGENTS = 64
 """Maximum number of trained rollouts per episode, far above legitimate use."""
 NAMED = 8
@@ -90,7 +90,7 @@ def score_group(
 
 
 def episode_of(reported: RolloutResult) -> str:
-    """Return the id of a rollout's episode. A rollout without an episode id is its own episode."""
+    """Return the id of a rollout's episode. A rollout without an episode id forms an episode by itself."""
     return reported.episode if reported.episode is not None else reported.rollout_id
 
 

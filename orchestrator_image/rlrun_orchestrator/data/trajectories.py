@@ -2,9 +2,9 @@
 
 A chat template renders the whole conversation for each turn, and the result does not always start with the earlier
 tokens (thinking that is stripped, tokens that merge differently). A rollout may also have several conversations. A turn
-extends the longest sequence that is a prefix of its prompt. Without such a sequence, it starts a new one, and the break
-is counted. No token is trained on in a context that the engine did not see, and each sampled token is trained on once.
-With the branching strategy every turn is a sequence.
+extends the longest sequence that is a prefix of its prompt. Without such a sequence, the turn starts a new sequence,
+and the break is counted. No token is trained on in a context that the engine did not see, and each sampled token is
+trained on once. With the branching strategy every turn is a sequence.
 """
 
 from array import array
@@ -32,12 +32,14 @@ class Turn:
     """One completion of the engine, and its prompt. `logprobs` has one entry per completion token."""
 
     added_ids: "array[int]"
-    """Tokens of the prompt, without those that `share` found in an earlier turn."""
+    """Tokens of the prompt, without the tokens that `share` found in an earlier turn."""
     completion_ids: "array[int]"
     logprobs: "array[float]"
     finish_reason: str | None = None
     bridged: bool = False
-    """True if the prompt was built from an earlier turn's exact tokens, because the template renders different ones."""
+    """True if the prompt was built from an earlier turn's exact tokens, because the template renders different
+    tokens.
+    """
     version: int = 0
     """Version of the policy that sampled the completion."""
     before: "Turn | None" = field(default=None, repr=False, compare=False)
@@ -53,7 +55,7 @@ class Turn:
         finish_reason: str | None = None,
         version: int = 0,
     ) -> "Turn":
-        """Return a turn from any sequences. Raises TypeError and OverflowError as `token_array` does."""
+        """Return a turn from sequences of any type. Raises TypeError and OverflowError as `token_array` does."""
         ids = token_array(prompt_ids), token_array(completion_ids)
         return cls(*ids, logprob_array(logprobs), finish_reason, version=version)
 

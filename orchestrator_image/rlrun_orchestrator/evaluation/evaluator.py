@@ -156,7 +156,7 @@ class Evaluator:
         store_rollouts: Store,
         save_state: Callable[[], None],
     ) -> None:
-        """`save_state` is called after each measurement, which changes `state`."""
+        """`save_state` is called whenever a completed measurement has changed `state`."""
         self._evaluation_tasks = wanted
         self._environments = environments
         self._groups = groups

@@ -106,7 +106,9 @@ def is_valid(rollout: RolloutResult) -> bool:
 
 
 def _error_share(results: Sequence[Sequence[RolloutResult]], rollouts: int) -> float:
-    """Return the fraction of failed rollouts among those requested, or among those reported if there are more."""
+    """Return the fraction of failed rollouts among the requested rollouts, or among the reported rollouts if there are
+    more.
+    """
     wanted = sum(max(rollouts, len(group)) for group in results)
     return 1.0 - sum(map(len, valid_rewards(results))) / wanted if wanted else 0.0
 

@@ -1,4 +1,5 @@
-"""Tokenization of chat messages with the engine's own template, so that training uses what the engine would process.
+"""Tokenization of chat messages with the engine's own template, so that training uses the tokens that the engine would
+process.
 
 Stock vLLM tokenizes chats at POST /tokenize, so this process needs neither the tokenizer nor its template.
 """

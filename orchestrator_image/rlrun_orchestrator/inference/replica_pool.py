@@ -1,9 +1,10 @@
 """Inference replicas: discovery, the policies that each replica serves, and the choice of a replica for a request.
 
 Replicas are discovered by the A records of the headless service. One task per replica periodically compares the wanted
-adapters with the engine's own list, so that new replicas, restarted ones with an empty engine and those that missed a
-publication are handled alike. Readiness is per policy: a replica gets requests for a policy only after its sidecar has
-confirmed that version. A slow replica serves the older version meanwhile, and a failing one does not delay the others.
+adapters with the engine's own list, so that new replicas, restarted replicas with an empty engine and replicas that
+missed a publication are treated equally. Readiness is per policy: a replica gets requests for a policy only after its
+sidecar has confirmed that version. Until then a slow replica serves the older version. A failing replica does not delay
+the other replicas.
 
 If a run trains all weights, a replica holds one version, which a newer one replaces. Turns that started with an older
 version continue with the newer one; the logprobs of their tokens come from the weights that sampled them.
@@ -129,7 +130,8 @@ def unauthorized_message(url: str) -> str:
 
 
 def choose(replicas: Iterable[Replica], policy: str | None, home: Replica | None) -> Replica | None:
-    """Choose the replica for a request: the group's home unless it is much busier than others, or else the least busy.
+    """Choose the replica for a request: the group's home replica, or the least busy replica if the home replica is much
+    busier.
 
     If `policy` is None, the request is for the base model. Returns None if no replica serves the policy.
     """
@@ -330,7 +332,7 @@ class ReplicaPool:
                     await replica.wake.wait()
 
     async def _reconcile(self, replica: Replica) -> None:
-        """Load missing policies, newest first, then unload unused ones.
+        """Load missing policies, newest first, then unload unused policies.
 
         Raises RequestError. If the sidecar has no space for a policy, the error is raised after the unloads, because
         they free space for the next attempt.

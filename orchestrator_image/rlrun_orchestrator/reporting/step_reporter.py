@@ -1,7 +1,7 @@
 """Distribution of a step's metrics to status, S3, Prometheus, Weights & Biases and diagnosis, all under the same names.
 
-There is one line per step, and one per finished evaluation under the step whose policy it measured. Readers merge the
-lines of a step, and later lines win.
+Each step writes one line of metrics. Each finished evaluation writes another line, under the step whose policy it
+measured. Readers merge the lines of a step, and later lines win.
 """
 
 import logging

@@ -3,7 +3,7 @@
 The client library runs in its own process (`wandb_process`), which reads metrics from a pipe. Every failure becomes a
 warning with the reason WandbFailed and the last line of the client's output, and the run continues. If the server did
 not receive a run (no key, no connection, or offline mode), the run's files for `wandb sync` are stored in S3 at the
-end, beside its other artifacts.
+end, next to the run's other artifacts.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ PASSED_ON = (
     "PATH", "LANG", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy",
     "http_proxy", "no_proxy",
 )  # fmt: skip
-"""Environment variables passed to the client, besides WANDB_*. They do not include the S3 credentials."""
+"""Environment variables passed to the client, in addition to WANDB_*. They do not include the S3 credentials."""
 
 
 def api_key(environment: Mapping[str, str]) -> str | None:

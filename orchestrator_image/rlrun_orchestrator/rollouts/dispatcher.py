@@ -53,7 +53,7 @@ class DispatchSettings:
     rules: SamplingRules
     """Sampling rules of the run."""
     overrides: Mapping[str, TrainSampling]
-    """Sampling parameters that override those of the run, by environment."""
+    """Sampling parameters that take precedence over the run's, by environment."""
     inference_deadline: float
     empty_batch_backoff: float
     most_filtered_groups: int
@@ -380,7 +380,7 @@ class Dispatcher:
             self.sampler.add_score(group.sampled, self.sampler.buffer.settings.decisive_mean(group.mean_rewards))
 
     def _record_health(self, member: PooledEnvironment, group: Group, started: float, counted: bool) -> None:
-        """Record whether the environment works, judging by the group's rollouts."""
+        """Record a success or a failure of the environment, depending on the group's rollouts."""
         self._empty_batches.last_error = group.first_error or self._empty_batches.last_error
         if group.state is not GroupState.errored:
             member.backoff.record_success()
@@ -388,7 +388,9 @@ class Dispatcher:
             member.backoff.record_failure(self._clock(), started)
 
     def _redraw(self, stale: Iterable[Group]) -> None:
-        """Sample the examples of stale groups again, except those that were sampled the maximum number of times."""
+        """Sample the examples of stale groups again, except examples that were already sampled the maximum number of
+        times.
+        """
         for group in stale:
             self._redraws[self.sampler.redraw(group.sampled)] += 1
 

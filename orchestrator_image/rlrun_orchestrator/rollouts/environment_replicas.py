@@ -1,7 +1,7 @@
 """Client for an environment with several pods, used like a client for one pod.
 
 The pods are the A records of a headless Service, which includes unready ones. Each pod's state is polled periodically,
-so that new pods, restarted pods and unresponsive pods are handled alike. A request to a pod that is lost raises
+so that new pods, restarted pods and unresponsive pods are treated equally. A request to a pod that is lost raises
 ServiceUnavailable; the requests to other pods continue.
 
 A group goes to the ready pod with the fewest groups in progress and recent failures. Failures are counted because a pod

@@ -71,7 +71,7 @@ class PooledEnvironment:
     unreachable_since: float | None = None
     recovery_task: "asyncio.Task[None] | None" = None
     limit: FairSemaphore | None = None
-    """Semaphore for the rollouts in progress of training and validation together. None means no limit."""
+    """Semaphore that limits the rollouts in progress of training and validation together. None means no limit."""
     load: LoadLimits = field(default_factory=LoadLimits)
 
     def update(self, info: EnvironmentInfo) -> None:
@@ -112,8 +112,8 @@ class PooledEnvironment:
         return self.limit is None or self.limit.has_capacity(rollouts)
 
     def hold(self, rollouts: int, task: "asyncio.Task[None]") -> None:
-        """Count `rollouts` as in progress until the task ends, even if it is cancelled before it starts. Call this only
-        if `has_slots` is True.
+        """Count `rollouts` as in progress until the task ends, even if the task is cancelled before it starts. Call
+        this only if `has_slots` returns True.
         """
         if (limit := self.limit) is not None:
             limit.take(rollouts)

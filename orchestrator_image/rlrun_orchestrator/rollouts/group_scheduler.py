@@ -31,7 +31,7 @@ class SchedulingLimits:
     max_async_level: int
     max_off_policy_steps: int
     tokens_per_batch: int | None = None
-    """Number of tokens with which a batch is complete. If None, `groups_per_batch` groups complete it."""
+    """Number of tokens that complete a batch. If None, `groups_per_batch` groups complete it."""
 
     @classmethod
     def from_rollouts(
@@ -44,7 +44,7 @@ class SchedulingLimits:
         max_off_policy_steps: int,
         token_batch_size: int | None = None,
     ) -> "SchedulingLimits":
-        """Convert the spec's numbers, in which `batch_size` counts rollouts."""
+        """Convert the spec's numbers to limits. `batch_size` counts rollouts."""
         return cls(
             groups_per_batch=math.ceil(batch_size / rollouts_per_example),
             max_groups_in_flight=max(1, math.ceil(oversampling_factor * batch_size / rollouts_per_example)),

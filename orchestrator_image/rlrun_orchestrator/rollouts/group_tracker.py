@@ -1,7 +1,7 @@
-"""State of every training group from its start to its end, changed only here.
+"""State of every training group from its start to its end. Only this module changes it.
 
-A group leaves the tracker in exactly one of the states trained, filtered, errored and stale, which is counted.
-`group_scheduler` has the rules. The caller that receives dropped groups cancels their tasks.
+A group leaves the tracker in exactly one of the states trained, filtered, errored and stale, and is counted under that
+state. `group_scheduler` has the rules. The caller that receives dropped groups cancels their tasks.
 """
 
 import math
@@ -83,9 +83,10 @@ class GroupTracker:
         return missing > self._expected_size() and self.available_slots() == 0
 
     def slots_of(self, environment: str) -> float:
-        """Return the number of slots that a group of the environment takes. It is more than one if the newest groups
-        had more rollouts than requested, as episodes with several agents do. With batches of tokens, it is the mean
-        number of tokens of the environment's newest groups, divided by the mean over all environments.
+        """Return the number of slots that a group of the environment takes. The number is greater than 1 if the newest
+        groups had more rollouts than requested, for example because episodes have several agents. If batches are
+        measured in tokens, it is the mean number of tokens of the environment's newest groups, divided by the mean over
+        all environments.
         """
         sizes = self._sizes.get(environment)
         slots = sum(sizes) / len(sizes) / self._usual_size if sizes else 1.0
@@ -141,9 +142,9 @@ class GroupTracker:
         del self._groups[group.id]
 
     def _size_of(self, group: Group) -> int:
-        """Return the number of valid rollouts, or of their tokens. With batches of tokens, a sequence counts as at
-        least the fraction 1 / MAX_SAMPLES of a batch, so that short sequences complete a batch before it has too
-        many of them.
+        """Return the number of the group's valid rollouts or, if batches are measured in tokens, of their tokens. A
+        sequence then counts as at least 1 / MAX_SAMPLES of a batch, so that many short sequences complete a batch
+        before it has too many samples.
         """
         tokens = self._limits.tokens_per_batch
         if tokens is None:
@@ -274,7 +275,7 @@ class GroupTracker:
 
     @property
     def _batch_size(self) -> int:
-        """Number of rollouts or tokens with which a batch is complete."""
+        """Number of rollouts or tokens that complete a batch."""
         return self._limits.tokens_per_batch or self._limits.groups_per_batch * self._rollouts_per_group
 
     @property

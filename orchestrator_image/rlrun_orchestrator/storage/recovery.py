@@ -1,14 +1,15 @@
 """Decisions on how a run continues after its orchestrator or trainer was replaced. Pure.
 
 The trainer's step is the run's step (docs/design/005). `decide` compares it with what the orchestrator knows: the
-newest saved state at the start of a process, and the state in memory during a run. Both cases are decided alike. The
-trainer names the batch with which a step was made; the batch is known if it is among those sent.
+newest saved state at the start of a process, and the state in memory during a run. Both cases follow the same rules.
+The trainer names the batch with which a step was made; the batch is known if this run recorded sending it.
 
-The sampler state must belong to the trainer's step, so `choose_sampler_state` searches for a state of that step:
+The sampler state must belong to the trainer's step, so `choose_sampler_state` searches for a state of that step. The
+place of this state depends on what happened:
 
-    the newest state in S3        the orchestrator was replaced, the trainer kept running (or saved its state on exit)
-    the one in the checkpoint     the trainer was replaced, or both were
-    the one stored by this run    like the checkpoint's, if the trainer saved the checkpoint during its own shutdown
+    newest state in S3            the orchestrator was replaced; the trainer kept running (or saved its state on exit)
+    state in the checkpoint       the trainer was replaced, or both were replaced
+    state stored by this run      the same, but the trainer saved the checkpoint during its own shutdown
 
 Counters include everything the run has done, including lost steps, and always continue from the newest state.
 """
@@ -123,7 +124,7 @@ class OtherRun:
 
 @dataclass(frozen=True)
 class Nearest:
-    """State of a different step. Some examples are drawn twice or not at all."""
+    """State of a different step. With this state, some examples are drawn twice or not at all."""
 
     state: SavedState
 

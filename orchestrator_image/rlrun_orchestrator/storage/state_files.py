@@ -2,7 +2,7 @@
 
 A process on a node that has lost its connection to the cluster may still write to S3 while its token is valid. Each
 process therefore writes to its own file. The next process copies this file once when it starts, and no later process
-reads it. Such files need no conditional writes, which some S3 servers lack.
+reads it. Separate files need no conditional writes, which some S3 servers do not support.
 """
 
 import contextlib

@@ -68,8 +68,8 @@ class UploadSpool:
         return len(self._waiting)
 
     def enqueue(self, uri: S3Uri, priority: UploadPriority, data: bytes) -> int:
-        """Add a version of an object, which replaces an older one, and return the version's number. If there is no
-        space, objects of lower priority are dropped, or else the object itself.
+        """Add a version of an object, replacing an older version, and return the new version's number. If there is no
+        space, objects of lower priority are dropped; if that is not enough, the object itself is dropped.
         """
         with self._lock:
             self._numbers += 1

@@ -53,7 +53,7 @@ class TrainerTimeouts:
     finish: float
     """Time limit until the last checkpoint and adapter are complete in S3."""
     poll_interval: float
-    """Pause between two requests of a wait."""
+    """Pause between two requests while waiting for the trainer."""
 
 
 def checked_session_spec(run: ResolvedRun, max_steps: int, resume_from: S3Uri | None) -> SessionSpec:
@@ -264,8 +264,8 @@ class TrainerSession:
             known = await self.state()
 
     async def _next_checkpoint(self, steps: Iterator[int], deadline: float) -> S3Uri | None:
-        """Return the next complete checkpoint of `steps`, or None if no step is left. Checks one checkpoint at a time,
-        because a run may have thousands and usually needs only the first.
+        """Return the first complete checkpoint among the remaining `steps`, or None if there is none. Checks one
+        checkpoint at a time, because a run may have thousands and usually needs only the first.
         """
         start = time.monotonic()
         for incomplete, step in enumerate(steps):

@@ -16,7 +16,7 @@ from rlrun.storage.weights.safetensors_header import read_header
 
 INDEX = "model.safetensors.index.json"
 EXPERTS = ".experts."
-"""Part of the names of routed experts, of which a checkpoint may have 100,000."""
+"""Part of the name of every tensor of routed experts. A checkpoint may have 100,000 such tensors."""
 FIRST_EXPERT = re.compile(r"(.+\.experts)\.0\.(\w+)\.weight")
 """Pattern for the name of a weight of a block's first expert. The other experts have the same projections."""
 JOINED_EXPERTS = re.compile(r"(.+\.experts)\.(\w+)")

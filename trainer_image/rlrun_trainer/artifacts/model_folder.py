@@ -1,4 +1,4 @@
-"""Files besides the weights in a Hugging Face folder: configuration, tokenizer, chat template and code."""
+"""Files other than the weights in a Hugging Face folder: configuration, tokenizer, chat template and code."""
 
 import json
 import shutil

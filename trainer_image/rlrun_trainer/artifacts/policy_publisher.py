@@ -61,10 +61,10 @@ class Publisher:
     """Publisher of one session's policies. Runs on the event loop and calls S3 from threads."""
 
     def __init__(self, store: Store, spec: SessionSpec, keep: int, published: list[str]) -> None:
-        """`published` are the versions in S3, oldest first.
+        """`published` has the versions in S3, oldest first.
 
-        Versions of an earlier trainer process count as older than all versions of this process, because numbers repeat
-        after a rewind.
+        Versions of an earlier trainer process count as older than all versions of this process, because version numbers
+        repeat after a rewind.
         """
         self.problem: Problem | None = None
         """Reason why policies do not reach S3, or None while they do."""
@@ -181,7 +181,7 @@ class Publisher:
         return CachedPolicy(ref, uri, manifest, files)
 
     def _on_stored(self, policy: CachedPolicy) -> None:
-        """Count a version that is complete in S3, and delete the oldest ones in the background."""
+        """Record a version that is complete in S3, and delete the oldest versions in the background."""
         name = policy.uri.key.rsplit("/", 1)[-1]
         self._published = [n for n in self._published if n != name] + [name]
         if self._pruning is None or self._pruning.done():

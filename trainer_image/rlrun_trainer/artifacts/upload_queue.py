@@ -206,7 +206,7 @@ class UploadQueue:
             self._worker = asyncio.create_task(self._work())
 
     def try_again(self) -> None:
-        """Retry immediately, because S3 is reachable again."""
+        """End the pause before the next attempt, because S3 is reachable again."""
         self._again.set()
 
     def close(self) -> None:
@@ -224,12 +224,14 @@ class UploadQueue:
         return self.pending
 
     def _displaced_jobs(self, kind: ArtifactKind) -> list[UploadJob]:
-        """Return the jobs that a new job replaces, because only the newest waiting checkpoint is needed."""
+        """Return the waiting jobs that a new job of this kind replaces, because only the newest checkpoint is
+        needed.
+        """
         replaced = {ArtifactKind.checkpoint, ArtifactKind.recovery} if kind is ArtifactKind.checkpoint else set()
         return [job for job in self._jobs[1:] if job.kind in replaced and job.named is None]
 
     def _staying_jobs(self, kind: ArtifactKind) -> list[UploadJob]:
-        """Return the jobs that count toward the limits for a new artifact of users."""
+        """Return the users' jobs that would remain after adding a job of this kind. These count toward the limits."""
         displaced = self._displaced_jobs(kind)
         return [job for job in self._jobs if job not in displaced and job.kind is not ArtifactKind.recovery]
 

@@ -113,6 +113,6 @@ def add_adapter_layer(model: Any, name: str) -> AdapterLayer:
 
 
 def activate(layers: Mapping[str, Adapted], factors: Mapping[str, Factors]) -> None:
-    """Make each layer use its factors. Layers without factors compute as in the base model."""
+    """Make each layer use its factors. Layers without factors compute the same as the base model."""
     for name, layer in layers.items():
         layer.point_to(factors.get(name))

@@ -20,7 +20,9 @@ JOINED_ARCHITECTURES = frozenset(
         "Qwen3OmniMoeForConditionalGeneration", "InternS1ProForConditionalGeneration",
     }
 )  # fmt: skip
-"""Architectures whose classes in vLLM 0.32 have `is_3d_moe_weight`, so that they take the joined format."""
+"""Architectures whose classes in vLLM 0.32 have `is_3d_moe_weight`, and which therefore accept only the joined
+format.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Routed experts to which each slot adds its own adapters.
 
 transformers keeps the weights of a block's experts in two parameters: one whose rows are the gates and the up
-projections, or the up projections alone, and one of the down projections. Each gets an adapter with factors for each
-expert, so that gate and up share their factor A. The adapters act between the products and the activation, as in the
-engine, so the weights of the experts are neither copied nor changed.
+projections, or the up projections alone, and one of the down projections. Each of the two parameters gets an adapter
+with factors for each expert, so gate and up share their factor A. The adapters act between the products and the
+activation, as in the engine, so the weights of the experts are neither copied nor changed.
 """
 
 from typing import Any

@@ -17,7 +17,7 @@ Run = Callable[[torch.Tensor], torch.Tensor]
 
 
 class FailureGuard:
-    """Guard that records the first failure in a pass. Without guarded layers, exceptions propagate."""
+    """Guard that records the first failure of a pass. If no layer is guarded, exceptions propagate."""
 
     def __init__(self) -> None:
         self.failure: Exception | None = None

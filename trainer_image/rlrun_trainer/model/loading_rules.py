@@ -49,11 +49,11 @@ class LoadingRules:
         return CheckpointNames.of(stored, in_memory, joined)
 
     def allow_parts(self, stored: Mapping[str, Sequence[int]], processes: int) -> bool:
-        """Return True if each of the processes can read only its part of every weight. `stored` are the shapes of the
+        """Return True if each of `processes` can read only its own part of every weight. `stored` has the shapes of the
         weights in the files, by name.
 
-        Returns False unless the files contain exactly the model's weights and no others of the same name, because
-        transformers initializes what is missing with collective operations if the model is sharded.
+        Returns False unless the files contain exactly the model's weights in the model's shapes, because transformers
+        initializes missing weights with collective operations if the model is sharded.
         """
         if any(getattr(config, "quantization_config", None) for config in self._configs()):
             return False
@@ -77,7 +77,7 @@ class LoadingRules:
         return all(name in present or sizes.get(name) == tensor.numel() for name, tensor in self._own.items())
 
     def dtypes(self, dtype: torch.dtype) -> set[torch.dtype]:
-        """Return the dtypes of the parameters of a model that is loaded in `dtype`. Some stay in float32."""
+        """Return the dtypes of the parameters if the model is loaded in `dtype`. Some parameters stay in float32."""
         plan = self._model._get_dtype_plan(dtype)
         precise = build_glob_alternation(list(plan))[0] if plan else None
         return {
@@ -89,8 +89,8 @@ class LoadingRules:
         return self._model.config, self._model.config.get_text_config()
 
     def _target(self, stored: str) -> tuple[str, str | None]:
-        """Return the name in memory of a stored weight, and the source pattern of the rule that merges it with others
-        or splits it.
+        """Return a stored weight's name in memory, and the source pattern of the rule that merges or splits the weight,
+        or None without such a rule.
         """
         model, own = self._model, self._own
         name, pattern = rename_source_key(stored, self._renamings, self._converters, model.base_model_prefix, own)

@@ -20,7 +20,7 @@ NAME_PREFIX = "base_model.model."
 
 @dataclass(frozen=True)
 class AdapterShape:
-    """Configuration in which a checkpoint's adapter and a slot must agree."""
+    """Configuration that must be equal in a checkpoint's adapter and in a slot."""
 
     rank: int
     alpha: float

@@ -62,7 +62,9 @@ def is_sharded(model: Any) -> bool:
 
 
 def shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, dtypes: set[torch.dtype]) -> None:
-    """Shard the model in place. The model then computes in the dtype `compute`. `dtypes` are those of its weights."""
+    """Shard the model in place. The model then computes in the dtype `compute`. `dtypes` are the dtypes of the model's
+    weights.
+    """
     layers = getattr(decoder_of(model), "layers", None)
     if not layers:
         raise ProblemError.of(

@@ -55,7 +55,9 @@ class BatchShare:
 
     totals: BatchTotals
     micro_batches: Sequence[Rows]
-    """At least one. A process without own micro-batches gets the last one of the batch, for passes with weight 0."""
+    """At least one micro-batch. A process without micro-batches of its own gets the last one of the batch, for passes
+    with weight 0.
+    """
     own: int
     """Number of micro-batches that belong to this process. Any other micro-batch has weight 0."""
     passes: int

@@ -174,7 +174,7 @@ class _Reader:
             raise self._refuse(tensor.name, "has not as many column indices (int64) as values. Send one for each value")
 
     def read(self, header: DatumHeader) -> ClientDatum:
-        """Return the datum, whose header is valid."""
+        """Return the datum. Its header must have passed `check_shapes`."""
         tokens = self._take(4 * header.length, "<i4")
         self._check_tokens("model_input", tokens)
         tensors = {tensor.name: self._read_tensor(tensor) for tensor in header.tensors}

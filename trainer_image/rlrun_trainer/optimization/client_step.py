@@ -39,7 +39,7 @@ def forward_backward_units(
     """Add the gradient of the batch's loss to the slot's gradient. Returns metrics, and log p of each datum's targets:
     float32 [T], or [T, K] in row-major order.
 
-    With `batch.forward_only` nothing of the slot changes, and there is no dropout. Raises ProblemError (StepNotFinite,
+    With `batch.forward_only`, the slot does not change, and dropout is disabled. Raises ProblemError (StepNotFinite,
     TrainerOutOfMemory).
     """
     datums = batch.datums

@@ -27,8 +27,8 @@ GAIN = 0.1
 
 
 def divergence(logprobs: torch.Tensor, reference: torch.Tensor, engine_logprobs: torch.Tensor) -> torch.Tensor:
-    """Return an estimate of KL(policy, reference) for every token in nats, whose gradient estimates the gradient of the
-    divergence. All tensors are [N].
+    """Return an estimate of KL(policy, reference) in nats for every token. The gradient of the result estimates the
+    gradient of the divergence. All tensors are [N].
     """
     p = logprobs.detach()
     log_ratio = (p - reference.detach()).nan_to_num(nan=0.0).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
@@ -41,8 +41,8 @@ def divergence(logprobs: torch.Tensor, reference: torch.Tensor, engine_logprobs:
 
 
 def first_beta(penalty: KlPenalty, kept: float | None) -> float:
-    """Return the KL penalty's weight for a step: `kept`, the controller's current weight, if the controller is enabled,
-    or else the configured weight.
+    """Return the KL penalty's weight for a step. This is `kept`, the controller's current weight, if the controller is
+    enabled, and the configured weight otherwise.
     """
     return penalty.beta if penalty.target_kl is None or kept is None else kept
 

@@ -1,4 +1,6 @@
-"""Learning rate schedule: linear warmup, then constant, or lowered as in prime-rl (`prime_rl.trainer.scheduler`)."""
+"""Learning rate schedule: linear warmup, then a constant rate or a decay as in prime-rl
+(`prime_rl.trainer.scheduler`).
+"""
 
 import math
 

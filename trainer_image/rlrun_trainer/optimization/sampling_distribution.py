@@ -156,7 +156,7 @@ def token_logprobs(
 def _differentiable(
     hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: SamplingDistribution, history: History | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Score with a trained head, whose logits the backward pass recomputes."""
+    """Score with a trained head. The backward pass recomputes the logits."""
 
     def piece(h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logp = torch.log_softmax(_process_logits(head(h), targets, distribution, history), dim=-1)
@@ -170,7 +170,7 @@ def _differentiable(
 def _score_frozen(
     hidden: torch.Tensor, targets: torch.Tensor, head: Head, distribution: SamplingDistribution, history: History | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Score with a frozen head, for which d log p / d hidden is computed while the logits exist."""
+    """Score with a frozen head. d log p / d hidden is computed while the logits exist."""
     wanted = torch.is_grad_enabled() and hidden.requires_grad
     h = hidden.detach().requires_grad_(wanted)
     logits = _process_logits(head(h), targets, distribution, history)
@@ -223,7 +223,9 @@ def _mean(values: torch.Tensor, p: torch.Tensor, distribution: SamplingDistribut
 
 
 def _bend(logits: torch.Tensor, targets: torch.Tensor, how: SamplingDistribution, history: History) -> torch.Tensor:
-    """Return the logits [N, V] float32 of the distribution from which the engine sampled `targets` [N]."""
+    """Return the logits [N, V] float32 of the sampling distribution. `targets` [N] are the sampled tokens, which are
+    never masked.
+    """
     if how.enforces_min_tokens:
         assert how.sampling.min_tokens is not None
         stops = torch.tensor(how.stop_tokens, device=logits.device)

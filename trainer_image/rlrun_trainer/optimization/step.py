@@ -327,7 +327,7 @@ def _random_numbers(states: dict[str, torch.Tensor]) -> Iterator[None]:
 @contextmanager
 def memory_limits(micro_batch_tokens: int, advice: str) -> Iterator[None]:
     """Context in which a failed allocation raises ProblemError (TrainerOutOfMemory), or StepAborted with the problem if
-    the update failed. The caller must have changed nothing before the update.
+    the update failed. The context must not change the slot before the update.
     """
     try:
         yield

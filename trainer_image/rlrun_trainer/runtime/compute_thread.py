@@ -1,9 +1,9 @@
 """Thread for all work with torch. Runs share it fairly, and the event loop is not blocked.
 
 Work is done in units, such as a micro-batch, which are never interrupted. The next unit belongs to the run with the
-least virtual time: the seconds that the run has used. A run that had nothing to do continues at the virtual time of the
-others, so that it cannot save up time (start-time fair queueing: Goyal, Vin and Cheng, 1996). Of two runs that always
-have work in units of the same length, none is ever more than two units ahead.
+least virtual time: the seconds that the run has used. An idle run continues at the virtual time of the other runs, so
+that it cannot save up time (start-time fair queueing: Goyal, Vin and Cheng, 1996). Of two runs that always have work in
+units of the same length, none is ever more than two units ahead.
 """
 
 import asyncio
@@ -88,13 +88,13 @@ class Compute:
             return self._seconds.pop(owner, 0.0)
 
     def finish_in_turn(self) -> None:
-        """From now on, finish one step after another instead of all steps at the same time, because the process exits
-        soon. Work of a single unit, such as a snapshot, comes before the next unit of a step.
+        """Finish one step after another from now on, instead of all steps at the same time, because the process exits
+        soon. Single-unit work, such as a snapshot, runs before the next unit of a step.
         """
         self._in_turn = True
 
     def cancel_waiting(self) -> None:
-        """Cancel all work except the work whose unit is running."""
+        """Cancel all tasks except the task whose unit is running."""
         with self._lock:
             waiting = [task for tasks in self._waiting.values() for task in tasks if task is not self._running]
             running = [self._running] if self._running is not None else []
@@ -103,7 +103,7 @@ class Compute:
             task.cancel()
 
     def cancel(self, owner: str) -> None:
-        """Cancel the run's work, except the unit that is running."""
+        """Cancel the run's tasks. A unit that is running is completed first."""
         with self._lock:
             for task in self._waiting.get(owner, ()):
                 task.is_cancelled = True

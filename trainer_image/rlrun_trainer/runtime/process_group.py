@@ -33,7 +33,9 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Timeout of collective operations, which is longer than a step and limits how long a hanging process blocks others."""
 CPU = torch.device("cpu")
 LARGEST_MESSAGE = 2 * STATE_LIMITS.size
-"""Maximum size of a message in bytes: twice that of the orchestrator's state. Columns are not sent as messages."""
+"""Maximum size of a message in bytes: twice the maximum size of the orchestrator's state. Columns are not sent as
+messages.
+"""
 PIECE_BYTES = 8 * 1024**2
 """Size of a piece of columns in bytes."""
 
@@ -223,7 +225,9 @@ class ProcessGroup:
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Context in which a failure on one process raises ProblemError on all others. `StepAborted` propagates."""
+        """Context in which a failure on one process raises ProblemError on all other processes. `StepAborted` is raised
+        immediately, without informing the other processes.
+        """
         failure: Exception | None = None
         try:
             yield

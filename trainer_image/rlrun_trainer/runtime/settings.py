@@ -67,8 +67,8 @@ class TrainerSettings:
 
 
 def cpu_threads(environ: Mapping[str, str], cgroup: Path = CGROUP_CPU_LIMIT) -> int:
-    """Return the number of torch threads: RLRUN_THREADS, or this process's share of the CPU limit or, without a limit,
-    of the cores.
+    """Return the number of torch threads: RLRUN_THREADS if it is set, or else this process's share of the CPU limit.
+    Without a limit, the cores are shared instead.
     """
     if environ.get("RLRUN_THREADS"):
         return max(1, int(environ["RLRUN_THREADS"]))

@@ -166,8 +166,8 @@ class Server:
         return web.FileResponse(found) if isinstance(found, Path) else web.Response(body=found)
 
     def _session_to_change(self, request: web.Request) -> TrainingSession:
-        """Return the request's session. Raises ProblemError if the orchestrator does not own the session, or the run
-        has left the pool. Called again after the body has arrived, which may take long.
+        """Return the request's session. Raises ProblemError if the orchestrator does not own the session, or if the run
+        has left the pool. Called again after the body has arrived, because this may take long.
         """
         name = request.match_info["session"]
         self._require(name)

@@ -35,7 +35,8 @@ class Backend(Protocol):
 
     def restore(self, name: str, folder: Path, resume: bool, optimizer: bool = True) -> CheckpointProgress:
         """Load a checkpoint into a newly opened slot. `resume` is True if this run saved the checkpoint. Without
-        `optimizer`, only the weights are loaded: optimizer, schedule and random numbers stay new.
+        `optimizer`, only the weights are loaded: the optimizer, the schedule and the random numbers stay in their
+        initial state.
 
         After ProblemError the caller must close the slot.
         """

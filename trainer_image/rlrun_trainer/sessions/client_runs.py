@@ -85,7 +85,9 @@ class ClientRuns:
                 client.opening = asyncio.create_task(self._open(client, sessions), name=f"opening of {uid}")
 
     def find(self, uid: str) -> ClientProgram:
-        """Return the run, whose program has sent a request. Raises ProblemError (`TokenInvalid`, 401)."""
+        """Return the run whose program has sent a request. Raises ProblemError (`TokenInvalid`, 401) if there is
+        none.
+        """
         client = self._clients.get(uid)
         if client is None or uid not in self._runs.uids:
             raise not_in_pool()

@@ -73,11 +73,11 @@ class ClientSession(Session):
         self._is_updated = False
         """True if the newest command was an optimizer step."""
         self._pending: dict[int, tuple[SaveKind, str]] = {}
-        """Names of states whose uploads are not complete, by number of the command."""
+        """Names of states whose uploads are not complete, by the number of the command that saves them."""
 
     @property
     def newest_saved(self) -> str:
-        """Description of the newest checkpoint with a name, for messages."""
+        """Description of the newest named checkpoint, for messages."""
         if (newest := self._saved.newest) is None:
             return "No state was saved"
         return f"The newest saved state is {newest[0]!r} of call {newest[1].step}"

@@ -61,11 +61,11 @@ class CommandSequence:
         self._gap_seconds = gap_seconds
         self._pool_bytes = pool_bytes
         self._entries: dict[int, _Entry] = {}
-        """Commands that are not complete, or whose result is kept."""
+        """Commands that are not complete, and commands whose result is kept, by number."""
         self._results: dict[int, _Entry] = {}
-        """Commands whose result is kept, in the order of completion."""
+        """Commands whose result is kept, by number, in the order of completion."""
         self._dropped = 0
-        """Largest number of a command whose result is not kept anymore."""
+        """Largest number of a command whose result has been dropped."""
         self._first: int | None = None
         """First command that this process executes, or None until the session is open."""
         self._next: int | None = None

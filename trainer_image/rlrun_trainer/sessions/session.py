@@ -1,4 +1,4 @@
-"""Session of one run: a slot of the trainer whose state is saved. The kinds of sessions differ in what changes it."""
+"""Session of one run: a trainer slot whose state is saved. Subclasses define what changes the state."""
 
 import asyncio
 import logging
@@ -145,7 +145,7 @@ class Session(ABC):
         self.spec = self.spec.model_copy(update={"max_steps": max_steps})
 
     async def close(self) -> None:
-        """Release the slot after the current request. Uploads continue, because they have their own copies."""
+        """Release the slot after the current request. Uploads continue, because they have copies of their own."""
         async with self._turn:
             await self._compute.run(self.name, self._backend.close_slot, self.name)
             self.uploads.close()

@@ -42,7 +42,7 @@ class _Unpublished:
     """Duration of the step before its publication, in seconds."""
     batch_id: str
     files: Files | None = None
-    """Files of the policy, or None until they are written, which may fail for lack of disk space."""
+    """Files of the policy, or None until they are written. Writing may fail for lack of disk space."""
 
 
 class TrainingSession(Session):
@@ -61,7 +61,7 @@ class TrainingSession(Session):
         self._unpublished: _Unpublished | None = None
         self._reward: tuple[int, float] | None = None
         self._mine = {(start.saved_as, start.step)} if start.saved_as is not None else set()
-        """Artifacts with this session's weights: those that it created, and the one from which it resumed."""
+        """Artifacts with this session's weights: those that it created, and the artifact from which it resumed."""
         self._copying: asyncio.Task[None] | None = None
         self._pace = StepTimer()
         self._step_seconds = 0.0
@@ -216,7 +216,9 @@ class TrainingSession(Session):
         return super()._needs_copy
 
     def _already(self, kind: ArtifactKind, step: int) -> bool:
-        """Return True if the artifact exists or is in progress. Raises ProblemError if it cannot be created."""
+        """Return True if the artifact exists or its upload is in progress. Raises ProblemError if it cannot be
+        created.
+        """
         there = step in self.uploads.completed.get(kind, [])
         if self.uploads.has(kind, step) or (there and (kind, step) in self._mine):
             return True

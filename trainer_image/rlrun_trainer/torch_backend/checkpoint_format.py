@@ -91,9 +91,9 @@ def restore(
     """Load a checkpoint into a newly opened slot. All processes must call it; only the first process has the folder.
 
     If `resume` is True, this run saved the checkpoint and continues with the same reference of the KL penalty, and with
-    the gradient that it had.
-    Otherwise, in a warm start, the run gets its own reference: the weights from which its reinforcement learning
-    starts. Without `optimizer`, only the weights are loaded: moments, number of updates and random numbers stay new.
+    the gradient that it had. Otherwise, in a warm start, the run gets its own reference: the weights from which its
+    reinforcement learning starts. Without `optimizer`, only the weights are loaded: moments, number of updates and
+    random numbers stay in their initial state.
 
     Raises ProblemError on all processes if the checkpoint has a different shape or is damaged.
     """
@@ -136,7 +136,7 @@ def restore(
 
 @dataclass(frozen=True)
 class _Content:
-    """Content of a checkpoint, without its tensors, that the first process sends to the others."""
+    """Content of a checkpoint, without its tensors, as the first process sends it to the others."""
 
     facts: dict[str, Any]
     moved: list[str]

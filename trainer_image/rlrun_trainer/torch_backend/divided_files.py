@@ -1,8 +1,8 @@
 """safetensors files that all processes of the first node write, each with the tensors of some layers.
 
-No process holds a copy of the whole model, and the files are written at the same time. Names and index are those of
-Hugging Face: model-00001-of-00002.safetensors and model.safetensors.index.json. torch.distributed.checkpoint is not
-used, because its processes exchange pickles.
+No process holds a copy of the whole model, and the files are written at the same time. Names and index follow Hugging
+Face: model-00001-of-00002.safetensors and model.safetensors.index.json. torch.distributed.checkpoint is not used,
+because its processes exchange pickles.
 """
 
 import json

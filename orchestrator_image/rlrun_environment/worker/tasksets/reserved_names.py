@@ -19,7 +19,9 @@ MAX_SHOWN = 3
 
 
 def reserved_name_conflict(task: Any) -> str | None:
-    """Return a description of names in a task that verifiers.v1 uses for something else, or None."""
+    """Return a description of the task's names that have a different meaning in verifiers.v1, or None if there are
+    none.
+    """
     found = [*_functions(task), *_fields(task.data, vf.TaskData), *_fields(task.config, vf.TaskConfig)]
     if not found:
         return None

@@ -95,8 +95,8 @@ class TasksetRunner:
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
         """Return a task's prompt and answer. Raises ProblemError.
 
-        Excludes what is added only when a rollout starts: a harness's messages, such as the system prompt of `bash`,
-        and the tools of tool servers.
+        Excludes messages and tools that are added only when a rollout starts: a harness's messages, such as the system
+        prompt of `bash`, and the tools of tool servers.
         """
         return demonstrate(self.loaded, request)
 

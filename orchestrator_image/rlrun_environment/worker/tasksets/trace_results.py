@@ -88,7 +88,7 @@ def _messages(trace: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _problem_of(trace: Any, of_episode: Problem | None, folder: Path) -> Problem | None:
-    """Return the problem of an agent's rollout: its own error, or else that of its episode."""
+    """Return the problem of an agent's rollout: its own error, or else the problem of its episode."""
     phase = _phase(trace)
     if not trace.ok and trace.errors:
         reason = Reason.REWARD_FUNCTION_ERROR if phase is WorkPhase.score else Reason.ROLLOUT_FAILED

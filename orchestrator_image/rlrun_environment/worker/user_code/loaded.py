@@ -35,7 +35,7 @@ class Loaded:
     train: Any | None
     """Dataset, list of dicts, or `TaskRows` of a taskset. None if the environment has only an evaluation dataset."""
     eval: Any | None
-    """Like `train`. None if evaluation uses the training examples."""
+    """Evaluation examples in the same form as `train`. None if evaluation uses the training examples."""
     form: EnvironmentForm = EnvironmentForm.verifiers
 
     @property

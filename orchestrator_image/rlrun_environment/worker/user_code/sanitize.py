@@ -15,9 +15,9 @@ MAX_COMPLETION = 262_144
 """Maximum number of characters of a rollout's completion, including JSON syntax; longer than any real conversation."""
 MAX_DEPTH = 16
 MAX_METRICS = 128
-"""Maximum number of metrics of one rollout. The first ones are kept."""
+"""Maximum number of metrics of one rollout. Further metrics are dropped."""
 MAX_FUNCTIONS = 64
-"""Maximum number of reward functions of one rollout. The first ones are kept."""
+"""Maximum number of reward functions of one rollout. Further functions are dropped."""
 MAX_EXAMPLE = 32_768
 """Maximum number of characters of an example's answer, and of its info, each including JSON syntax."""
 MAX_NAME = 200
@@ -112,7 +112,7 @@ def rewards(values: Any) -> dict[str, FunctionReward]:
 
 
 def example(prompt: Any, row: Mapping[str, Any]) -> ExampleContent:
-    """Return a group's example with its prompt, and `answer` and `info` of the dataset's row."""
+    """Return the fields of a group's example: its prompt, and `answer` and `info` of the dataset's row, if present."""
     return ExampleContent(
         prompt=completion(prompt),
         answer=completion(row.get("answer"), MAX_EXAMPLE),

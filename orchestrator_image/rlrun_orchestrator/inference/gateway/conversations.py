@@ -1,7 +1,7 @@
 """Recorded chats of a rollout, and the lookup of the chat that a request continues. Pure.
 
-Chats of one rollout form a tree: a client may continue any of them, several times. All are kept, so each stores only
-what the previous chat does not have.
+Chats of one rollout form a tree: a client may continue any of them, several times. All chats are kept, so each chat
+stores only the tokens that the chat before it lacks.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from rlrun_orchestrator.data.trajectories import Turn
 Messages = Sequence[Any]
 
 MAX_CHAT_BYTES = 32 * 1024**2
-"""Maximum memory in bytes of one rollout's chats that later ones may continue, excluding their recorded turns."""
+"""Maximum memory in bytes of the chats of one rollout that later chats may continue, excluding their recorded turns."""
 TOKEN_BYTES = 4
 """Memory of a token id in bytes."""
 CHAT_BYTES = 1024
@@ -47,11 +47,11 @@ class Conversation:
     `answer`.
     """
     before: "Conversation | None" = None
-    """Chat whose exact tokens the gateway put at the start of the prompt."""
+    """Earlier chat whose exact tokens the gateway put at the start of this chat's prompt, or None."""
     prefix_length: int = 0
     """Length of the common prefix of the template's renderings of this chat and `before`."""
     suffix: "array[int]" = field(default_factory=lambda: array("i"))
-    """Remaining tokens of the template's rendering, if there is a `before`."""
+    """Tokens of the template's rendering after the common prefix, if there is a `before`."""
     arrival: int = 0
     """Arrival number of the request."""
     continuations: int = 0

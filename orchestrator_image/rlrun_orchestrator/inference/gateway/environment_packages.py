@@ -149,7 +149,7 @@ class PackageReader:
         return package, target.getvalue()
 
     def _neighbours(self, ref: PackageRef) -> str:
-        """Return a hint with the owner's packages whose names are most similar to a missing one."""
+        """Return a hint with the owner's packages whose names are most similar to the missing package's name."""
         try:
             names = self._store.list_folders(self._root / ref.owner)
         except StoreError:

@@ -60,13 +60,15 @@ class LiveGroup:
 
     id: str
     settled: ServedPolicy
-    """Newest policy that has sampled tokens, or the policy of the dispatch."""
+    """Newest policy that has sampled tokens, or the policy with which the group was opened."""
     ordinal: int = 0
     """Number of the group in the run, from which its seeds are derived."""
     record: bool = True
     """False for evaluations, whose turns are not trained on."""
     rules: SamplingRules | None = None
-    """Sampling rules of an evaluation, or of an environment that overrides the run's. None means the run's."""
+    """Sampling rules of an evaluation, or of an environment that overrides the run's rules. None means the run's
+    rules.
+    """
     rollouts: dict[str, RolloutSession] = field(default_factory=dict)
     arrivals: int = 0
     in_flight: int = 0
@@ -215,7 +217,7 @@ class LiveGroups:
         return ServedPolicy(policy, self._base_model if serves_base else policy.name, base)
 
     def close(self, group_id: str) -> None:
-        """Close the group. Its id is rejected from now on, and turns in progress are not recorded."""
+        """Close the group. Further requests with its id are rejected, and turns in progress are not recorded."""
         group = self._groups.pop(group_id, None)
         if group is not None:
             group.versions.close()

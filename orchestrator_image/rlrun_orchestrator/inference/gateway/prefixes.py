@@ -2,9 +2,9 @@
 
 A chat request contains messages, and the template may render the model's own answer with other tokens than the model
 sampled: text is split differently, arguments of calls are reformatted. The gateway has recorded the sampled tokens. It
-sends them, followed by the tokens that the template puts after the answer, if the engine's own rendering shows that
-both are correct and that the template keeps the whole answer. Otherwise the chat is sent unchanged, and a new training
-sequence starts.
+sends these tokens, followed by the tokens that the template puts after the answer. It does so only if the engine's own
+rendering shows that both are correct and that the template keeps the whole answer. Otherwise the chat is sent
+unchanged, and a new training sequence starts.
 """
 
 from array import array

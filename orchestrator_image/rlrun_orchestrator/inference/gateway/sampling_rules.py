@@ -2,7 +2,7 @@
 
 The trainer computes the policy's probabilities under the run's own sampling section. Any other change of the
 distribution would silently make its importance ratios wrong. Each field of a request is therefore forwarded, rejected
-with an explanation, or (all others) replaced by the run's value or dropped.
+with an explanation, replaced by the run's value, or dropped.
 
 Several fields make the engine restrict tokens to a grammar, which renormalizes its distribution and its
 log-probabilities. docs/design/010 lists them all, with the decision on each.
@@ -166,9 +166,10 @@ class SamplingRules:
         prompt_tokens: int | None = None,
         prompt_ids: Sequence[int] | None = None,
     ) -> dict[str, Any]:
-        """Return the request for the engine, with a choice for each of `rollouts`, of which `seed_key` is the first.
-        `prompt_tokens` is the prompt's length if known, which it always is for token ids. `prompt_ids` are tokens that
-        the engine uses instead of rendering the messages of a chat. Raises BadRequest and PromptTooLong.
+        """Return the request for the engine, with one choice for each of the `rollouts`. `seed_key` belongs to the
+        first rollout. `prompt_tokens` is the prompt's length if known, which it always is for token ids. `prompt_ids`
+        are tokens that the engine uses instead of rendering the messages of a chat. Raises BadRequest and
+        PromptTooLong.
         """
         check(kind, body, rollouts)
         given = body.get("prompt") if prompt_ids is None else prompt_ids
@@ -227,7 +228,9 @@ class SamplingRules:
 
 
 def check(kind: CompletionKind, body: dict[str, Any], rollouts: int = 1) -> None:
-    """Check that the response can be trained on, with a choice for each of `rollouts`. Raises BadRequest."""
+    """Check that the response to a request with this body, with one choice for each of the `rollouts`, can be trained
+    on. Raises BadRequest.
+    """
     for name in REJECTED_FIELDS & body.keys():
         value = body[name]
         if value is not None and value != IGNORED_FIELDS.get(name) and value != [] and value != {}:
@@ -267,7 +270,7 @@ def check(kind: CompletionKind, body: dict[str, Any], rollouts: int = 1) -> None
 
 
 def ignored_constraints(body: dict[str, Any]) -> list[str]:
-    """Return the fields on which a client may rely but which the engine does not receive, for a warning."""
+    """Return the fields on which a client may rely but which are not sent to the engine. Used for a warning."""
     tools = body.get("tools")
     strict = isinstance(tools, list) and any(_is_strict(tool) for tool in tools)
     return ["tools[].function.strict"] if strict else []

@@ -123,7 +123,8 @@ class Gateway:
         self._engines_take_n = True
         """False after an engine returned fewer choices than requested."""
         self._warned: set[str] = set()
-        """Fields whose omission was logged. It is logged only once, because environments send them with every request.
+        """Fields whose removal was logged. Each is logged only once, because environments send them with every
+        request.
         """
 
     def application(self) -> web.Application:
@@ -225,7 +226,7 @@ class Gateway:
     async def _admit(
         self, request: web.Request, kind: CompletionKind, group: LiveGroup, rollouts: Sequence[RolloutRequest]
     ) -> Exchange:
-        """Validate everything that does not need the engine."""
+        """Validate everything that can be checked without the engine."""
         for one in rollouts:
             made = one.session.requests
             if made >= self._limits.turns:
@@ -285,8 +286,8 @@ class Gateway:
         return _response(exchange, answers)
 
     async def _send_exchange(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> list[dict[str, Any]]:
-        """Return a response with one choice for each rollout, or for at least the first two of several if the requests
-        of others failed. Raises EngineRefused and PromptTooLong.
+        """Return one response per rollout, each with one choice. If requests of some rollouts failed, may return the
+        responses of the first rollouts only, but of at least two. Raises EngineRefused and PromptTooLong.
         """
         if len(exchange.rollouts) == 1:
             continued = await self._send_continued(group, served, exchange)
@@ -310,9 +311,9 @@ class Gateway:
         return answers
 
     async def _send_whole(self, group: LiveGroup, served: ServedPolicy, exchange: Exchange) -> dict[str, Any]:
-        """Send the client's request. If the engine refuses it, measure the prompt and request only the tokens that
-        remain, because engines refuse limits and minimums above the rest of their context. Raises EngineRefused and
-        PromptTooLong.
+        """Send the client's request. If the engine refuses it, measure the prompt and send it again with a limit that
+        fits, because engines refuse token limits and minimums that exceed the rest of their context. Raises
+        EngineRefused and PromptTooLong.
         """
         kind, requested = exchange.kind, exchange.request_body
         status, data = await self._send(group, served, exchange, kind, requested)
