@@ -360,7 +360,7 @@ def make_interpreters(folder: Path) -> None:
 
 
 def check_out(clone: Path, commit: str, path: str, target: Path) -> Path:
-    """Write a folder of a commit below `target`, and return it."""
+    """Extract the folder `path` of a commit below `target`. Returns the extracted folder."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     archive = subprocess.run(["git", "-C", clone, "archive", commit, path], capture_output=True, check=True).stdout

@@ -64,8 +64,8 @@ LOADS = (
     Load("16k, 4 slots", 16384, many=True, slots=4),
     Load("65k, 4 slots", 65536, many=True, slots=4),
 )
-"""Loads and their targets: figures of prime-rl with LoRA rank 16 on an H100 (January 2026), and for packed samples
-31,000 tokens/s on an H200.
+"""Loads and their targets. The targets of MFU and memory are prime-rl's figures with LoRA rank 16 on an H100 (January
+2026). The target for packed samples corresponds to 31,000 tokens/s on an H200.
 """
 
 

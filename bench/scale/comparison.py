@@ -1,4 +1,4 @@
-"""Comparison of new results with the ranges of recorded ones. Pure.
+"""Comparison of new results with the ranges of recorded results. Pure.
 
 The range of a row extends from the smallest to the largest of its repetitions. A number is worse if it is outside the
 range in the wrong direction, by more than TOLERANCE of the range's bound. The comparison skips rows of different sizes,

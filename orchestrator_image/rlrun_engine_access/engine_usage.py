@@ -51,7 +51,7 @@ class EngineUsage:
         self._runs: dict[str, _Run] = {}
 
     def set_runs(self, uids: Collection[str]) -> None:
-        """Replace the runs of the order. New runs are exported with counts of zero."""
+        """Replace the runs of the current order. New runs are exported with counts of zero."""
         self._advance()
         for uid in uids:
             self._runs.setdefault(uid, _Run()).left = None

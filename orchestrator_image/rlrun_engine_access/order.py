@@ -27,7 +27,7 @@ class OrderInvalid(ValueError):
 
 @dataclass(frozen=True)
 class RunEntry:
-    """Run in the order."""
+    """Entry of a run in the order."""
 
     uid: str
     token_digest: str

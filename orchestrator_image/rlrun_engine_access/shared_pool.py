@@ -56,7 +56,9 @@ FORWARDED_HEADERS = frozenset({b"host", b"accept", b"content-type", b"user-agent
 POOL = RunEntry(uid="", token_digest="", max_requests=16)
 """Entry for the sidecar, which samples with the pool's token to check that the engine applies adapters."""
 TOKENIZATIONS = 16
-"""Maximum number of a run's requests to `/tokenize` in the engine. They do not wait for the run's samples."""
+"""Maximum number of a run's requests to `/tokenize` in the engine. These requests do not wait for the run's sampling
+requests.
+"""
 SEND_SECONDS = 60.0
 """Seconds for a client to read a part of its response."""
 ORDER_SECONDS = 1.0

@@ -122,7 +122,7 @@ def report_failure(error: ProblemError) -> ExitCode:
 
 
 def _make_server(order_path: Path | None, deaths: RunDeaths) -> Server:
-    """Return the server of one run or, with the mounted order in force, of a shared pool. Raises ProblemError."""
+    """Return the server for a single run, or for a shared pool with the mounted order applied. Raises ProblemError."""
     token = os.environ.get(TOKEN_VARIABLE)
     if order_path is None:
         return Server(token)
@@ -137,7 +137,7 @@ def _make_server(order_path: Path | None, deaths: RunDeaths) -> Server:
 async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
     """Save last checkpoints, wait for uploads and stop the other processes, all within `shutdown_seconds`.
 
-    Stopping earlier leaves no incomplete artifact, because manifests are written last.
+    If the process is killed earlier, no incomplete artifact appears complete, because manifests are written last.
     """
     log.info("Shutting down; last checkpoints and uploads may take up to %.0f s", settings.shutdown_seconds)
     started = time.monotonic()

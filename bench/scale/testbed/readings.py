@@ -17,7 +17,7 @@ WRITES = ("create", "apply", "patch", "delete")
 """Verbs of requests that change something. `replace` renews the Lease and is counted separately."""
 REQUESTS = (*WRITES, "replace", "dry_run", "get", "list")
 OTHER_WORK = ("leases", "nodes")
-"""Resources whose requests depend on time rather than on objects."""
+"""Resources whose requests are not counted, because their number depends on time and not on the runs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class ApiServerWork:
-    """Requests of all clients without watches, and CPU time."""
+    """Number of requests of all clients, excluding watches and OTHER_WORK, and CPU seconds."""
 
     requests: float
     cpu_seconds: float

@@ -1,4 +1,6 @@
-"""Runs of a shared pool in one replica: the order in force, each run's adapters, and the removal of former runs."""
+"""Runs of a shared pool in one replica: the current order (`PoolOrder`), each run's adapters, and the removal of former
+runs.
+"""
 
 import asyncio
 import contextlib
@@ -40,7 +42,7 @@ LONGEST_PAUSE = 60.0
 
 
 class PoolRuns:
-    """Runs of the order in force. A run's files are in the folder of its uid."""
+    """Runs of the current order. A run's files are in a folder named after the run's uid."""
 
     def __init__(
         self,
@@ -74,9 +76,9 @@ class PoolRuns:
         self.metrics.registry.register(PoolUsageCollector(lambda: self.usage.current))
 
     async def start(self, mounted: PoolOrder) -> None:
-        """Put the first order in force. It consists of the runs in ORDER_FILE, which survives restarts of the sidecar,
-        and the grant of the mounted order. If the operator has not sent an order to this pod, the mounted order applies
-        as a whole.
+        """Apply the first order. It consists of the runs in ORDER_FILE, which survives restarts of the sidecar, and the
+        grant of the mounted order. If the operator has not sent an order to this pod, the mounted order applies as a
+        whole.
 
         Raises ProblemError as `apply` does.
         """
@@ -90,10 +92,10 @@ class PoolRuns:
         await self.apply(mounted.model_copy(update=update))
 
     async def apply(self, order: PoolOrder) -> None:
-        """Put an order in force: open new runs, and refuse requests of former runs at once. `keep_clean` removes the
-        adapters and files of former runs.
+        """Replace the current order: open new runs, and refuse requests of former runs at once. `keep_clean` removes
+        the adapters and files of former runs.
 
-        Raises ProblemError and changes nothing if the order in force is newer (`InvalidRequest`, 409), a folder in the
+        Raises ProblemError and changes nothing if the current order is newer (`InvalidRequest`, 409), a folder in the
         order is not a URI (`InvalidRequest`, 422) or the order cannot be written (`AdaptersFolderNotWritable`, 503).
         """
         self._order.check(order.number)

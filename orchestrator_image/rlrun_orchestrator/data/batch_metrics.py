@@ -17,7 +17,7 @@ BOTH = ("time/step", "time/save_ckpt", "perf/throughput")
 """Names of metrics that both orchestrator and trainer report. The trainer's metrics get the prefix `trainer/`."""
 
 MAX_NAMED_AGENTS = 16
-"""Maximum number of agents per environment with their own metrics."""
+"""Maximum number of agents per environment that get metrics of their own."""
 UNTAUGHT = (Reason.TEACHER_REFUSED, Reason.TEACHER_ANSWER_UNUSABLE)
 """Reasons why rollouts lack the teacher's log-probabilities."""
 

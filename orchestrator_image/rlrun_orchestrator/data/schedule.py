@@ -18,9 +18,9 @@ class RunSchedule:
         checkpoint_interval: int = 0,
         adapter_interval: int = 0,
     ) -> None:
-        """`supervised_steps` is the number of initial steps that learn from demonstrations. If it is None,
-        every step does so, including the steps that `extend` adds. Intervals are numbers of steps; with interval 0 only
-        the last step has an artifact.
+        """`supervised_steps` is the number of initial steps that learn from demonstrations. If it is None, every step
+        learns from demonstrations, including the steps that `extend` adds. Intervals are numbers of steps; with
+        interval 0 only the last step has an artifact.
         """
         self.max_steps = max_steps
         self._supervised_steps = supervised_steps

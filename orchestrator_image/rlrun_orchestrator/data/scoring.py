@@ -55,8 +55,8 @@ class ScoringSettings:
 
     @property
     def needed(self) -> int:
-        """Number of valid rollouts that a usable group needs of one agent: two if they are compared with each other,
-        unless the run requests groups of one.
+        """Number of valid rollouts of one agent that a usable group needs. It is two if rollouts are compared with each
+        other, unless the run requests groups of one.
         """
         compared = self.learns_from_rewards and self.algorithm.advantage is not Advantage.none
         return min(2, self.rollouts_per_example) if compared else 1

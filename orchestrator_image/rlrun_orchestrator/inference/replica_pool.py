@@ -51,7 +51,7 @@ BUSY_SECONDS = 0.5
 LONGEST_BUSY_SECONDS = 10.0
 """Maximum pause in seconds after TOO_MANY_REQUESTS, even if the engine asks for a longer pause."""
 AFFINITY_SLACK = 4
-"""Maximum number of requests by which a group's home replica may be busier than the least busy one."""
+"""Maximum number of requests by which a group's home replica may exceed the least busy replica and still be chosen."""
 
 
 @dataclass(frozen=True)

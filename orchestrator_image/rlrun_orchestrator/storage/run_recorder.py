@@ -103,9 +103,9 @@ class RunRecorder:
         self._states = 0
         """Number of versions of the state so far."""
         self._newest = (0, 0)
-        """Version number of the newest state in the spool, and the spool's number for it."""
+        """Version number of the newest state in the spool, and the version number that the spool gave it."""
         self._kept = 0
-        """Spool number of the version that is in S3."""
+        """Spool version number of the state that is in S3."""
         self._slow = False
         """True if the last wait for a state timed out."""
         small, large = asyncio.Event(), asyncio.Event()

@@ -29,7 +29,7 @@ class SavedState(Schema, extra="ignore"):
     board: ProgressState
     deal: SamplerState
     sent: list[SentBatch]
-    """Batches sent for the next step by this process and earlier ones, oldest first."""
+    """Batches for the next step that this process or earlier processes sent, oldest first."""
     reporter: dict[str, Any] = Field(default_factory=dict)
     evaluator: dict[str, Any] = Field(default_factory=dict)
 

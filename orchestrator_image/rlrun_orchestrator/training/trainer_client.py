@@ -43,7 +43,9 @@ class TrainerClient:
     def __init__(
         self, http: aiohttp.ClientSession, url: str, session: str, orchestrator: str, *, is_shared: bool = False
     ) -> None:
-        """`orchestrator` is the unique id of this process. `is_shared` means that the trainer belongs to a pool."""
+        """`orchestrator` is the unique id of this process. `is_shared` is True if the trainer belongs to a shared
+        pool.
+        """
         self._is_shared = is_shared
         self._http = http
         self._headers = {ORCHESTRATOR_HEADER: orchestrator}

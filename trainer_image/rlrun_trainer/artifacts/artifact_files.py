@@ -36,7 +36,7 @@ Files = Mapping[str, bytes] | TempFolder
 
 
 def source_of(files: Files) -> Mapping[str, bytes] | Path:
-    """Return the files as `Store.upload_artifact` accepts them."""
+    """Return the files in the form that `Store.upload_artifact` accepts."""
     return files.path if isinstance(files, TempFolder) else files
 
 

@@ -54,7 +54,7 @@ class Reference(StrEnum):
     """Reference weights of a KL penalty."""
 
     pending = "pending"
-    """Weights before the first reinforcement learning step, which has not started yet."""
+    """Not fixed yet: the weights before the first reinforcement learning step, which has not started."""
     base = "base"
     """Weights of the base model."""
     copy = "copy"

@@ -37,21 +37,23 @@ class ExpertFormat:
 
     @classmethod
     def of(cls, parameter: str, stored: StoredExperts, *, joined: bool) -> "ExpertFormat":
-        """Return the format for a parameter of the experts. `joined` is True if the engine takes joined factors."""
+        """Return the format for a parameter of the experts. `joined` is True if the engine accepts joined factors."""
         return cls(stored.module, parameter, () if joined else stored.projections[parameter])
 
     @property
     def peft_modules(self) -> list[str]:
-        """Names from which stock peft finds the projections if it has rules for the family."""
+        """Target modules with which stock peft finds the projections, if peft has rules for the model's family."""
         return [f"experts.{projection}" for projection in self.projections]
 
     @property
     def peft_parameters(self) -> list[str]:
-        """Names from which stock peft finds the parameter."""
+        """Target parameters with which stock peft finds the parameter."""
         return [] if self.projections else [f"experts.{self.parameter}"]
 
     def split(self, a: torch.Tensor, b: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the tensors of a file for the factors [experts, rank, inputs] and [experts, outputs, rank]."""
+        """Convert the factors A [experts, rank, inputs] and B [experts, outputs, rank] to the tensors of an adapter
+        file.
+        """
         if not self.projections:
             # Columns of the joined factor B are ordered by rank, then by expert.
             return {self._joined("A"): a.flatten(0, 1), self._joined("B"): b.permute(1, 2, 0).flatten(1)}
@@ -67,8 +69,8 @@ class ExpertFormat:
         return tensors
 
     def join(self, tensors: Mapping[str, torch.Tensor], experts: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the factors from the tensors of a file. Raises KeyError if one is missing, and RuntimeError if their
-        shapes differ or the projections have different factors A.
+        """Convert the tensors of an adapter file to the factors A and B. Raises KeyError if one is missing, and
+        RuntimeError if their shapes differ or the projections have different factors A.
         """
         if not self.projections:
             a, b = tensors[self._joined("A")], tensors[self._joined("B")]

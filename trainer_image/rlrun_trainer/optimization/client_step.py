@@ -78,11 +78,11 @@ def forward_backward_units(
 
 
 def optim_step(base: BaseModel, slot: AdapterSlot, command: OptimStep) -> dict[str, float]:
-    """Make one AdamW update with the slot's gradient, which is then cleared, and return metrics. Parameters without a
-    gradient are updated as with a gradient of zero, so their moments decay.
+    """Make one AdamW update with the slot's gradient, clear the gradient, and return metrics. Parameters without a
+    gradient are updated with a gradient of zero, so their moments decay.
 
-    Raises ProblemError with the weights unchanged (for a gradient that is not finite, with the gradient cleared), or
-    StepAborted if the update fails.
+    Raises ProblemError with the weights unchanged, or StepAborted if the update fails. A gradient that is not finite is
+    cleared before ProblemError is raised.
     """
     if command.eps < SMALLEST_EPSILON:
         raise ProblemError.of(

@@ -141,7 +141,9 @@ def _sums_by_age(kl: torch.Tensor, ages: torch.Tensor) -> dict[str, torch.Tensor
 def _score_taught_tokens(
     base: BaseModel, hidden: torch.Tensor, batch: MicroBatch, logprobs: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return log-probabilities and advantages of the policy's tokens, and which have a teacher: [N] each."""
+    """Return log-probabilities and advantages of the policy's tokens, and a mask of the tokens with a teacher: [N]
+    each.
+    """
     n = batch.policy_tokens
     assert batch.teacher_logprobs is not None
     teacher = batch.teacher_logprobs[:n]

@@ -42,7 +42,7 @@ class Compute:
         self._used: dict[str, float] = {}
         """Virtual time of each run in seconds. Runs that are not ahead of `_now` may be missing."""
         self._seconds: dict[str, float] = {}
-        """Seconds that each owner's units took since `forget`."""
+        """Seconds that each owner's units took since the last `forget`."""
         self._now = 0.0
         """Virtual time at which the latest unit started, in seconds."""
         self._running: _Task | None = None

@@ -55,7 +55,7 @@ class TrainerSettings:
     None keeps adapters in memory and models in the system's temporary folder.
     """
     order_path: Path | None = None
-    """File with the TrainerOrder of a shared pool that applies until the operator sends another one.
+    """File with the TrainerOrder of a shared pool that applies until the operator sends a newer order.
 
     None trains a single run, which has the process's token, grant and settings.
     """

@@ -19,7 +19,7 @@ WAITS_FOR_SESSION = "the trainer opens the session"
 
 
 class ClientRoutes:
-    """Routes for the programs of the runs in the order."""
+    """Routes for the client programs of a shared pool's runs."""
 
     def __init__(self, clients: ClientRuns) -> None:
         self._clients = clients

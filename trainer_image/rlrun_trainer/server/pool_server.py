@@ -1,4 +1,6 @@
-"""HTTP server of a shared pool's trainer: the order of its runs, and the routes for the drivers of its runs."""
+"""HTTP server of a shared pool's trainer: receives the order, which lists the pool's runs, and serves the routes of
+each run's driver.
+"""
 
 from contextlib import AbstractContextManager
 
@@ -51,7 +53,9 @@ class PoolServer(Server):
         return json_response(TrainerSessions(sessions=names, clients=self._clients.activities))
 
     def _follow_order(self) -> None:
-        """Remove the state of runs that are not in the order, and open the sessions of clients' runs that are in it."""
+        """Remove the state of runs that are not in the current order, and open the sessions of clients' runs that are
+        in it.
+        """
         self._owners.keep_only(self._runs.uids)
         if self._sessions is not None:
             self._sessions.keep_only(self._runs.uids)

@@ -59,7 +59,7 @@ class ClientProgram:
 
 
 class ClientRuns:
-    """Runs of clients' programs in the order in force. Used on the event loop."""
+    """Runs of clients' programs in the current order (`TrainerOrder`). Used on the event loop."""
 
     def __init__(self, runs: TrainedRuns, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` returns seconds."""
@@ -96,7 +96,7 @@ class ClientRuns:
 
     @property
     def activities(self) -> list[ClientActivity]:
-        """States of the sessions of the runs in the order."""
+        """States of the sessions of these runs."""
         return [client.activity for uid, client in self._clients.items() if uid in self._runs.uids]
 
     def _waiting_bytes(self) -> int:

@@ -91,7 +91,7 @@ class Session(ABC):
 
     @property
     def step(self) -> int:
-        """Step of artifacts of the current state."""
+        """Step under which artifacts of the current state are saved."""
         return self._step
 
     @property

@@ -1,4 +1,6 @@
-"""Runs that the trainer of a shared pool trains: the order in force, and what each run's session needs from it."""
+"""Runs that the trainer of a shared pool trains, as listed in the operator's current order (`TrainerOrder`), and the
+data that each run's session needs from the order.
+"""
 
 import asyncio
 from collections import Counter
@@ -43,7 +45,7 @@ class RunStorage:
 
 
 class TrainedRuns:
-    """Runs of the order in force. Used on the event loop."""
+    """Runs of the current order. Used on the event loop."""
 
     def __init__(self, deaths: RunDeaths, make_store: Callable[[], Store] = Store.of_process) -> None:
         """`make_store` returns a store without a grant. It is called in a thread and may raise StoreError."""
@@ -61,8 +63,8 @@ class TrainedRuns:
         return self._order.runs.keys()
 
     def apply(self, order: TrainerOrder) -> None:
-        """Put an order in force, and give open sessions their new grants. Raises ProblemError and changes nothing if
-        the order in force is newer (`InvalidRequest`, 409).
+        """Replace the current order, and give open sessions their new grants. Raises ProblemError and changes nothing
+        if the current order is newer (`InvalidRequest`, 409).
 
         A restarted process starts with the mounted order, which may be older than the former process's order. Until the
         operator sends the next order, the token of a new run is refused, and its orchestrator retries.

@@ -35,7 +35,7 @@ class UsageByRun:
         """Device seconds of former runs that are not listed any more."""
 
     def set_runs(self, uids: Collection[str]) -> None:
-        """Replace the runs of the order. New runs are listed with counts of zero."""
+        """Replace the runs of the current order. New runs are listed with counts of zero."""
         now = self._clock()
         for uid in self._trained.keys() - set(uids):
             self._left.setdefault(uid, now)

@@ -111,7 +111,7 @@ class StoredTensors:
 
 
 def divide(sizes: Mapping[str, int], processes: int) -> dict[str, int]:
-    """Return the rank of the process that writes each tensor, so that all write about the same size.
+    """Return the rank of the process that writes each tensor. All processes write about the same number of bytes.
 
     One process writes all tensors of a layer, and one process writes all tensors outside of layers, because
     transformers may merge tensors when it names them as in the files.

@@ -1,8 +1,8 @@
 """Loaded environment and its examples.
 
 An Arrow column of structs has the fields of all its rows: a row that lacks a field has a null there, at every depth.
-Arrow stores absent fields and nulls alike, so both are read as absent here. Nulls in lists keep their position, and so
-do nulls in values that Arrow does not decompose: `datasets.Json`, JSON texts, and lists of dicts.
+Arrow does not distinguish absent fields from nulls, so both are read as absent here. Nulls in lists keep their
+position, as do nulls in values that Arrow does not decompose: `datasets.Json`, JSON texts, and lists of dicts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Loaded:
 
     @property
     def eval_examples(self) -> int:
-        """Number of evaluation examples. Without an evaluation dataset, the number of training examples."""
+        """Number of evaluation examples. Equals `train_examples` if there is no evaluation dataset."""
         return len(self.eval) if self.eval is not None else self.train_examples
 
 

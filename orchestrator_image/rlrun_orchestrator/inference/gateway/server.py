@@ -78,7 +78,9 @@ class Exchange:
 
     kind: CompletionKind
     rollouts: Sequence[RolloutRequest]
-    """Rollouts that get a choice of the response. If there are several, this is the first request of each."""
+    """Rollouts that each get one choice of the response. Several rollouts share a request only if it is the first
+    request of each.
+    """
     request_body: dict[str, Any]
     continuation: Continuation | None = None
     """Earlier chat that the request continues, with the prompt for it."""
