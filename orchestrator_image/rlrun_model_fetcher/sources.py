@@ -99,7 +99,7 @@ def hub_failure(error: Exception, source: str) -> FatalError:
 def _refusal(error: Exception) -> int | None:
     """Return the status with which the hub denied access, or None for another error.
 
-    Without a token, the hub returns 401 for a repository that does not exist as well.
+    Without a token, the hub also returns 401 for a repository that does not exist.
     """
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)

@@ -46,7 +46,7 @@ class FigureRow:
     name: str
     what: str
     figure: str
-    """Name of the figure that is the row's number."""
+    """Name of the figure whose value is the number of this row."""
     unit: str
     aim: Target | None = None
     note: str = ""

@@ -104,7 +104,7 @@ class RunCollector(Collector):
 
 
 def make_registry(collector: RunCollector) -> CollectorRegistry:
-    """Return a registry with only this collector."""
+    """Return a registry that contains only a RunCollector."""
     registry = CollectorRegistry()
     registry.register(collector)
     return registry

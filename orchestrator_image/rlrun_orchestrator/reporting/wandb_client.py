@@ -36,7 +36,9 @@ log = logging.getLogger(__name__)
 COMMAND = (sys.executable, "-P", wandb_process.__file__)
 KEY = "WANDB_API_KEY"
 MAX_WAITING_BYTES = 1024**2
-"""Maximum size of lines that wait for a slow or connecting client. Further lines are dropped and counted."""
+"""Maximum total size in bytes of lines that wait for a slow or connecting client. Further lines are dropped and
+counted.
+"""
 START_SECONDS = 180.0
 """Time limit in seconds for the client to open the run, online and then offline."""
 FINISH_SHARE = 0.8

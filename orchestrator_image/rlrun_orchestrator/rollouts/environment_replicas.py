@@ -6,7 +6,7 @@ ServiceUnavailable; the requests to other pods continue.
 
 A group goes to the ready pod with the fewest groups in progress and recent failures. Failures are counted because a pod
 that fails immediately always has the fewest groups and would otherwise get most of them. Each pod is paused on its own
-after failures; the environment is paused while all of its ready pods are.
+after failures; the environment is paused while all of its ready pods are paused.
 """
 
 import asyncio

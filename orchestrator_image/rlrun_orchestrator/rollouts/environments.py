@@ -38,7 +38,7 @@ class LoadLimits:
     def rollouts(self, info: EnvironmentInfo) -> int | None:
         """Return the maximum number of rollouts in progress, or None if it is unlimited.
 
-        A worker that runs few rollouts at a time gets only as many complete groups as keep it busy. Other groups wait
+        If a worker limits its concurrent rollouts, it gets only enough complete groups to stay busy. Other groups wait
         in the orchestrator, so that they start with a newer policy.
         """
         if info.rollouts_at_once is None:

@@ -57,7 +57,9 @@ class GroupLimits:
 
 
 GROUP_LIMITS: contextvars.ContextVar[GroupLimits] = contextvars.ContextVar("group_limits")
-"""Set by a group's runner, and inherited by the tasks that verifiers creates for rollouts."""
+"""Limits of the current group. A group's runner sets them, and the tasks that verifiers creates for rollouts inherit
+them.
+"""
 
 
 class HasFolder(Protocol):

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 ROLLOUT_ID = re.compile(r"[ -~]{1,200}")
-"""Printable ASCII, because the id is returned in a header."""
+"""Pattern of a rollout's id: printable ASCII, because the id is returned in a header."""
 
 
 @dataclass(frozen=True)

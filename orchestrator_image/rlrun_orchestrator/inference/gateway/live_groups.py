@@ -122,7 +122,7 @@ class LiveGroup:
         self.record_answer(rollout, arrival)
 
     def settle(self, served: ServedPolicy) -> None:
-        """Record that the policy sampled tokens. An older policy's response may arrive later."""
+        """Record that the policy sampled tokens, unless a newer policy has sampled tokens before."""
         if served.policy.version >= self.settled.policy.version:
             self.settled = served
 
