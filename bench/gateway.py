@@ -7,7 +7,7 @@
 Throughput: the gateway runs alone on one core. A stub engine, which responds immediately with 64 tokens, logprobs and
 ids, and a client with 32 connections share another core. A round directly from client to engine shows that these two
 are not the bottleneck. Latency: pairs of equal requests, one to the engine and one through the gateway, in alternating
-order, in rounds with a median each.
+order. The pairs are divided into rounds, and each round has a median.
 """
 
 import argparse

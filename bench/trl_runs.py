@@ -49,7 +49,7 @@ class Calibration:
 
     best: TrlOptions
     seconds: dict[str, float | None]
-    """Seconds per step after the first by options, None for options that did not complete two steps."""
+    """Seconds per step, excluding the first step, by options. None for options that did not complete two steps."""
     cores_busy: Sequence[float] = ()
     """Number of busy cores before each calibration."""
 

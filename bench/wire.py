@@ -216,7 +216,7 @@ async def serve_trainer() -> None:
 
 
 async def run_client() -> None:
-    """Answer as the engine, and send requests to the gateway until told to stop. Prints the latencies in seconds."""
+    """Act as the engine, and send requests to the gateway until told to stop. Prints the latencies in seconds."""
     server, url = await stub_engine.upstream(TOKENS)
     print(json.dumps({"url": url}), flush=True)
     target = urlsplit(json.loads(await asyncio.to_thread(sys.stdin.readline))["url"])

@@ -106,7 +106,7 @@ def train(model: Qwen3ForCausalLM, ids: dict[str, int], steps: int, seed: int) -
 
 @torch.no_grad()
 def grow(small: Qwen3ForCausalLM, large: Qwen3ForCausalLM) -> Qwen3ForCausalLM:
-    """Copy the small model into the large one, which then computes the same. Returns the large one."""
+    """Copy the small model into the large model, which then computes the same output. Returns the large model."""
     here, there = small.config, large.config
     width, units, layers = here.hidden_size, here.intermediate_size, here.num_hidden_layers
     heads, pairs = here.num_attention_heads * HEAD_DIM, here.num_key_value_heads * HEAD_DIM

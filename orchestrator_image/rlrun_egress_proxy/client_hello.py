@@ -2,7 +2,8 @@
 
 The name must equal the host that the client requested; otherwise a client could reach another host behind the same
 front end. A message with an Encrypted ClientHello (RFC 9849) is rejected, because its real server name is hidden.
-Clients that send the extension with random content, as browsers do, are rejected too, because both look alike.
+Clients that send the extension with random content, as browsers do, are rejected too, because the two cannot be
+distinguished.
 """
 
 from dataclasses import dataclass

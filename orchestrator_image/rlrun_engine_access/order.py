@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 1024**2
-"""Maximum size of the file. A larger one is cut off, and therefore not valid."""
+"""Maximum size of the file in bytes. A larger file is truncated, and therefore invalid."""
 MAX_RUNS = 64
 MAX_REQUESTS = 65_536
 BEARER = b"Bearer "
@@ -64,7 +64,7 @@ class OrderFile:
         self._found: OrderContent | OrderInvalid = OrderInvalid("not read yet")
 
     def read(self) -> OrderContent:
-        """Return the current order, the same object while the file is unchanged. Raises OrderInvalid."""
+        """Return the current order. Returns the same object while the file is unchanged. Raises OrderInvalid."""
         try:
             if _stamp(os.stat(self._path)) != self._stamp:
                 with self._path.open("rb") as file:

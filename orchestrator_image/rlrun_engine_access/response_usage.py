@@ -41,7 +41,7 @@ class ResponseUsage:
 
 
 def _tokens(text: bytes) -> Mapping[str, int] | None:
-    """Return the numbers of tokens in the JSON object with which `text` begins, or None if it is not complete."""
+    """Return the numbers of tokens in the JSON object at the start of `text`, or None if the object is not complete."""
     try:
         usage, _ = json.JSONDecoder().raw_decode(text.decode("utf-8", "replace").lstrip())
     except (ValueError, RecursionError):

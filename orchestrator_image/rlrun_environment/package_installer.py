@@ -210,7 +210,7 @@ async def _save(response: aiohttp.ClientResponse, path: Path, what: str) -> None
 def unpack(tar: Path, folder: Path, what: str) -> list[Path]:
     """Extract the wheels of an uncompressed tar archive into the folder. Raises PackageError.
 
-    Links, devices and folders in the archive are ignored, and so are folder parts of file names.
+    Links, devices and folders in the archive are ignored, as are folder parts of file names.
     """
     wheels = []
     try:

@@ -19,7 +19,9 @@ class EnvironmentProcessSettings(Schema):
     dir: Path = Path("/environment")
     """Folder into which the package is installed. It is emptied first."""
     interpreters: Path = Path("/opt/verifiers")
-    """Folder with the interpreters of workers (`3.11/v0` to `3.13/v1`). Without it, workers use the server's."""
+    """Folder with the interpreters of workers (`3.11/v0` to `3.13/v1`). Without this folder, workers use the server's
+    interpreter.
+    """
     package_deadline: float = Field(default=1800.0, gt=0)
     """Time to wait for the orchestrator to deliver the package."""
     load_deadline: float = Field(default=900.0, gt=0)

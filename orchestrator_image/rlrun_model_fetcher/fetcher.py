@@ -1,7 +1,7 @@
 """Download of a model into a folder, which is either complete or absent, and is downloaded only once.
 
 The folder may be on a volume that outlives the process. An interrupted download leaves no complete folder: the next
-download from the hub reuses complete files, and one from S3 starts again.
+download from the hub reuses complete files, and the next download from S3 starts again.
 """
 
 import errno

@@ -127,7 +127,7 @@ def replica_counts(run: ResolvedRun, use: EnvironmentUse) -> dict[str, int]:
 
 
 def longest_group_deadline(run: ResolvedRun) -> float:
-    """Return the longest time limit of a group in seconds. A single response of the engine may take as long."""
+    """Return the longest time limit of a group in seconds. A single response of the engine may take that long."""
     return max(deadline for use in EnvironmentUse for deadline in group_deadlines(run, use).values())
 
 
@@ -215,7 +215,7 @@ def sampling_rules(run: ResolvedRun) -> SamplingRules:
 
 
 def sampling_overrides(run: ResolvedRun) -> dict[str, TrainSampling]:
-    """Return the sampling parameters of the training environments that override the run's."""
+    """Return the sampling parameters of the training environments that take precedence over the run's."""
     return {entry.effective_name: entry.sampling for entry in run.spec.env if entry.sampling is not None}
 
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from rlrun_adapter_sidecar.engine.vllm_client import PROBE_NAME, Engine
 
 LISTING_SECONDS = 0.5
-"""Age in seconds up to which a list of adapters answers the polls of other runs."""
+"""Age in seconds up to which a list of adapters is reused for the polls of other runs."""
 
 
 class EngineListing:

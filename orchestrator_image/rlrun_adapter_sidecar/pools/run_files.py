@@ -16,7 +16,7 @@ from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 GIB = 1024**3
 MAX_POLICY_BYTES = 16 * GIB
 """Maximum size of a policy. An adapter of rank 512 for all linear layers of a model with 70B parameters has 13 GB in
-BF16. A manifest with more would fill the disk of all runs.
+BF16. A larger policy could fill the disk that all runs share.
 """
 MAX_RUN_BYTES = 64 * GIB
 """Maximum size of a run's policies on disk: four of the largest, or 68 policies of nearly 1 GiB."""

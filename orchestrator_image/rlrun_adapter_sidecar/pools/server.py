@@ -19,8 +19,8 @@ ORDER_PATH = "/pool-order"
 
 
 def pool_app(runs: PoolRuns, folder: Path, token: str) -> web.Application:
-    """Return the application: the routes of a run's sidecar for each run of the order, and PUT /pool-order, which needs
-    the pool's token.
+    """Return the application: the routes of a run's sidecar for each run of the current order, and PUT /pool-order,
+    which needs the pool's token.
     """
 
     @web.middleware

@@ -121,7 +121,7 @@ def _has_environments() -> bool:
 
 
 def _exports_taskset(module: ModuleType) -> bool:
-    """Return whether a module exports a taskset or an environment of verifiers.v1."""
+    """Return True if the module exports a taskset or an environment of verifiers.v1."""
     v1: Any = sys.modules.get("verifiers.v1")
     if not hasattr(v1, "AgentConfig"):
         # The module did not import verifiers.v1, or this is an older form of it, whose packages define

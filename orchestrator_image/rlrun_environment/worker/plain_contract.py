@@ -24,7 +24,9 @@ class UncopyableRowError(Exception):
 
 
 def plain_contract_violation(environment: Any) -> str | None:
-    """Return the reason why the object is not a plain environment, as a clause, or None if it is one."""
+    """Return the reason why the object is not a plain environment, phrased as a clause. Returns None if it is a plain
+    environment.
+    """
     rollout = getattr(environment, "rollout", None)
     if not callable(rollout):
         return "it has no method rollout"

@@ -325,7 +325,9 @@ class VerifiersRunner:
             return [{PROBLEM_KEY: problem.to_json_dict()} for _ in range(request.rollouts)]
 
     def _sampling(self, request: GroupRequest) -> dict[str, Any]:
-        """Return the environment's `sampling_args`, overridden by the run's, merged as in verifiers' evaluation."""
+        """Return the environment's `sampling_args`, merged with the run's as in verifiers' evaluation. The run's values
+        take precedence.
+        """
         own = {**(getattr(self.loaded.environment, "sampling_args", None) or {})}
         # The gateway returns a single completion, because a rollout is one conversation.
         own.pop("n", None)
@@ -356,7 +358,9 @@ def _is_payload(task: Any) -> bool:
 
 
 def _of_group(environment: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the environment of a group to which the row belongs, and the row as this environment expects it."""
+    """Return the member of an environment group to which the row belongs, and the row in the form that this member
+    expects.
+    """
     while isinstance(environment, EnvGroup):
         name, row, _ = environment._route_child_input(row)
         environment = environment.get_env_for_name(name)

@@ -174,8 +174,8 @@ class ExampleBuffer:
         return pool is not None and 0 <= example.index < pool.size
 
     def draw(self, environments: Sequence[str] | None = None) -> Example:
-        """Return the next example, of one of the `environments` if given. At least one of them needs a positive
-        weight.
+        """Return the next example. If `environments` is given, the example comes from one of them, and at least one of
+        them needs a positive weight.
         """
         names = [name for name in self._pools if environments is None or name in environments]
         weights = [w for name, w in zip(self._pools, self.weights, strict=True) if name in names]

@@ -42,7 +42,7 @@ from rlrun_orchestrator.storage.sample_records import StepRollouts
 log = logging.getLogger(__name__)
 
 EVALUATION_SHARE = 0.25
-"""Rollouts of evaluation and validation together, as a fraction of training's maximum in flight."""
+"""Maximum number of rollouts in flight of evaluation and validation together, as a fraction of training's maximum."""
 MAX_ATTEMPTS = 3
 """Maximum number of requests for one example if its environment becomes unreachable."""
 RESULTS_KEPT = 64

@@ -46,7 +46,7 @@ class ChatTokenizer:
         *,
         deadline: float,
     ) -> None:
-        """`model` is the id of the base model. `template` has variables of the chat template, as in the run's rollouts.
+        """`model` is the id of the base model. `template` has the chat template variables that the run's rollouts use.
         `deadline` is in seconds.
         """
         self._http = http

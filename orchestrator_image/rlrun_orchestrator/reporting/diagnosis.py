@@ -21,12 +21,12 @@ FLAT_MARGIN = 0.01
 
 DIVERSITY_STEPS = 5
 ZERO_VARIANCE_SHARE = 0.95
-"""Fraction of groups whose rewards are all equal, so that all their advantages are 0. If fewer than one group in twenty
-is left, a batch of 16 groups has less than one that gives a gradient.
+"""Fraction of groups with equal rewards, and therefore advantages of 0, from which a warning is shown. Fewer than one
+group in twenty then gives a gradient, which is less than one group in a batch of 16.
 """
 FILTERED_SHARE = 0.8
-"""Fraction of generated rollouts that are filtered. At this fraction, a step generates five times the rollouts that it
-uses.
+"""Fraction of generated rollouts that are filtered, from which a warning is shown. At this fraction, a step generates
+five times the rollouts that it uses.
 """
 
 COLLAPSE_STEPS = 5
@@ -43,7 +43,9 @@ MISMATCH_KL = 0.1
 old below 0.01. At 0.1, ratios of 1.5 are common and the gradient belongs to a different policy.
 """
 MASKED_SHARE = 0.3
-"""Fraction of tokens left out because of their importance ratio. At this fraction, a third of the batch is lost."""
+"""Fraction of tokens left out because of their importance ratio, from which a warning is shown. At this fraction, a
+third of the batch is lost.
+"""
 
 ENTROPY_STEPS = 5
 ENTROPY_SHARE = 0.1

@@ -356,7 +356,9 @@ class Dispatcher:
         return await asyncio.to_thread(score) if tokens > SCORED_ASIDE else score()
 
     def _environment_failed(self, member: PooledEnvironment, problem: Problem, started: float, counted: bool) -> None:
-        """Record a failed group. `counted` is True if the failure already counts for one pod."""
+        """Record a failed group. `counted` is True if the failure has already been counted for one of the environment's
+        pods.
+        """
         self._empty_batches.last_error = problem
         if not counted:
             member.backoff.record_failure(self._clock(), started)

@@ -130,7 +130,7 @@ class PooledEnvironment:
 
 
 class EnvironmentPool:
-    """Environments that are used for training, or environments that are used for evaluation."""
+    """Environments of one use: either the training environments or the evaluation environments."""
 
     def __init__(
         self,

@@ -35,9 +35,10 @@ class UploadsBehind(Exception):
 class TrainerClient:
     """Client for one session.
 
-    Raises ServiceUnavailable while the trainer does not respond, or a shared one does not know the run's token yet,
-    RequestRejected if the trainer rejects a request, SessionLost after the trainer was restarted, UploadsBehind if the
-    trainer's upload queue has no slot for a copy, and Superseded if a newer orchestrator has opened the session.
+    Raises ServiceUnavailable while the trainer does not respond, or while a shared trainer does not know the run's
+    token yet, RequestRejected if the trainer rejects a request, SessionLost after the trainer was restarted,
+    UploadsBehind if the trainer's upload queue has no slot for a copy, and Superseded if a newer orchestrator has
+    opened the session.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class CheckpointNames:
     layers: Mapping[str, str]
     """Names in the checkpoint by names in memory. Empty if the checkpoint has no safetensors files."""
     experts: Mapping[str, StoredExperts] = field(default_factory=dict)
-    """Routed experts by the name in memory of the module that contains them."""
+    """Routed experts, by the in-memory name of the module that contains them."""
 
     @classmethod
     def of(

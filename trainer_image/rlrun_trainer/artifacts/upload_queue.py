@@ -51,8 +51,8 @@ class SavedName:
     details: Mapping[str, Any]
     """Details in the manifest that name the artifact."""
     record: Callable[[Manifest], None]
-    """Function that records the name once the artifact is complete, with its manifest in S3. Called in a thread, and
-    raises StoreError.
+    """Function that records the name. Called in a thread, with the artifact's manifest, once the artifact is complete
+    in S3. May raise StoreError.
     """
     on_end: Callable[[bool], None]
     """Callback at the end of the upload. Its argument is True if the artifact is complete and its name is recorded."""
@@ -117,8 +117,8 @@ class UploadQueue:
     first_step: int = 0
     """Step at which the session started. Artifacts of earlier steps are not in `completed`."""
     usable_checkpoint: int = 0
-    """Step of the newest checkpoint that this session uploaded or resumed from. Files of other checkpoints may be
-    missing, so they replace no recovery copies.
+    """Step of the newest checkpoint that this session uploaded or resumed from. Other checkpoints may lack files, so
+    recovery copies must not be deleted because of them.
     """
     copies: RecoveryCopies | None = None
     """Recovery copies to prune after a copy or checkpoint is complete, or None to keep all."""

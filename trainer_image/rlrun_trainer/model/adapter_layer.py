@@ -52,7 +52,9 @@ class Adapted(torch.nn.Module):  # type: ignore[misc]
         return (*first, rank, self.in_features), (*first, self.out_features, rank)
 
     def inputs_and_factors(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the adapter's input for states [..., in_features], and its factors, in its computation's dtype."""
+        """Return the adapter's input for states [..., in_features], and its factors, both in the dtype in which the
+        adapter computes.
+        """
         a, b = self.lora_A, self.lora_B
         if states.dtype == torch.bfloat16:
             a, b = a.to(states.dtype), b.to(states.dtype)

@@ -43,7 +43,7 @@ REORDERED = (
 )
 JOINED = "a projection that joins gate and up, for which vLLM takes an adapter of each only"
 WITHOUT_ADAPTERS = frozenset({"kimi_linear", "kimi_k25", "mimo_v2_flash", "minimax_m3_vl"})
-"""Values of `model_type` for which vLLM 0.32 has models without the interface `SupportsLoRA`."""
+"""Values of `model_type` whose models in vLLM 0.32 lack the interface `SupportsLoRA`."""
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Module names that peft treats as routed experts or their router in a mixture of experts."""
 

@@ -45,7 +45,7 @@ BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 CHECK_TOKENS = 8
 TRY_OTHER_ATTENTION = frozenset({Reason.MODEL_UNSUPPORTED, Reason.SAMPLES_NOT_SEPARATED})
-"""Reasons of problems that may not occur with another implementation of attention."""
+"""Reasons of problems that another implementation of attention may avoid."""
 RANK_STRIDE = 1_000_003
 """Difference between the random seeds of processes with consecutive ranks."""
 

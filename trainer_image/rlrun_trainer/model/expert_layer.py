@@ -34,7 +34,7 @@ def parameter_names(module: Any) -> tuple[str, str]:
 
 
 class ExpertLayer(torch.nn.Module):  # type: ignore[misc]
-    """Routed experts of a block with the adapters of the active slot, if the slot has some for them."""
+    """Routed experts of a block with the adapters of the active slot, if the slot has adapters for them."""
 
     def __init__(self, base_layer: Any) -> None:
         super().__init__()

@@ -178,7 +178,9 @@ def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str, 
 
 
 def shapes_of(folder: Path, weights: Iterable[str]) -> dict[str, list[int]]:
-    """Return the shapes of `weights` in the folder's safetensors files by name. Raises OSError or SafetensorError."""
+    """Return the shapes of the tensors `weights` by name, from the folder's safetensors files. Raises OSError or
+    SafetensorError.
+    """
     shapes: dict[str, list[int]] = {}
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as file:

@@ -1,8 +1,8 @@
 """Rules with which transformers loads a model: names of weights, conversions and precision.
 
 With FSDP, transformers cuts each stored weight along its first dimension while reading it, and converts the part
-(https://github.com/huggingface/transformers/blob/main/src/transformers/distributed/sharding_utils.py). That equals the
-part of the converted weight only if the conversion keeps the first dimension.
+(https://github.com/huggingface/transformers/blob/main/src/transformers/distributed/sharding_utils.py). The result
+equals the same part of the converted weight only if the conversion keeps the first dimension.
 """
 
 import math
@@ -24,7 +24,9 @@ from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames
 
 
 class LoadingRules:
-    """Rules for one model, which may have no memory for its weights yet. It must not be sharded yet."""
+    """Rules for one model. The memory of the model's weights may not be allocated yet, and the model must not be
+    sharded yet.
+    """
 
     def __init__(self, model: Any) -> None:
         rules = get_model_conversion_mapping(model)
@@ -35,7 +37,7 @@ class LoadingRules:
         self._by_pattern = {pattern: rule for rule in self._converters for pattern in rule.source_patterns}
 
     def names(self, stored: Iterable[str]) -> CheckpointNames:
-        """Return the names of the model's layers in files with `stored` weights."""
+        """Return the names of the model's layers in files that contain the tensors `stored`."""
 
         def in_memory(weight: str) -> str | None:
             name, pattern = self._target(weight)

@@ -40,8 +40,8 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class RowDifference:
-    """Mean absolute difference between log probabilities of samples in a batch and of each sample alone, in nats per
-    token.
+    """Mean absolute difference in nats per token between the log probabilities of a sample in a batch and of the same
+    sample alone.
     """
 
     shared: float
@@ -67,7 +67,7 @@ class PlacedSamples:
     input_ids: torch.Tensor
     """[rows, width] int64"""
     position_ids: torch.Tensor
-    """[rows, width] int64, which restart at 0 with every sample and with the padding."""
+    """[rows, width] int64. Positions restart at 0 with every sample and with the padding."""
     places: list[tuple[int, int, torch.Tensor]]
     """Row, first column and token ids of each sample."""
 

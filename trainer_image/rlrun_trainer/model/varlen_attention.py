@@ -50,8 +50,9 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Return the causal attention [rows, width, heads, depth] of query, key and value [rows, heads, width, depth].
 
-    A token attends to itself and the tokens of its sample before it, at most `sliding_window` tokens. Key and value may
-    have fewer heads, and values another depth. Raises ValueError for other kinds of attention.
+    A token attends to itself and to earlier tokens of its sample, at most `sliding_window` tokens in all. Key and value
+    may have fewer heads than the query, and values may have a different depth. Raises ValueError for other kinds of
+    attention.
     """
     if boundaries is None:
         raise ValueError("the model does not pass the boundaries of samples to its attention")

@@ -25,7 +25,7 @@ LARGEST_PARAMETER = 1e6
 
 @dataclass(frozen=True)
 class LossInputs:
-    """Tokens of several datums, one after the other. N is their number."""
+    """Tokens of several datums, one datum after the other. N is the number of tokens."""
 
     logprobs: torch.Tensor
     """[N] float32: log p, differentiable."""
@@ -41,8 +41,8 @@ class LossInputs:
         return self.tensors["advantages"]
 
     def weighted(self, values: torch.Tensor) -> torch.Tensor:
-        """Replace the values of tokens without an advantage by 0. Their terms are 0 for every finite value, and clients
-        often send no probability for tokens that were not sampled.
+        """Replace the values of tokens without an advantage by 0. The loss terms of these tokens are 0 for every finite
+        value, and clients often send no probability for tokens that were not sampled.
         """
         return torch.where(self.advantages != 0, values, 0.0)
 

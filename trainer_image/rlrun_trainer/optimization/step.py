@@ -53,7 +53,7 @@ class StepPlan:
     version: int = 0
     """Version of the policy before the step."""
     distribution: SamplingDistribution = PLAIN
-    """Distribution from which the tokens of samples without own sampling parameters were sampled."""
+    """Distribution from which tokens were sampled in samples without sampling parameters of their own."""
     loss: Loss = field(default_factory=Loss)
     kl_penalty: KlPenalty | None = None
     micro_batches: int = 1

@@ -196,12 +196,16 @@ class _Task:
         self.is_cancelled = False
         """True if no further unit may start."""
         self.waits_since: float | None = None
-        """Time since which the task waits for its next unit, or None while one is running or another task is first."""
+        """Time since which the task waits for its next unit. None while one of its units is running, or while another
+        task of the owner is first.
+        """
         self._held = 0.0
         self._units = units
 
     def held_seconds(self, now: float) -> float:
-        """Return the seconds for which the task has waited, first among its owner's tasks, for its units to start."""
+        """Return the seconds for which the task, while first among its owner's tasks, has waited for its units to
+        start.
+        """
         return self._held if self.waits_since is None else self._held + now - self.waits_since
 
     def stop_waiting(self, now: float) -> None:

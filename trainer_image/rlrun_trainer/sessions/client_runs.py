@@ -31,7 +31,7 @@ class ClientProgram:
         self.uid = uid
         self.sequence = CommandSequence(pool_bytes=pool_bytes)
         self.parsing = asyncio.Lock()
-        """Held while a large command of the run is parsed, so that one run uses one thread."""
+        """Lock that is held while a large command of the run is parsed, so that one run uses one thread."""
         self.session: ClientSession | None = None
         self.opening_problem: Problem | None = LOADING
         """Reason why the session is not open yet."""

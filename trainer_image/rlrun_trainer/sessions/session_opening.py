@@ -201,8 +201,8 @@ def _saved_states(
 
 
 async def _restore_newest(slot: _Slot, states: Sequence[_SavedState], copies: RecoveryCopies) -> Start | None:
-    """Start from the first usable one of these states. Returns None, with the slot in its initial state, if there is
-    none. Raises ProblemError and StoreError.
+    """Start from the first usable state of these. Returns None, with the slot in its initial state, if there is none.
+    Raises ProblemError and StoreError.
     """
     for state in states:
         try:

@@ -1,4 +1,4 @@
-"""Isolation of rollouts: a failure in one does not affect the others of its group.
+"""Isolation of rollouts: a failed rollout does not affect the other rollouts of its group.
 
 verifiers handles only its own exceptions: a KeyError in an environment's `env_response` would fail the whole group and
 leave its other rollouts running unobserved, and a SystemExit would end the process. Here an exception or a timeout of a

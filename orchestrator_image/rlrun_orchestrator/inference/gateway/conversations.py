@@ -24,7 +24,7 @@ MAX_CHAT_BYTES = 32 * 1024**2
 TOKEN_BYTES = 4
 """Memory of a token id in bytes."""
 CHAT_BYTES = 1024
-"""Memory of a chat in bytes, excluding its tokens and texts."""
+"""Estimated memory of a chat in bytes, excluding its tokens and texts."""
 REASONING = ("reasoning", "reasoning_content")
 """Fields with the reasoning of an assistant's message. vLLM writes and reads the first one."""
 

@@ -55,7 +55,7 @@ def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
 
 
 def split_choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a response with one choice for each choice of the engine's response, each with its own usage.
+    """Split the engine's response into one response per choice, each with the usage of its choice.
 
     Raises InvalidEngineResponse.
     """

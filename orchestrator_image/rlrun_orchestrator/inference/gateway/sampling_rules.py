@@ -116,7 +116,7 @@ class SamplingRules:
     """Run's `sampling` section as fields of an OpenAI request."""
 
     sampling: Sampling
-    """Section of the run, with the defaults of the model: max_tokens is set."""
+    """The run's section, completed with the model's defaults, so that max_tokens is set."""
     seq_len: int | None = None
     """Maximum number of tokens of prompt and answer. None means no limit besides the engine's."""
 
