@@ -34,7 +34,7 @@ MEANS = {"off_policy_steps_mean": "batch/off_policy_level/mean", "mismatch_kl_me
 
 @dataclass(frozen=True)
 class Together:
-    """Runs that ran at the same time."""
+    """Results of runs that were made at the same time."""
 
     seconds: float
     """Seconds until all runs had completed."""

@@ -358,8 +358,8 @@ def _is_payload(task: Any) -> bool:
 
 
 def _of_group(environment: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the member of an environment group to which the row belongs, and the row in the form that this member
-    expects.
+    """Return the environment to which the row belongs, which is a member if `environment` is a group, and the row in
+    the form that this environment expects.
     """
     while isinstance(environment, EnvGroup):
         name, row, _ = environment._route_child_input(row)

@@ -28,11 +28,11 @@ def before_reading(prepare: Callable[[Any], None]) -> Iterator[dict[str, Any]]:
     """Context in which `from_pretrained` calls `prepare` with the model before it reads the weights. Yields arguments
     for `from_pretrained`.
 
-    The model's parameters have no memory yet. Each process then reads only its part of each parameter that `prepare`
-    shards.
+    When `prepare` is called, the model's parameters have no memory. Each process reads only its part of each parameter
+    that `prepare` shards.
 
-    This context replaces the method in which transformers shards a model, because transformers uses other units than
-    `shard`.
+    This context replaces the method in which transformers shards a model, because transformers would use different
+    units from `shard`.
     """
 
     def prepared(cls: type, model: Any, *unused: Any) -> Any:

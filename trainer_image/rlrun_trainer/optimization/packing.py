@@ -60,7 +60,7 @@ class MicroBatch:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[Sample]], distribution: SamplingDistribution = PLAIN) -> "MicroBatch":
-        """Return the micro-batch of the samples in each row, which all have the same sampling parameters.
+        """Return the micro-batch with the samples of each row. All samples must have the same sampling parameters.
         `distribution` applies to samples without sampling parameters.
         """
         own = distribution.with_overrides(rows[0][0].sampling)
