@@ -62,8 +62,8 @@ class EngineUsage:
 
     @contextmanager
     def request(self, uid: str, sequences: int = 1) -> Iterator[ResponseUsage]:
-        """Count the sequences of a request while it is in vLLM. Yields the reader of its response. The response's tokens
-        are counted at the end of the context.
+        """Count the sequences of a request while it is in vLLM. Yields the reader of its response. The tokens of the
+        response are counted at the end of the context.
         """
         self._advance()
         run = self._runs.setdefault(uid, _Run())
