@@ -153,8 +153,12 @@ async def serve(config: ServerConfig) -> int:
     CONNECTIONS.labels("idle").set_function(lambda: limits.count - limits.busy)
     MAX_CONNECTIONS.set(limits.total)
 
+    started = time.monotonic()
+
     def not_ready() -> str | None:
-        return "ending" if stop.is_set() else safety.not_ready()
+        if stop.is_set():
+            return "ending"
+        return safety.not_ready() or services.objects.not_ready(time.monotonic() - started)
 
     try:
         async with (

@@ -38,6 +38,10 @@ from rlrun_server.rest.samples.sample_reader import SampleReader
 FILE_THREADS = 2
 LARGE_OBJECT = 64 * 1024
 """Size in bytes above which an object is processed in a thread. An object of a megabyte may take 0.3 s."""
+LISTING_SECONDS = 30.0
+"""Seconds after the start for which a server that has not listed all objects is not ready. Pods need no lists, so
+signing must not wait longer for an API server that does not respond.
+"""
 WAITING_BODIES = 8
 """Maximum number of request bodies of a user that wait in memory to be parsed."""
 
@@ -63,6 +67,11 @@ class KnownObjects:
     def namespaces(self) -> set[str]:
         """Return the namespaces that have an object."""
         return {kept.namespace for kind in self.kinds for kept in kind.all() if kept.namespace}
+
+    def not_ready(self, age: float) -> str | None:
+        """Return what a server that started `age` seconds ago has not listed yet, or None if it is ready."""
+        missing = [each.kind.plural for each in self.kinds if not each.is_synced]
+        return f"reading {', '.join(missing)}" if missing and age < LISTING_SECONDS else None
 
     def require(self, kind: Informer[Any]) -> None:
         """Check that the objects of the kind have been listed. Raises RestError."""

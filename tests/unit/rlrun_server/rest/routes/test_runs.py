@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from rlrun.api.toml.loader import loads
+from rlrun_server.rest.context.services import LISTING_SECONDS
 from rlrun_server.rest.objects.summaries import summarize_run
 from rlrun_server.rest.routes.runs import RunDetail, RunFilter, RunList, config_of, matches
 
@@ -121,6 +122,13 @@ async def test_before_all_runs_are_listed_there_is_no_answer(api: RestApi) -> No
     for path in ("/runs", "/namespaces/team/runs", "/namespaces/team/runs/alpha", "/namespaces"):
         answer = await api.client.get(path, headers=api.user("ann", *RIGHTS))
         assert (answer.status_code, answer.json()["reason"]) == (503, "ServerNotReady"), path
+
+
+async def test_a_new_server_is_not_ready_before_it_has_listed_all_objects_or_waited_for_long(api: RestApi) -> None:
+    assert api.services.objects.not_ready(age=0.0) is None
+    api.services.objects.runs._synced.clear()
+    assert api.services.objects.not_ready(age=LISTING_SECONDS - 0.1) == "reading rlruns"
+    assert api.services.objects.not_ready(age=LISTING_SECONDS) is None, "pods need signatures, not lists"
 
 
 async def test_configuration_has_defaults_and_toml(api: RestApi) -> None:
