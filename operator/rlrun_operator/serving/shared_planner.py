@@ -13,9 +13,9 @@ from datetime import datetime
 from rlrun.api.model import Sharing, SharingMode
 from rlrun.api.run import RLRunSpec
 from rlrun.api.run_status import RLRunStatus
-from rlrun.constants import IDLE_ANNOTATION, Driver
+from rlrun.constants import IDLE_ANNOTATION, Driver, Role
 from rlrun.kube.conditions import parse_time, seconds
-from rlrun.kube.kinds import SERVICE, SERVICE_ACCOUNT
+from rlrun.kube.kinds import DEPLOYMENT, SERVICE, SERVICE_ACCOUNT
 from rlrun.kube.objects import Obj, ObjectRef, annotation, is_client_run
 from rlrun.kube.pods import Pod
 from rlrun.kube.references import find_model
@@ -25,6 +25,7 @@ from rlrun.protocol.shared_pool import MAX_BATCH_BYTES, MAX_RUNS, PooledRun, Poo
 from rlrun.protocol.storage_access import StorageRole
 
 from rlrun_operator.config.settings import OperatorSettings
+from rlrun_operator.planning.ending import may_write
 from rlrun_operator.planning.spec import parse_spec, readable_part
 from rlrun_operator.resources.access.run_tokens import run_token
 from rlrun_operator.resources.access.storage_access import StorageAccess
@@ -207,9 +208,13 @@ def _plan_idle(pool: PoolObservation, orders: PoolOrders, settings: OperatorSett
     since = _idle_since(pool, now)
     left = _idle_seconds(pool, settings) - seconds(since, now)
     if left <= 0:
+        # A terminating trainer saves last checkpoints, with a token that ends with the ServiceAccount.
+        is_saving = any(pod.role == Role.trainer and may_write(pod, now) for pod in pool.pods)
+        children = [child for child in pool.children if not is_saving or child["kind"] == DEPLOYMENT.kind]
         # A pool is found by its Deployment or its ServiceAccount, so the ServiceAccount is deleted last.
-        children = sorted(pool.children, key=lambda child: child["kind"] == SERVICE_ACCOUNT.kind)
-        return PoolPlan(deletes=tuple(map(ObjectRef.of, children)))
+        children.sort(key=lambda child: child["kind"] == SERVICE_ACCOUNT.kind)
+        deletes = tuple(map(ObjectRef.of, children))
+        return PoolPlan(deletes=deletes, requeue_after=SETTLED_SECONDS if is_saving else None)
     objects = pool_dependencies(pool.key, settings, pool.token, orders, since)
     return _write(pool, orders, objects, requeue_after=min(left, SETTLED_SECONDS))
 

@@ -1036,6 +1036,28 @@ async def test_a_pool_that_no_run_can_join_ends_with_its_last_run(runs: SharedRu
     assert runs.pool_objects(pool(runs)) == []
 
 
+async def test_a_pool_is_deleted_with_its_account_after_its_trainer_has_saved_the_last_checkpoints(
+    runs: SharedRuns,
+) -> None:
+    """S3 accepts the token of the trainer's pod only while the pod's ServiceAccount exists."""
+    await runs.start("a")
+    name = pool(runs)
+    runs.change_model(seqLen=128)
+    runs.change("a", suspend=True)
+    await runs.look("a", "a")
+    runs.end_pods()
+    await runs.look("a", "a")
+    runs.hold_pods()
+    await runs.settle(after=300)
+    assert deployments(runs) == []
+    assert "ServiceAccount" in runs.pool_objects(name)
+    assert runs.status("a")["reason"] == "Finishing"
+    runs.end_pods()
+    await runs.settle()
+    assert runs.pool_objects(name) == []
+    assert runs.status("a")["reason"] == "Suspended"
+
+
 async def test_a_pool_whose_deletion_was_interrupted_is_found_and_deleted(runs: SharedRuns) -> None:
     runs.change_model(sharing={"mode": "Namespace", "idleSeconds": 0})
     await runs.start("a")
@@ -1044,6 +1066,8 @@ async def test_a_pool_whose_deletion_was_interrupted_is_found_and_deleted(runs: 
     await runs.look("a", "a")
     runs.end_pods()
     await runs.look("a", "a")
+    await runs.reconcile_pools()
+    assert deployments(runs) == []
     runs.cluster.answers[f"delete Secret team/{name}-rlrun-token"] = [ApiError(500, "InternalError", "no", action="")]
     with pytest.raises(ApiError):
         await runs.reconcile_pools()
