@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from rlrun.api.base.phases import Phase
 from rlrun.garbage_collection.installation import CLUSTER_NAMESPACE
 from rlrun.kube.async_client import AsyncKubeClient
 from rlrun.kube.async_transport import AsyncApiTransport
@@ -352,8 +353,6 @@ class Operator:
         """
         await self._start_workers(informers, admissions)
         logs.begin(informers.pods())
-        # If this list fails, events still queue runs.
-        await informers.until_synced(RLRUN)
         clock = asyncio.get_running_loop().time
         swept = clock()
         while True:
@@ -364,8 +363,8 @@ class Operator:
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _start_workers(self, informers: Informers, admissions: AdmissionQueue) -> None:
-        """Start the workers once all kinds are listed or LISTS_SECONDS have passed. Reconciles read kinds that are not
-        listed by then from the API server.
+        """Start the workers once all kinds are listed, or all runs are and LISTS_SECONDS have passed. Reconciles read
+        kinds that are not listed by then from the API server.
         """
         try:
             async with asyncio.timeout(LISTS_SECONDS):
@@ -378,12 +377,11 @@ class Operator:
         if self._settings.tenant_labels:
             # Without Namespaces, no namespace would appear to be a tenant.
             await informers.until_synced(NAMESPACE)
-        is_limited = self._settings.queue.is_limited
-        if is_limited:
-            # The queue must know which runs have a slot.
-            await informers.until_synced(RLRUN)
+        # The queue must know which runs have a slot.
+        await informers.until_synced(RLRUN)
         # Without limits, only the slots of shared pools count.
-        listed = [(run, run.read_listed()) for run in informers.runs() if is_limited or run.pool]
+        is_limited, queued = self._settings.queue.is_limited, Phase.queued.value
+        listed = [(run, run.read_listed()) for run in informers.runs() if is_limited or run.pool or run.phase == queued]
         # Load all fields of runs that may have a slot or wait for one.
         admissions.load(
             run.read() if run.data is not None and (not is_finished(obj) or obj["status"].get("queue")) else obj

@@ -382,6 +382,8 @@ class AdmissionQueue:
             entry.admitted_time, entry.is_confirmed = stored.admitted_time, True
             return entry
         if stored is not None and stored.since is not None:
+            # The next reconcile of the run has its pool.
+            demand = None if status.reason == Reason.POOL_FULL else demand
             return _Entry(key, metadata["uid"], stored.since, demand, stored.priority, stored.blocked_time)
         if (began := _beginning(status)) is not None:
             return _Entry(key, metadata["uid"], began, admitted_time=began)

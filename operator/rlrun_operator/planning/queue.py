@@ -219,8 +219,9 @@ class QueuedRun:
     uid: str
     since: datetime
     demand: Demand | None = None
-    """Demand of the run, or None while it is unknown. With limited capacity, an admitted run with unknown demand blocks
-    all admissions, and a waiting run with unknown demand blocks the runs behind it.
+    """Demand of the run, or None while it is unknown, as may be its pool. With limited capacity, an admitted run with
+    unknown demand blocks all admissions, and a waiting run with unknown demand blocks the runs behind it. Without, they
+    block the runs of shared pools in their namespace.
     """
     priority: int = 0
     blocked_time: datetime | None = None
@@ -323,7 +324,10 @@ class _Usage:
         if maximum is not None and self.total >= maximum:
             return Reason.RUN_LIMIT_REACHED
         lacks = any(amount > self.free[name] for name, amount in demand.items() if amount and name in self.free)
-        return Reason.WAITING_FOR_CAPACITY if lacks or not self.is_known else None
+        if lacks or not self.is_known:
+            return Reason.WAITING_FOR_CAPACITY
+        # A run ahead of this one may need the last slot of the same pool.
+        return Reason.POOL_FULL if run.pool is not None and namespace in self.unknown else None
 
 
 class _DominantShares:

@@ -10,7 +10,7 @@ from rlrun.kube.objects import Obj
 from rlrun.kube.requests import KubeRequest, dry_run
 from rlrun_operator import operator_process
 from rlrun_operator.cluster.informers import FOLLOWED, CachedRun, Informers, convert
-from rlrun_operator.config.settings import EgressSettings, KueueSettings, QueueSettings, SecretRef
+from rlrun_operator.config.settings import EgressSettings, KueueSettings, OperatorSettings, QueueSettings, SecretRef
 from rlrun_operator.controller.admission_queue import AdmissionQueue
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.handlers import Handlers
@@ -211,13 +211,27 @@ async def test_the_workers_begin_when_all_kinds_are_listed() -> None:
     assert await begun(operator, feed.informers)
 
 
-@pytest.mark.parametrize(("has_queue", "is_begun"), [(False, True), (True, False)])
-async def test_lists_that_are_refused_stop_the_workers_only_with_a_queue(
-    has_queue: bool, is_begun: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("settings", [SETTINGS, LIMITED])
+async def test_of_lists_that_are_refused_only_that_of_the_runs_stops_the_workers(
+    settings: OperatorSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also without limits: pools have slots, which must not be given twice."""
     monkeypatch.setattr(operator_process, "LISTS_SECONDS", 0.01)
-    operator = Operator(LIMITED if has_queue else SETTINGS)
-    assert await begun(operator, Informers(FakeCluster().kube, FOLLOWED)) is is_begun
+    informers, operator = Informers(FakeCluster().kube, FOLLOWED), Operator(settings)
+    assert not await begun(operator, informers)
+    informers._informers[RLRUN, None]._synced.set()
+    assert await begun(operator, informers)
+
+
+async def test_without_limits_the_queue_begins_with_the_runs_that_have_or_await_a_slot_of_a_pool() -> None:
+    since = "2026-01-01T00:00:00Z"
+    placed = run("placed", "Running", queue={"since": since, "admittedTime": since}, pool={"name": "rlpool-a"})
+    waiting = run("waiting", "Queued", queue={"since": since}, reason="PoolFull")
+    operator = Operator(SETTINGS)
+    admissions = AdmissionQueue(SETTINGS, operator._queue.add)
+    cluster = FakeCluster(placed, waiting, run("alone", "Running"))
+    assert await begun(operator, InformerFeed(cluster).informers, admissions)
+    assert {entry.uid for entry in admissions._entries.values()} == {"uid-placed", "uid-waiting"}
 
 
 async def test_the_queue_begins_with_the_places_in_the_statuses() -> None:

@@ -516,6 +516,19 @@ async def test_slots_are_not_given_twice_after_a_restart_of_the_operator(runs: S
     assert len(runs.order(pool(runs)).runs) == 2
 
 
+async def test_waiting_runs_keep_their_order_after_a_restart_of_the_operator(runs: SharedRuns) -> None:
+    await runs.start("a", "b")
+    await runs.arrive("c", "d")
+    runs.change("b", stop=True)
+    runs.restart()
+    await runs.look("b", "b")
+    runs.end_pods()
+    await runs.look("b", "d")
+    assert runs.phases("d") == ["Queued"]
+    await runs.look("c", "d")
+    assert runs.phases("c", "d") == ["Pending", "Queued"]
+
+
 async def test_the_pods_of_a_pool_count_once_in_the_queue() -> None:
     gpu = {"gpus": 1}
     runs = SharedRuns(
