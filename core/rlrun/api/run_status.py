@@ -127,7 +127,7 @@ class RunQueue(Status):
     since: datetime | None = None
     """Time at which the run began to wait. Kept after the admission."""
     runs_ahead: int | None = Field(default=None, ge=0)
-    """Approximate number of waiting runs before this one. May be off by 10 %, so that a long queue needs few updates. Unset after the admission."""  # noqa: E501
+    """Approximate number of waiting runs before this one, with `PoolFull` of the same shared pool. May be off by 10 %, so that a long queue needs few updates. Unset after the admission."""  # noqa: E501
     admitted_time: datetime | None = None
     """Time of the admission. The run holds its quota until this field is unset, which happens when none of its pods can
     run any longer.

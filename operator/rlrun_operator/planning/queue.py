@@ -235,7 +235,9 @@ class QueuePosition:
     """Position of one waiting run."""
 
     runs_ahead: int
-    """Number of runs ahead of this one, excluding runs that are admitted now."""
+    """Number of runs ahead of this one, excluding runs that are admitted now. A run that waits for a slot of its shared
+    pool counts only the runs of the pool, and is ahead of no run outside of it.
+    """
     waits_for: Reason | None
     """Reason why the run waits, or None if it is admitted now."""
     blocked_time: datetime | None = None
@@ -364,6 +366,7 @@ def queue_positions(
         usage.add(one)
     turns: dict[str, QueuePosition] = {}
     ahead, has_first_blocked = 0, False
+    ahead_in_pool: Counter[tuple[str, str]] = Counter()
     for run in _in_order(waiting, shares, usage, now):
         lacks, starts_pool = usage.what_lacks(run), usage.starts_pool(run)
         blocked_time = run.blocked_time
@@ -377,8 +380,13 @@ def queue_positions(
         is_of_namespace = lacks is Reason.NAMESPACE_LIMIT_REACHED
         if is_of_namespace or (keeps and lacks is not Reason.POOL_FULL):
             usage.reserve(run, only_in_namespace=is_of_namespace)
-        turns[run.uid] = QueuePosition(ahead, lacks, blocked_time, starts_pool)
-        ahead += 1
+        # A run that waits for its pool blocks only the runs of this pool.
+        full = run.pool if lacks is Reason.POOL_FULL else None
+        others = ahead if full is None else ahead_in_pool[full.key]
+        turns[run.uid] = QueuePosition(others, lacks, blocked_time, starts_pool)
+        ahead += full is None
+        if run.pool is not None:
+            ahead_in_pool[run.pool.key] += 1
     return turns
 
 

@@ -331,6 +331,19 @@ def test_a_full_pool_blocks_its_own_runs_only() -> None:
     assert found["fourth"].runs_ahead == 1
 
 
+def test_only_runs_of_its_pool_are_ahead_of_a_run_that_waits_for_a_slot_of_it() -> None:
+    in_use = [*placed(8), *(pooled(f"in {pool}", slots=1, pool=pool) for pool in "pq")]
+    waiting = [
+        pooled("p1", slots=1, since=1),
+        pooled("q1", slots=1, pool="q", since=2),
+        run("alone", since=3),
+        pooled("q2", slots=1, pool="q", since=4),
+        run("last", since=5),
+    ]
+    found = turns(in_use, waiting, limits(16))
+    assert {name: turn.runs_ahead for name, turn in found.items()} == {"p1": 0, "q1": 0, "alone": 0, "q2": 1, "last": 1}
+
+
 def test_runs_get_the_slots_of_a_pool_in_the_order_of_the_queue() -> None:
     waiting = [pooled("late", since=9), pooled("first", since=1), pooled("urgent", since=8, priority=5)]
     assert admitted(turns([], waiting, limits())) == ["urgent", "first"]
