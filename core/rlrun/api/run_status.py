@@ -223,7 +223,7 @@ class RLRunStatus(Status):
     pool: RunPool | None = None
     """Shared pool of the newest attempt. Fixed when the attempt starts. Unset if the run has engines of its own."""
     pool_evicted: bool = False
-    """True if the trainer of the shared pool has evicted the run, for example because the run crashed the trainer twice within an hour. Later attempts of the run have a trainer and engines of their own."""  # noqa: E501
+    """True if the trainer of the shared pool has evicted the run, because the run ended the trainer twice within an hour or did not fit into its memory. Later attempts of the run have a trainer and engines of their own."""  # noqa: E501
     components: list[ComponentStatus] = Field(default_factory=list, max_length=64)
     """Components of the run with their pods and crashes."""
     resolved: ResolvedValues | None = None

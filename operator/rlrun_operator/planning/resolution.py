@@ -78,7 +78,7 @@ def why_dedicated(spec: RLRunSpec, *, has_tokens: bool, is_evicted: bool = False
     is False if the processes of runs require no tokens, and `is_evicted` is `status.poolEvicted`.
     """
     if is_evicted:
-        return "it ended the trainer of its shared pool twice within an hour"
+        return "the trainer of its shared pool refused it (`PoolEvicted`)"
     if spec.infrastructure.dedicated:
         return "`spec.infrastructure.dedicated` is true"
     if not spec.lora.enabled:

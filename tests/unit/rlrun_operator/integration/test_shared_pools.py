@@ -847,7 +847,7 @@ def fail_trainer(runs: SharedRuns) -> None:
     runs.cluster.put(pod)
 
 
-EVICTED = Problem(reason="PoolEvicted", message="The run ended the trainer of its pool twice within an hour.")
+EVICTED = Problem(reason="PoolEvicted", message="The memory of the shared pool's trainer repeatedly did not suffice.")
 
 
 def evict(runs: SharedRuns, name: str) -> None:
@@ -873,7 +873,7 @@ async def test_a_run_that_kills_the_trainer_gets_pods_of_its_own_for_ever(runs: 
     assert {"a-trainer", "a-inference"} <= {o["metadata"]["name"] for o in runs.cluster.all("ReplicaSet")}
     assert runs.config("a")["endpoints"]["trainerUrl"] == "http://a-trainer.team.svc:8080"
     message = runs.condition("a", "Validated")["message"]
-    assert "of its own: it ended the trainer of its shared pool twice within an hour" in message
+    assert "of its own: the trainer of its shared pool refused it (`PoolEvicted`)" in message
     assert [run.uid for run in runs.trainer_order(pool(runs, "b")).runs] == ["uid-team-b", "uid-team-c"]
     assert (runs.status("b")["attempt"], runs.status("b").get("poolEvicted", False)) == (1, False)
     await runs.ask("a", suspend=True)
