@@ -102,10 +102,12 @@ async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
         else:
             server.sessions = sessions
             beating = asyncio.create_task(_beat(sessions))
+            watching = asyncio.create_task(_watch_units(compute, settings))
             await waiting
             # The kubelet may end the process before its running unit ends.
             deaths.close()
             beating.cancel()
+            watching.cancel()
             await _shut_down(sessions, settings)
     waiting.cancel()
     compute.close()
@@ -172,3 +174,14 @@ async def _beat(sessions: Sessions) -> None:
     while True:
         await asyncio.sleep(BEAT_SECONDS)
         await sessions.beat()
+
+
+async def _watch_units(compute: Compute, settings: TrainerSettings) -> None:
+    """End the process of a shared pool's trainer if a unit hangs, because all other runs wait for it. The file with the
+    deaths then names its run.
+    """
+    while settings.order_path is not None:
+        await asyncio.sleep(min(BEAT_SECONDS, settings.unit_seconds))
+        if (seconds := compute.unit_seconds()) > settings.unit_seconds:
+            log.error("a unit has been running for %.0f s; exiting this process, because the other runs wait", seconds)
+            exit_with(ExitCode.RESTART)

@@ -47,6 +47,8 @@ class Compute:
         """Virtual time at which the latest unit started, in seconds."""
         self._running: _Task | None = None
         """Task whose unit is running."""
+        self._unit_began = 0.0
+        """Time at which it began."""
         self._in_turn = False
         self._closed = False
 
@@ -81,6 +83,12 @@ class Compute:
         with self._lock:
             tasks = self._waiting.get(owner)
             return tasks[0].held_seconds(self._clock()) if tasks else 0.0
+
+    def unit_seconds(self) -> float:
+        """Return the seconds for which a run's unit has been running, or 0 without one."""
+        with self._lock:
+            is_of_run = self._running is not None and self._running.owner != PLATFORM
+            return self._clock() - self._unit_began if is_of_run else 0.0
 
     def forget(self, owner: str) -> float:
         """Set the owner's seconds back to 0, and return them."""
@@ -130,7 +138,8 @@ class Compute:
                 return
             task = self._running = min((tasks[0] for tasks in self._waiting.values()), key=self._place)
             self._now = self._used[task.owner]
-            task.stop_waiting(self._clock())
+            self._unit_began = self._clock()
+            task.stop_waiting(self._unit_began)
         self._on_owner(task.owner)
         started = self._clock()
         settle = task.do_unit()

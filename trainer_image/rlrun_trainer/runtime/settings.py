@@ -63,6 +63,10 @@ class TrainerSettings:
     """File for deaths of a shared pool's trainer, in a folder that survives the container. None disables the
     recording.
     """
+    unit_seconds: float = 1800.0
+    """Seconds after which a run's unit counts as hanging and ends the process of a shared pool's trainer. Half of the
+    default of `stallDeadlineSeconds`, so that no other run fails.
+    """
     log_level: str = "INFO"
 
 
@@ -143,6 +147,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         default=default("deaths_file", base.deaths_file) or None,
         help="file for deaths of a shared pool's trainer",
     )
+    add("--unit-seconds", type=float, default=default("unit_seconds", base.unit_seconds))
     add("--log-level", default=default("log_level", base.log_level))
     return TrainerSettings(**vars(parser.parse_args(arguments)))
 

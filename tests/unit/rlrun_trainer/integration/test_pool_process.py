@@ -92,6 +92,19 @@ def test_a_run_that_ended_the_process_twice_is_refused_and_the_others_go_on(trai
 
 
 @pytest.mark.slow
+def test_a_process_whose_unit_hangs_ends_itself_which_counts_as_a_death_of_the_run(trainer: Trainer) -> None:
+    for _ in range(2):
+        started = trainer.start(step_seconds=300.0, RLRUN_UNIT_SECONDS="2")
+        with ready(started, trainer.port) as process, ThreadPoolExecutor(1) as threads:
+            assert trainer.open(ONE.uid)[0] == 200
+            threads.submit(trainer.step, ONE.uid)
+            assert process.wait(60) == ExitCode.RESTART
+    with ready(trainer.start(), trainer.port):
+        status, problem = trainer.open(ONE.uid)
+        assert (status, json.loads(problem)["reason"]) == (422, "PoolEvicted")
+
+
+@pytest.mark.slow
 def test_a_process_that_is_stopped_in_a_step_is_no_death(trainer: Trainer) -> None:
     for _ in range(2):
         end_in_a_step(trainer, signal.SIGTERM)
