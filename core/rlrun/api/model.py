@@ -299,7 +299,7 @@ class Sharing(Spec):
     idle_seconds: int = Field(default=600, ge=0, le=86_400)
     """Seconds without runs after which the objects of a pool are deleted. The next run creates them again. A pool that no run can join because the RLModel has changed is deleted immediately."""  # noqa: E501
     recovery_seconds: int = Field(default=60, ge=1, le=86_400)
-    """Maximum device time in seconds that a run loses when the shared trainer dies. Each time the trainer has spent this much device time on a run, it saves a recovery copy of the run's state."""  # noqa: E501
+    """Device time in seconds of a run after which the shared trainer saves a recovery copy of the run's state, at the end of a step. If the trainer dies, the run loses about this much device time."""  # noqa: E501
 
 
 class RLModelSpec(Spec):
