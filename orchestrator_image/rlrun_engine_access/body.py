@@ -97,11 +97,11 @@ def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes:
 
 
 def check_prompt(body: bytes) -> None:
-    """Check that the JSON object `body` is a request for one sequence, and for at most MAX_PROMPT_LOGPROBS likely
-    tokens of its prompt. Raises Rejection (400).
+    """Check that the JSON object `body` is a request with one prompt, and for at most MAX_PROMPT_LOGPROBS likely tokens
+    of it. `n` in the body is the middleware's own. Raises Rejection (400).
 
-    vLLM samples a sequence for each text or list of tokens in a list. Its parser takes the last of several equal names,
-    as `json.loads` does.
+    vLLM samples sequences for each text or list of tokens in a list, and computes the likely tokens for each of the `n`
+    sequences. Its parser takes the last of several equal names, as `json.loads` does.
     """
     try:
         request = json.loads(body)
@@ -109,14 +109,14 @@ def check_prompt(body: bytes) -> None:
         raise Rejection(400, NOT_JSON) from None
     if isinstance(prompt := request.get("prompt"), list) and not _are_tokens(prompt):
         raise Rejection(400, "prompt must be a single text or a single list of token ids")
-    _check_prompt_logprobs(request.get("prompt_logprobs"), prompt)
+    _check_prompt_logprobs(request.get("prompt_logprobs"), prompt, request.get("n", 1))
     parameters = request.get("kv_transfer_params")
     tokens = parameters.get("prompt_token_ids") if isinstance(parameters, dict) else None
     if tokens is not None and not _are_tokens(tokens):
         raise Rejection(400, "kv_transfer_params.prompt_token_ids must be a list of token ids")
 
 
-def _check_prompt_logprobs(likely: object, prompt: object) -> None:
+def _check_prompt_logprobs(likely: object, prompt: object, sequences: int) -> None:
     if likely is None:
         return
     if type(likely) is not int or likely < 0:
@@ -124,10 +124,12 @@ def _check_prompt_logprobs(likely: object, prompt: object) -> None:
     # A text has at least as many bytes as tokens. The number of a chat's tokens is not known here.
     text = prompt.encode("utf-8", "replace") if isinstance(prompt, str) else prompt
     length = len(text) if isinstance(text, bytes | list) else MAX_PROMPT_LOGPROBS + 1
-    if likely * length > MAX_PROMPT_LOGPROBS:
+    # With 0, vLLM gives the prompt's own tokens. A single sequence has no more of them than the model's length.
+    count = likely if sequences == 1 else max(1, likely)
+    if count * length * sequences > MAX_PROMPT_LOGPROBS:
         message = (
             f"prompt_logprobs: {likely} likely tokens for each token of the prompt are more than {MAX_PROMPT_LOGPROBS} "
-            "in total; send 0, or a shorter prompt as text or token ids"
+            "for all sequences; send a shorter prompt as text or token ids, or 0 for one sequence"
         )
         raise Rejection(400, message)
 
