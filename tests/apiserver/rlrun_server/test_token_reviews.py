@@ -63,3 +63,13 @@ async def test_the_token_of_a_pod_ends_with_it(reviews: TokenReviews, api: clien
     token = token_for(core, namespace, pod, GRANT.audience)
     core.delete_namespaced_pod("reverse", namespace, grace_period_seconds=0)
     assert not (await reviews.review(token, GRANT.audience)).is_accepted
+
+
+async def test_the_token_of_a_pod_ends_with_its_service_account(
+    reviews: TokenReviews, api: client.ApiClient, namespace: str
+) -> None:
+    """So a pool keeps its ServiceAccount until its trainer has saved the last checkpoints."""
+    core = client.CoreV1Api(api)
+    token = token_for(core, namespace, pod_of(core, namespace, "reverse"), GRANT.audience)
+    core.delete_namespaced_service_account("reverse", namespace)
+    assert not (await reviews.review(token, GRANT.audience)).is_accepted
