@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from rlrun.api.base.received import InputInvalid, parse
+from rlrun.constants import Reason
 from rlrun.protocol.client_command import CommandHeader, OptimStep, SaveState, frame
 from rlrun.protocol.client_run import ClientModel, ModelId, SavedState, SavedStateUri, SaveKind, SessionId
 from rlrun.service.errors import ProblemError
@@ -39,6 +40,7 @@ from rlrun_tinker.requests import (
     CreateModel,
     CreateSession,
     LoadWeights,
+    NumberedRequest,
     OfModel,
     OfSession,
     OptimStepRequest,
@@ -71,6 +73,8 @@ ANSWER_BYTES = (96 * 1024**2, 40 * 1024**2)
 """Maximum total size in bytes of responses that clients have not received yet, for all clients and for one client."""
 FEW_BYTES = 16 * 1024
 """Size in bytes up to which decoding takes less time than the transfer to a thread."""
+BEGINNING_SECONDS = 2.0
+"""Time limit in seconds for the first bytes of a request that is too large."""
 SEND_SECONDS = 15.0
 """Maximum wait in seconds until a trainer accepts a command. The SDK sends the next command after the response, and
 times out after 60 s.
@@ -220,6 +224,7 @@ class TinkerApi:
             ("POST", "/optim_step"): self._optim_step,
             ("POST", "/save_weights"): self._save_weights,
             ("POST", "/save_weights_for_sampler"): self._save_weights_for_sampler,
+            ("POST", "/save_weights_external"): self._save_weights_external,
             ("POST", "/retrieve_future"): self._retrieve_future,
             ("POST", "/create_sampling_session"): self._sampling.create_session,
             ("GET", "/samplers/{sampler}"): self._sampling.get_sampler,
@@ -282,11 +287,9 @@ class TinkerApi:
         return await self._create(caller, body, FutureKind.create)
 
     async def _load_weights(self, request: Request, caller: CredentialHolder) -> Response:
-        body = await _read(request, LoadWeights)
-        if body.session_id is None and body.model_id is not None and body.seq_id is not None:
-            # TrainingClient.load_state is refused, and the SDK has counted the call.
-            await self._use_number(caller, body.model_id, body.seq_id)
-        return await self._create(caller, body, FutureKind.load)
+        # TrainingClient.load_state, whose call has a number, is rejected.
+        async with self._numbered_body(request, caller) as data:
+            return await self._create(caller, _parse(LoadWeights, data), FutureKind.load)
 
     async def _create(self, caller: CredentialHolder, body: CreateModel | LoadWeights, kind: FutureKind) -> Response:
         model = body.model
@@ -318,7 +321,12 @@ class TinkerApi:
             request.state.limited_as = caller.digest
         held, decoded = CountedBody(request), ForwardBackwardRequest()
         try:
-            body = await read_body(request, MAX_BODY, held=held)
+            try:
+                body = await read_body(request, MAX_BODY, held=held)
+            except ProblemError as error:
+                if error.problem.reason == Reason.BODY_TOO_LARGE and "Content-Length" in request.headers:
+                    await self._use_number_of_large(request, caller)
+                raise
             try:
                 if len(body) <= FEW_BYTES:
                     command = _decode(body, decoded)
@@ -346,39 +354,56 @@ class TinkerApi:
             return await loop.run_in_executor(self._decoding, _decode, body, decoded)
 
     async def _optim_step(self, request: Request, caller: CredentialHolder) -> Response:
-        body = await _read(request, OptimStepRequest)
-        async with self._using_number(caller, body):
+        async with self._numbered_body(request, caller) as data:
+            body = _parse(OptimStepRequest, data)
             command = body.to_command()
         await self._send(caller, body.model, body.seq_id, _frame(command))
         return FutureId(FutureKind.optim_step, body.model, body.seq_id).response()
 
     async def _save_weights(self, request: Request, caller: CredentialHolder) -> Response:
-        body = await _read(request, SaveWeights)
-        return await self._save(caller, body, SaveKind.weights, FutureKind.weights)
+        return await self._save(request, caller, SaveKind.weights)
 
     async def _save_weights_for_sampler(self, request: Request, caller: CredentialHolder) -> Response:
-        body = await _read(request, SaveWeights)
-        kind = FutureKind.policy if body.path is None else FutureKind.sampler_weights
-        return await self._save(caller, body, SaveKind.sampler_weights, kind)
+        return await self._save(request, caller, SaveKind.sampler_weights)
 
-    async def _save(
-        self, caller: CredentialHolder, body: SaveWeights, saved_as: SaveKind, kind: FutureKind
-    ) -> Response:
-        async with self._using_number(caller, body):
+    async def _save(self, request: Request, caller: CredentialHolder, saved_as: SaveKind) -> Response:
+        async with self._numbered_body(request, caller) as data:
+            body = _parse(SaveWeights, data)
             command = body.to_command(saved_as)
         await self._send(caller, body.model, body.seq_id, _frame(command))
+        kind = FutureKind.policy if command.name is None else FutureKind[saved_as.name]
         return FutureId(kind, body.model, body.seq_id, command.name or "").response()
 
+    async def _save_weights_external(self, request: Request, caller: CredentialHolder) -> Response:
+        body = await _read(request, NumberedRequest)
+        await self._use_number(caller, body.model_id, body.seq_id)
+        message = "Weights are not exported. Use save_weights_for_sampler(name), which saves an RLAdapter."
+        raise TinkerError(404, message)
+
     @asynccontextmanager
-    async def _using_number(
-        self, caller: CredentialHolder, body: OptimStepRequest | SaveWeights
-    ) -> AsyncIterator[None]:
-        """Use up the sequence number of a call that is rejected in the context with InputInvalid."""
+    async def _numbered_body(self, request: Request, caller: CredentialHolder) -> AsyncIterator[bytes]:
+        """Yield the body of a call. Uses up the sequence number of a call that the context rejects with InputInvalid."""
+        data = await read_body(request, MAX_JSON)
         try:
-            yield
+            yield data
         except InputInvalid:
-            await self._use_number(caller, body.model_id, body.seq_id)
+            with contextlib.suppress(InputInvalid):
+                call = parse(NumberedRequest, data)
+                await self._use_number(caller, call.model_id, call.seq_id)
             raise
+
+    async def _use_number_of_large(self, request: Request, caller: CredentialHolder) -> None:
+        """Use the number of a forward_backward request that was not read. Its first bytes have it."""
+        beginning, decoded = b"", ForwardBackwardRequest()
+        with contextlib.suppress(ClientDisconnect, TimeoutError):
+            async with asyncio.timeout(BEGINNING_SECONDS):
+                async for chunk in request.stream():
+                    beginning += chunk
+                    if len(beginning) >= FEW_BYTES:
+                        break
+        with contextlib.suppress(InputInvalid):
+            decode_request(beginning, decoded)
+        await self._use_number(caller, decoded.model_id, decoded.seq)
 
     async def _use_number(self, caller: CredentialHolder, model_id: str, seq: int) -> None:
         """Send REJECTED with the sequence number of a rejected call, because later calls would wait for this number."""
@@ -525,7 +550,11 @@ def _media_type(request: Request) -> str:
 
 
 async def _read(request: Request, model: type[M]) -> M:
-    return parse(model, await read_body(request, MAX_JSON) or b"{}", is_user_input=True)
+    return _parse(model, await read_body(request, MAX_JSON))
+
+
+def _parse(model: type[M], data: bytes) -> M:
+    return parse(model, data or b"{}", is_user_input=True)
 
 
 def _constant(content: Any) -> Handler:

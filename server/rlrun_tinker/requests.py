@@ -62,6 +62,12 @@ class OfModel(TinkerRequest):
         return parse_id(ModelId.parse, self.model_id)
 
 
+class NumberedRequest(OfModel):
+    """Body of a call of a model. The trainer runs no later call before one with this number has arrived."""
+
+    seq_id: Seq
+
+
 class OptimizerConfig(TinkerRequest):
     """Type of an optimizer."""
 
@@ -164,10 +170,9 @@ class AdamParams(TinkerRequest):
     grad_clip_norm: float = 0.0
 
 
-class OptimStepRequest(OfModel):
+class OptimStepRequest(NumberedRequest):
     """Body of optim_step."""
 
-    seq_id: Seq
     adam_params: AdamParams | None = None
     optimizer_params: OptimizerConfig | None = None
 
@@ -179,10 +184,9 @@ class OptimStepRequest(OfModel):
         return build(OptimStep, "`adam_params`", **self.adam_params.model_dump())
 
 
-class SaveWeights(OfModel):
+class SaveWeights(NumberedRequest):
     """Body of save_weights and save_weights_for_sampler."""
 
-    seq_id: Seq
     path: Text | None = None
     ttl_seconds: int | None = None
     overwrite: bool = False

@@ -584,12 +584,18 @@ async def test_a_rejected_call_uses_its_number(backend: TinkerBackend) -> None:
         await backend.post("save_weights", save(model, 3, "a/b")),
         await backend.post("save_weights_for_sampler", save(model, 4, "a/b")),
         await backend.post("load_weights", {"model_id": model, "seq_id": 5, "path": PATH, "optimizer": True}),
+        # The SDK sends NaN as null.
+        await backend.post("optim_step", optim(model, 6, learning_rate=None)),
+        await backend.post("save_weights_for_sampler", save(model, 7, "a" * 2000)),
+        await backend.post("save_weights_external", save(model, 8)),
+        await backend.send("forward_backward", body(model, 9, datum([1] * (MAX_BODY // 4)))),
     ]
-    assert [answer.status_code for answer in answers] == [400] * 5
-    assert (await backend.retrieve(await backend.post("optim_step", optim(model, 6)))).status_code == 200
-    foreign = await backend.send("forward_backward", body(model, 7, loss="stable_reinforce"), "tml-bob")
+    assert [answer.status_code for answer in answers] == [400] * 7 + [404, 413]
+    assert "save_weights_for_sampler" in answers[7].json()["detail"]
+    assert (await backend.retrieve(await backend.post("optim_step", optim(model, 10)))).status_code == 200
+    foreign = await backend.send("forward_backward", body(model, 11, loss="stable_reinforce"), "tml-bob")
     assert foreign.status_code == 400
-    assert backend.trainer.arrived == [1, 2, 3, 4, 5, 6]
+    assert backend.trainer.arrived == list(range(1, 11))
 
 
 async def test_paths_may_have_the_prefix_of_a_shared_host(backend: TinkerBackend) -> None:
