@@ -267,6 +267,7 @@ class TinkerApi:
         models = [
             {"model_name": model.id, "max_context_length": model.seqLen, "trainable": True, "sampleable": True}
             for model in found.items
+            if model.shared
         ]
         return JSONResponse({"supported_models": models})
 

@@ -37,6 +37,7 @@ class BaseModelSummary(BaseModel):
 
     id: Text
     seqLen: int | None = None  # as on the wire
+    shared: bool = False
 
 
 class BaseModels(BaseModel):

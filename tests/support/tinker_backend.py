@@ -308,7 +308,8 @@ class FakeRunServer:
         state.expires_at = None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)
 
     async def _base_models(self, _request: Request, _: str) -> Response:
-        return JSONResponse({"items": [{"id": MODEL, "name": "qwen", "seqLen": 4096, "newer": 1}]})
+        dedicated = {"id": "own/trainers", "name": "own", "seqLen": 4096, "shared": False}
+        return JSONResponse({"items": [dedicated, {"id": MODEL, "seqLen": 4096, "shared": True, "newer": 1}]})
 
     async def _identity(self, _request: Request, namespace: str) -> Response:
         return JSONResponse({"name": f"account of {namespace}", "groups": []})

@@ -324,6 +324,11 @@ class RLModelSpec(Spec):
     sharing: Sharing = Field(default_factory=Sharing)
     """Trainer and engines shared by several runs. A change takes effect with the next attempt of a run."""
 
+    @property
+    def has_shared_trainer(self) -> bool:
+        """True if the runs of a namespace share a trainer, which runs with `driver: Client` need."""
+        return self.sharing.mode is SharingMode.namespace and self.trainer.is_shareable
+
     mutable: ClassVar[frozenset[str] | None] = frozenset(
         {"source", "cache", "seq_len", "default_max_tokens", "lora", "trainer", "inference", "sharing"}
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.base.received import InputInvalid, InputLimits, read_json
-from rlrun.api.model import RLModelSpec, SharingMode
+from rlrun.api.model import RLModelSpec
 from rlrun.api.run_status import RLRunStatus
 from rlrun.constants import (
     API_VERSION,
@@ -61,19 +61,14 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(found[:MAX_NAMED]) + more if found else "none"
 
 
-def trains_clients(model: RLModelSpec) -> bool:
-    """Return whether clients' programs can train the model. Its runs must share pools with a trainer."""
-    return model.sharing.mode is SharingMode.namespace and model.trainer.is_shareable
-
-
 def check_base_model(model: RLModelSpec, rank: int, others: Iterable[RLModelSpec]) -> None:
     """Check that clients' programs can train adapters of this rank for the model. `others` are the models that an error
     suggests. Raises RestError.
     """
-    if not trains_clients(model):
+    if not model.has_shared_trainer:
         text = (
             f"runs of RLModel {model.id} have trainers of their own, which clients' programs cannot use. Choose "
-            f"another model ({listed(other.id for other in others if trains_clients(other))}), or ask the platform "
+            f"another model ({listed(other.id for other in others if other.has_shared_trainer)}), or ask the platform "
             "team to set sharing.mode: Namespace in the RLModel. Its trainer must be one process with at most one GPU."
         )
         raise refused_field("base_model", text, Reason.CLIENT_NEEDS_POOL)

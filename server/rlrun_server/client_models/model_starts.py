@@ -13,14 +13,7 @@ from rlrun.protocol.problem import Problem
 from starlette.requests import Request
 
 from rlrun_server.authentication.users import Check
-from rlrun_server.client_models.model_objects import (
-    Start,
-    check_base_model,
-    listed,
-    rank_of,
-    refused_field,
-    trains_clients,
-)
+from rlrun_server.client_models.model_objects import Start, check_base_model, listed, rank_of, refused_field
 from rlrun_server.client_models.saved_states import SavedStateReader, is_deleted
 from rlrun_server.rest.base.access import Caller
 from rlrun_server.rest.base.problems import RestError
@@ -116,7 +109,7 @@ async def _base_model(services: Services, wanted: str) -> RLModelSpec:
     services.objects.require(models)
     kept = next((model for model in models.all() if model.summary.id == wanted), None)
     if kept is None:
-        usable = listed(model.id for model in _known_models(services) if trains_clients(model))
+        usable = listed(model.id for model in _known_models(services) if model.has_shared_trainer)
         text = f"no RLModel has the id {wanted[:200]!r}. Models that clients' programs can train: {usable}"
         raise refused_field("base_model", text, Reason.MODEL_NOT_FOUND)
     found = find_model(wanted, [(await services.load(models, kept)).read()])

@@ -5,9 +5,11 @@ from typing import Any
 
 from rlrun.api.base.phases import Phase
 from rlrun.api.base.schema import Schema
+from rlrun.api.model import RLModelSpec
 from rlrun.api.run_status import EndedAttempt
 from rlrun.constants import USER_ANNOTATION, Driver, Reason
 from rlrun.kube.objects import Obj, annotation, is_client_run, max_steps_of, ordered_expiry
+from rlrun.kube.references import find_model
 from rlrun.kube.run_phase import explain_phase
 
 
@@ -84,6 +86,8 @@ class ModelSummary(Schema):
     lora_rank: int | None = None
     """Default and maximum LoRA rank of runs."""
     full_fine_tuning: bool = False
+    shared: bool = False
+    """True if the runs of a namespace share a trainer, so that programs of the Tinker SDK can use the model."""
     active_runs: int | None = None
 
 
@@ -149,12 +153,15 @@ def summarize_artifact(artifact: Obj) -> ArtifactSummary:
 def summarize_model(model: Obj) -> ModelSummary:
     """Return the summary of an RLModel. It omits the pod configuration, whose variables may hold credentials."""
     metadata, spec, status = _parts(model)
+    model_id = str(spec.get("id") or "")
+    valid = find_model(model_id, [model])
     return ModelSummary(
-        id=str(spec.get("id") or ""),
+        id=model_id,
         name=metadata["name"],
         seq_len=spec.get("seqLen"),
         lora_rank=(spec.get("lora") or {}).get("rank"),
         full_fine_tuning=bool((spec.get("trainer") or {}).get("fullFineTuning")),
+        shared=isinstance(valid, RLModelSpec) and valid.has_shared_trainer,
         active_runs=status.get("runs"),
     )
 

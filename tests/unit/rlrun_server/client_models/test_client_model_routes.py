@@ -233,6 +233,13 @@ def client_run(user: str = "ann", **spec: Any) -> Obj:
 # --- Creation ---------------------------------------------------------------------------------------------------------
 
 
+async def test_base_models_that_clients_can_train_are_shared(models: Models) -> None:
+    found = (await models.send("GET", "/rlrun/v1/models")).json()["items"]
+    assert {model["id"]: model["shared"] for model in found} == {
+        BASE: True, "small/model": True, "own/trainers": False, "two/gpus": False,
+    }  # fmt: skip
+
+
 async def test_a_model_is_a_run_that_the_caller_creates(models: Models) -> None:
     found = await models.created()
     assert models.calls == [f"create RLRun team/{RUN}"], "one request to the API server"
