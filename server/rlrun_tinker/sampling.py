@@ -32,8 +32,10 @@ from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerU
 
 FIRST_BASE_NUMBER = 900_000
 """First number of a session's models that are created only to sample from a base model."""
-BASE_RANK = 8
-"""Rank of the models that are created only to sample from a base model. They are never trained."""
+BASE_RANK = 1
+"""Rank of the models that are created only to sample from a base model. They are never trained, and no RLModel refuses
+this rank.
+"""
 TOUCH_SECONDS = 60.0
 """Seconds between two heartbeats to the trainer of a run that is sampled. The client may sample in a session other than
 the run's own, whose heartbeats do not reach this trainer.
