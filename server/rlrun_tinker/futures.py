@@ -223,7 +223,13 @@ def end_of(model: ClientModel) -> str:
     """Return the error message for a model that has ended."""
     cause = waiting_reason(model) if model.phase.finished else None
     why = f": {cause.rstrip('.')}" if cause else ""
-    return f"The run {model.namespace}/{model.run} has ended ({model.phase.value}){why}. Create another client."
+    return f"{ended(model)}{why}. Create another client."
+
+
+def ended(model: ClientModel) -> str:
+    """Return the beginning of a message about a model that has ended. A run ends some seconds after it was stopped."""
+    state = f"has ended ({model.phase.value})" if model.phase.finished else "was stopped or deleted"
+    return f"The run {model.namespace}/{model.run} {state}"
 
 
 def _paused(reason: str | None) -> CommandPending:

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from rlrun_tinker.callers import Callers, CredentialHolder
 from rlrun_tinker.engine_client import SampleRefused
 from rlrun_tinker.errors import RETRYABLE, TinkerError
-from rlrun_tinker.futures import MAX_REASON
+from rlrun_tinker.futures import MAX_REASON, ended
 from rlrun_tinker.open_models import Heartbeats, OpenModels
 from rlrun_tinker.pool_engines import PoolEngines, RunEngines, SampleLost
 from rlrun_tinker.requests import RetrieveFuture, parse_id
@@ -199,7 +199,6 @@ def _promise(request_id: str, sampler: SamplerId, sampling: Sampling) -> dict[st
 
 def _ended(model: ClientModel) -> str:
     return (
-        f"The run {model.namespace}/{model.run} has ended ({model.phase.value}): its pool samples no longer from its "
-        "weights. Deploy the adapter (rlrun adapters deploy) and use its OpenAI API, or load the state into a new "
-        "model."
+        f"{ended(model)}: its pool samples no longer from its weights. Deploy the adapter (rlrun adapters deploy) and "
+        "use its OpenAI API, or load the state into a new model."
     )

@@ -380,6 +380,10 @@ async def test_a_failed_command_and_an_ended_run_are_failures(backend: TinkerBac
     assert (ended["category"], "has ended (Failed): 3 runs ahead. Create" in ended["error"]) == ("user", True)
     refused = await backend.send("forward_backward", body(model, 2))
     assert (refused.status_code, "has ended" in refused.json()["detail"]) == (400, True)
+    # The operator has not seen `spec.stop` yet.
+    backend.server.change(has_ended=True, phase=Phase.running)
+    backend.now[0] += 60
+    assert "was stopped or deleted. Create" in (await backend.retrieve(sent)).json()["error"]
 
 
 async def test_a_diverged_run_has_metrics_that_are_no_numbers(backend: TinkerBackend) -> None:
