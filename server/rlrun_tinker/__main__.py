@@ -20,8 +20,9 @@ from rlrun_server.runtime.log_format import format_lines
 
 from rlrun_tinker.app import TinkerApi, probes_app, tinker_app
 from rlrun_tinker.callers import Callers
+from rlrun_tinker.engine_client import ENGINE_CONNECTIONS
 from rlrun_tinker.metrics import CONNECTIONS, MAX_CONNECTIONS
-from rlrun_tinker.pool_engines import IN_ENGINES, PoolEngines
+from rlrun_tinker.pool_engines import PoolEngines
 from rlrun_tinker.run_server import RunServer
 from rlrun_tinker.settings import TinkerSettings, load_settings
 from rlrun_tinker.trainer_client import TrainerClient
@@ -31,7 +32,6 @@ log = logging.getLogger("rlrun_tinker")
 SERVER_SECONDS = 15.0
 """Time limit of a request to rlrun-server, in seconds."""
 SERVER_CONNECTIONS = 64
-ENGINE_CONNECTIONS = 4 * IN_ENGINES
 PROBE_CONNECTIONS = (64, 16)
 """Maximum number of connections to the port for probes and metrics, in total and per address."""
 LEAVING_SECONDS = 3.0
@@ -49,8 +49,8 @@ async def serve(settings: TinkerSettings) -> int:
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
     if settings.server_authority is not None:
         end_on_change(AuthorityFiles([settings.server_authority]))
-    # As many connections to engines as a few runs have samples.
-    total = min(settings.max_connections, allow_connections(settings.max_connections + ENGINE_CONNECTIONS))
+    # A client's connection may wait for a trainer over another one.
+    total = min(settings.max_connections, allow_connections(2 * settings.max_connections + ENGINE_CONNECTIONS))
     limits = ConnectionLimits(total, settings.max_connections_per_address)
     CONNECTIONS.set_function(lambda: limits.count)
     MAX_CONNECTIONS.set(limits.total)

@@ -21,6 +21,10 @@ from rlrun_tinker.pool_connections import PoolConnections
 from rlrun_tinker.sample_requests import in_parts
 from rlrun_tinker.sample_response import MAX_RESPONSE
 
+ENGINE_CONNECTIONS = 4096
+"""Maximum number of connections to engines, of all runs. Each sample in an engine has one. Without a limit, those of a
+few runs would take the file descriptors of clients and trainers.
+"""
 SAMPLE_SECONDS = 3600.0
 """Time limit of one sample in seconds, from the request to the engine until the complete response."""
 LOAD_SECONDS = 300.0
@@ -95,7 +99,8 @@ class EngineClient:
     """HTTP client of the engines and sidecars of all pools."""
 
     def __init__(self) -> None:
-        self._connections = PoolConnections()
+        self._connections = PoolConnections(ENGINE_CONNECTIONS)
+        self._sidecars = PoolConnections()
         self._memory = ByteBudget(*RESPONSE_BYTES)
 
     async def complete(
@@ -158,6 +163,7 @@ class EngineClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._connections.close()
+        await self._sidecars.close()
 
     async def _call_sidecar(
         self, method: str, engine: EngineAddress, run: ClientModel, name: str, seconds: float, body: bytes | None
@@ -165,7 +171,7 @@ class EngineClient:
         url = f"{engine.sidecar}/adapters/{name}"
         try:
             answer = await request(
-                self._connections.session(),
+                self._sidecars.session(),
                 method,
                 url,
                 body=body,

@@ -9,14 +9,16 @@ KEEPALIVE_SECONDS = 5
 class PoolConnections:
     """HTTP session that is created when it is first used."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 0) -> None:
+        """`limit` is the maximum number of connections, for which further requests wait. 0 disables the limit."""
+        self._limit = limit
         self._session: aiohttp.ClientSession | None = None
 
     def session(self) -> aiohttp.ClientSession:
         """Return the session for requests. Must be called on the event loop."""
         if self._session is None:
             connector = aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=KEEPALIVE_SECONDS
+                limit=self._limit, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=KEEPALIVE_SECONDS
             )
             # A compressed response could expand to a thousand times its size.
             self._session = aiohttp.ClientSession(

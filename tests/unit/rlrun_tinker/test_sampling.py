@@ -292,6 +292,24 @@ async def test_engines_at_their_limit_are_asked_again(pool: FakePool) -> None:
         assert answer.status_code == 200
 
 
+async def test_connections_to_engines_are_limited_and_weights_are_loaded_meanwhile(
+    pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sample in an engine takes a file descriptor of rlrun-tinker."""
+    monkeypatch.setattr("rlrun_tinker.engine_client.ENGINE_CONNECTIONS", 3)
+    async with serving_tinker(poll_seconds=5.0, pool=pool) as backend:
+        (engine,) = pool.engines
+        engine.gate.clear()
+        base = await session(backend, base_model=MODEL)
+        asked = [await backend.post("asample", body(base, num_samples=4)) for _ in range(2)]
+        await until(lambda: engine.running.total() >= 3)
+        asked.append(await backend.post("asample", body(await sampler_of(backend, await backend.model()))))
+        await until(lambda: bool(engine.loads))
+        assert engine.running.total() == 3
+        engine.gate.set()
+        assert {(await backend.retrieve(one)).status_code for one in asked} == {200}
+
+
 async def test_a_failing_engine_is_replaced_by_another(two_engines: FakePool) -> None:
     async with serving_tinker(poll_seconds=5.0, pool=two_engines) as backend:
         sampler = await sampler_of(backend, await backend.model())
