@@ -9,7 +9,7 @@ CHECKPOINTS = {
         "artifacts.artifacts:list_checkpoints", "List the checkpoints of a run or namespace. `list` is the default."
     ),
     "get": CommandEntry("artifacts.artifacts:get_checkpoint", "Show one checkpoint."),
-    "delete": CommandEntry("artifacts.artifacts:delete_checkpoint", "Delete a checkpoint whose run has been deleted."),
+    "delete": CommandEntry("artifacts.artifacts:delete_checkpoint", "Delete a checkpoint and its files in S3."),
 }
 ADAPTERS = {
     "list": CommandEntry(
@@ -18,7 +18,7 @@ ADAPTERS = {
     "get": CommandEntry("artifacts.artifacts:get_adapter", "Show one adapter and its URL if it is deployed."),
     "deploy": CommandEntry("artifacts.deployments:deploy_adapter", "Serve an adapter with an OpenAI-compatible API."),
     "undeploy": CommandEntry("artifacts.deployments:undeploy_adapter", "Stop serving an adapter."),
-    "delete": CommandEntry("artifacts.artifacts:delete_adapter", "Delete an adapter whose run has been deleted."),
+    "delete": CommandEntry("artifacts.artifacts:delete_adapter", "Delete an adapter and its files in S3."),
 }
 MODELS = {
     "list": CommandEntry("models.models:list_models", "List the models that runs can train. `list` is the default."),
