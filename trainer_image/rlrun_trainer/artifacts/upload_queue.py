@@ -168,7 +168,7 @@ class UploadQueue:
             LATER,
             Reason.UPLOADS_BEHIND,
             f"{len(staying)} uploads of this run, {sum(job.size for job in staying)} bytes in total, are still "
-            f"pending{because}. If S3 is healthy, increase the interval of checkpoints and adapters.",
+            f"pending{because}. If S3 is healthy, save checkpoints and adapters less often.",
         )
 
     async def wait_for_capacity(self, kind: ArtifactKind, seconds: float) -> None:
