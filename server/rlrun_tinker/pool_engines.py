@@ -147,7 +147,7 @@ class RunEngines:
                 continue
             started = loop.time()
             try:
-                found = await self._sample_from(engine, model, policy, request, number, tell)
+                found = await self._sample_from(engine, model, open_model, policy, request, number, tell)
             except EngineFull as error:
                 engine.problem = "the engines have as many samples of this run as they accept"
                 engine.busy.record_failure(loop.time(), started)
@@ -173,6 +173,7 @@ class RunEngines:
         self,
         engine: SamplingEngine,
         model: ClientModel,
+        open_model: OpenModel,
         policy: PolicyRef | None,
         request: Sampling,
         number: int,
@@ -197,16 +198,18 @@ class RunEngines:
 
             body = request.body(number, name)
             sending = asyncio.ensure_future(self._client.complete(engine.address, model, name, body, read))
-            await self._watch(sending, engine, model)
+            await self._watch(sending, engine, model, open_model)
             return found[0]
         finally:
             engine.uses[name] -= 1
             if not engine.uses[name]:
                 del engine.uses[name]
 
-    async def _watch(self, sending: "asyncio.Future[None]", engine: SamplingEngine, model: ClientModel) -> None:
-        """Wait for a request to an engine. Raises EngineFailed if the engine leaves the pool, because a lost node does
-        not close its connections.
+    async def _watch(
+        self, sending: "asyncio.Future[None]", engine: SamplingEngine, model: ClientModel, open_model: OpenModel
+    ) -> None:
+        """Wait for a request to an engine, and send heartbeats to the trainer meanwhile. Raises EngineFailed if the
+        engine leaves the pool, because a lost node does not close its connections, and SampleRefused if the run ends.
         """
         misses = 0
         try:
@@ -214,6 +217,7 @@ class RunEngines:
                 await asyncio.wait({sending}, timeout=WATCH_SECONDS)
                 if sending.done():
                     break
+                await open_model(False)
                 await self._discover(model)
                 misses = 0 if engine.address in self._engines else misses + 1
                 if misses >= MISSES:

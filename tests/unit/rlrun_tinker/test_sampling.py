@@ -20,7 +20,7 @@ from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_tinker.engine_client import EngineAddress
 from rlrun_tinker.pool_engines import LOADED_POLICIES
 from rlrun_tinker.sample_requests import MAX_SAMPLE_BODY
-from rlrun_tinker.sampling import policy_of
+from rlrun_tinker.sampling import TOUCH_SECONDS, policy_of
 from starlette.responses import JSONResponse
 
 from tests.support.tinker_backend import HOST, MODEL, TinkerBackend, serving_tinker, uri_of
@@ -410,6 +410,25 @@ async def test_a_right_that_ends_ends_the_samples(pool: FakePool) -> None:
         backend.now[0] += 60
         answer = await backend.retrieve(asked)
         assert (answer.status_code, answer.json()["error"]) == (200, "no longer")
+
+
+async def test_a_long_sample_keeps_its_run_from_being_silent(
+    backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats of another session do not reach the run."""
+    monkeypatch.setattr("rlrun_tinker.pool_engines.WATCH_SECONDS", 0.05)
+    (engine,) = backend.pool.engines
+    sampler = await session(backend, base_model=MODEL)
+    engine.gate.clear()
+    asked = await backend.post("asample", body(sampler))
+    await until(lambda: engine.running.total() == 1)
+    for _ in range(3):
+        beats = backend.trainer.heartbeats
+        beats.clear()
+        backend.now[0] += TOUCH_SECONDS
+        await until(beats.total)
+    engine.gate.set()
+    assert (await backend.retrieve(asked)).status_code == 200
 
 
 async def test_cancelled_samples_leave_the_engine(backend: TinkerBackend) -> None:
