@@ -102,8 +102,8 @@ DYNAMIC_CONFIG = {
 REJECTED = b"rejected by rlrun-tinker"
 """Body that the trainer receives instead of a rejected call's command. It is not a valid command."""
 SESSION_WARNING = (
-    "train_unembed=True, the default, trains no output head on this server: LoRA adapts all linear layers of attention "
-    "and MLP."
+    "train_unembed=True, the default, adds no output head on this server: LoRA adapts the layers that the RLModel of "
+    "the base model names, by default all linear layers of attention and MLP."
 )
 NEEDS_SDK = "This route is of an older SDK. Install tinker 0.38 or later: pip install --upgrade tinker"
 

@@ -105,7 +105,7 @@ class CreateModel(OfSession):
                 "`lora_config`", "is missing. Use create_lora_training_client: this API trains LoRA only."
             )
         if not lora.train_mlp or not lora.train_attn:
-            raise InputInvalid("`train_mlp` and `train_attn`", "must be true: all linear layers are adapted.")
+            raise InputInvalid("`train_mlp` and `train_attn`", "must be true: the RLModel decides about layers.")
         _require_adamw(self.optimizer_config)
         return build(
             NewClientModel,

@@ -66,6 +66,7 @@ async def test_a_client_begins(backend: TinkerBackend) -> None:
     session = (await backend.post("create_session", {"tags": [], "type": "create_session"})).json()
     assert re.fullmatch(r"ts-[0-9a-f]{12}\.team", session["session_id"])
     assert "train_unembed" in session["warning_message"]
+    assert "RLModel" in session["warning_message"], "which may adapt a part of the layers only"
     assert (await backend.post("telemetry", {"events": ["x" * 10_000]})).json() == {"status": "accepted"}
     assert (await backend.post(f"sessions/{session['session_id']}/finish", {"reason": {}})).status_code == 204
     headers = {"X-API-Key": "tml-ann"}
@@ -536,7 +537,7 @@ MODEL_ID = "ts-0123456789ab.team:train:0"
     [
         ("create_model", NEW, 400, "create_lora_training_client"),
         ("create_model", {**NEW, "lora_config": {"rank": 0}}, 400, "rank: Input should be greater"),
-        ("create_model", {**NEW, "lora_config": {"rank": 8, "train_mlp": False}}, 400, "must be true"),
+        ("create_model", {**NEW, "lora_config": {"rank": 8, "train_mlp": False}}, 400, "RLModel"),
         ("create_model", {**NEW, "lora_config": {"rank": 8, "seed": -1}}, 400, "seed"),
         (
             "create_model",
