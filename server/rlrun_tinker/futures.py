@@ -206,7 +206,8 @@ class Futures:
                     f"Continue from the newest saved state: create_training_client_from_state_with_optimizer('{path}')."
                 )
             message = (
-                f"The trainer of {model.namespace}/{model.run} restarted before it completed request {future.seq}."
+                f"The trainer of {model.namespace}/{model.run} restarted, or the run was suspended, before the result "
+                f"of request {future.seq} was read."
             )
             return _failure(f"{message} {advice}", ErrorCategory.server)
         if rejected.status == 429:

@@ -333,6 +333,7 @@ async def test_a_lost_command_names_the_state_to_continue_from(backend: TinkerBa
     backend.trainer.restart()
     answer = (await backend.retrieve(lost)).json()
     assert answer["category"] == "server"
+    assert "restarted, or the run was suspended, before the result of request 2 was read" in answer["error"]
     assert "no state of this model has been saved" in answer["error"]
     times = {name: SavedState(step=step, time=datetime.now(UTC)) for name, step in (("old", 1), ("new", 5))}
     backend.trainer.names[backend.server.one().uid] = SavedStates(weights=times)
