@@ -383,7 +383,7 @@ class TinkerApi:
 
     @asynccontextmanager
     async def _numbered_body(self, request: Request, caller: CredentialHolder) -> AsyncIterator[bytes]:
-        """Yield the body of a call. Uses up the sequence number of a call that the context rejects with InputInvalid."""
+        """Yield the body of a call. Uses up the call's sequence number if the context raises InputInvalid."""
         data = await read_body(request, MAX_JSON)
         try:
             yield data
