@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import configparser
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -83,6 +84,16 @@ def ensure_newest_python() -> None:
                 next_step="Check that `apt-get update` works.",
             )
         buildah("tag", keyed, NEWEST_REFERENCE)
+
+
+def remove_newest_containers() -> None:
+    """Remove the containers that builds have left of the image with the newest Python. buildah 1.28 keeps the container
+    of a stage that has no instructions.
+    """
+    listed = json.loads(buildah("containers", "--json") or "[]") or []
+    left = [each["id"] for each in listed if each["imagename"].startswith(_KEYED_NEWEST)]
+    if left:
+        buildah("rm", *left)
 
 
 def _is_tagged(keyed: str, reference: str) -> bool:

@@ -42,9 +42,12 @@ class EmbeddedImages:
         """Build an image with buildah. Builds the image with the newest Python first, if this one needs it and it is
         missing.
         """
-        if _has_newest_python(image, root):
+        has_newest = _has_newest_python(image, root)
+        if has_newest:
             base.ensure_newest_python()
         buildah.build(image, key, root)
+        if has_newest:
+            base.remove_newest_containers()
 
     def retag(self, image: ImageSpec, key: str, tags: Mapping[str, str]) -> None:
         """Point the tag `local` to the image tagged `key`, and remove the tags of earlier builds."""
