@@ -30,8 +30,10 @@ from tests.support.source_tree import ROOT
 from tests.support.tinker_client import HOME, NEWEST_RECIPES, RECIPES, TinkerClient, script, tinker_client
 from tests.support.tinker_world import (
     MODEL,
+    PROBLEMS,
     RL_MODEL,
     RL_MODEL_URI,
+    TRAIN_ROWS,
     add_tokenizer,
     make_hub_cache,
     upload_byte_chat_model,
@@ -76,8 +78,8 @@ def url(platform: Platform) -> str:
 
 @pytest.fixture(scope="module")
 def shared_model(platform: Platform) -> Iterator[str]:
-    """RLModel under the official name that the recipe trains by default."""
-    with pooled_model(platform, "tinker", MODEL):
+    """RLModel under the official name that recipes train by default."""
+    with pooled_model(platform, "tinker", MODEL, seqLen=1024):
         yield MODEL
 
 
@@ -150,6 +152,15 @@ def test_the_own_tests_of_the_recipes_pass(tenant: Tenant, version: str) -> None
     assert re.search(r"\b4 passed\b", printed), printed[-4000:]
 
 
+@pytest.mark.usefixtures("released")
+def test_the_basic_recipes_run_with_all_their_defaults(tenant: Tenant) -> None:
+    supervised = run_recipe(tenant.client, "sl_basic")
+    assert len(supervised) == TRAIN_ROWS // 128
+    assert supervised[-1]["train_mean_nll"] < supervised[0]["train_mean_nll"]
+    (step,) = run_recipe(tenant.client, "rl_basic")
+    assert step["env/all/total_episodes"] == 16 * len(PROBLEMS)
+
+
 @pytest.mark.extended
 @pytest.mark.usefixtures("released")
 def test_the_own_tests_of_the_recipe_for_rl_pass_and_engine_and_trainer_agree(
@@ -166,6 +177,13 @@ def test_the_own_tests_of_the_recipe_for_rl_pass_and_engine_and_trainer_agree(
         assert found["sampled"] == pytest.approx(found["trained"], abs=LARGEST_MISMATCH)
         assert found["scored"] == pytest.approx(found["sampled"][: len(found["scored"])], abs=LARGEST_MISMATCH)
         print("seconds to the first sample of a model:", tenant.loop("first_samples", RL_MODEL)["seconds"])
+
+
+def run_recipe(client: TinkerClient, name: str, *options: str) -> list[dict[str, Any]]:
+    """Run a recipe, and return the metrics of its steps."""
+    folder = f"runs/{name}"
+    client.run("python", "-m", f"tinker_cookbook.recipes.{name}", f"log_path={HOME}/{folder}", *options)
+    return [json.loads(line) for line in (client.folder / folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def run_recipes(client: TinkerClient, *recipes: str) -> str:
