@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ from tests.support.tinker_world import (
     TRAIN_ROWS,
     add_tokenizer,
     make_hub_cache,
-    upload_byte_chat_model,
+    upload_addition_chat_model,
 )
 
 PORT = 8080
@@ -44,7 +45,7 @@ KILLED_AFTER = 20
 """Updates of the loop after which the trainer is killed; it has saved its last state long before."""
 GUIDE = ROOT / "docs" / "guides" / "tinker.md"
 SDK_CHECK = script(ROOT / "tests" / "support" / "tinker_sdk_check.py")
-BYTE_CHAT_MODEL = script(ROOT / "tests" / "support" / "byte_chat_model.py")
+ADDITION_CHAT_MODEL = script(ROOT / "tests" / "support" / "addition_chat_model.py")
 SAMPLING_CHECK = script(ROOT / "tests" / "support" / "tinker_sampling_check.py")
 LOOP = script(ROOT / "tests" / "support" / "tinker_loop.py")
 SECONDS = 180.0
@@ -161,22 +162,40 @@ def test_the_basic_recipes_run_with_all_their_defaults(tenant: Tenant) -> None:
     assert step["env/all/total_episodes"] == 16 * len(PROBLEMS)
 
 
+@pytest.fixture(scope="module")
+def adding_model(platform: Platform, tenant: Tenant) -> Iterator[str]:
+    """RLModel on vLLM that adds numbers, under the official name that the tests of the recipe for RL train."""
+    client, store = tenant.client, platform.s3.store()
+    client.run("python", ADDITION_CHAT_MODEL, f"{HOME}/addition-chat")
+    upload_addition_chat_model(client.folder / "addition-chat", store)
+    add_tokenizer(client.folder / "huggingface" / "hub", RL_MODEL, store, RL_MODEL_URI)
+    with pooled_model(platform, "tinker-rl", RL_MODEL, ENGINES, source=str(RL_MODEL_URI), seqLen=8192):
+        yield RL_MODEL
+
+
 @pytest.mark.extended
 @pytest.mark.usefixtures("released")
 def test_the_own_tests_of_the_recipe_for_rl_pass_and_engine_and_trainer_agree(
-    platform: Platform, tenant: Tenant
+    tenant: Tenant, adding_model: str
 ) -> None:
-    client, store = tenant.client, platform.s3.store()
-    client.run("python", BYTE_CHAT_MODEL, f"{HOME}/byte-chat")
-    upload_byte_chat_model(client.folder / "byte-chat", store)
-    add_tokenizer(client.folder / "huggingface" / "hub", RL_MODEL, store, RL_MODEL_URI)
-    with pooled_model(platform, "tinker-rl", RL_MODEL, ENGINES, source=str(RL_MODEL_URI), seqLen=512):
-        printed = run_recipes(client, "math_rl")
-        assert re.search(r"\b3 passed\b", printed), printed[-4000:]
-        found = tenant.loop("sampled", RL_MODEL)
-        assert found["sampled"] == pytest.approx(found["trained"], abs=LARGEST_MISMATCH)
-        assert found["scored"] == pytest.approx(found["sampled"][: len(found["scored"])], abs=LARGEST_MISMATCH)
-        print("seconds to the first sample of a model:", tenant.loop("first_samples", RL_MODEL)["seconds"])
+    printed = run_recipes(tenant.client, "math_rl")
+    assert re.search(r"\b3 passed\b", printed), printed[-4000:]
+    found = tenant.loop("sampled", adding_model)
+    assert found["sampled"] == pytest.approx(found["trained"], abs=LARGEST_MISMATCH)
+    assert found["scored"] == pytest.approx(found["sampled"][: len(found["scored"])], abs=LARGEST_MISMATCH)
+    print("seconds to the first sample of a model:", tenant.loop("first_samples", adding_model)["seconds"])
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("released")
+def test_the_recipe_for_rl_learns_arithmetic(tenant: Tenant, adding_model: str) -> None:
+    sizes = ("groups_per_batch=16", "group_size=8", "max_steps=30")
+    options = ("env=arithmetic", f"model_name={adding_model}", "learning_rate=2e-3", *sizes)
+    steps = run_recipe(tenant.client, "math_rl.train", *options)
+    rewards = [step["env/all/reward/total"] for step in steps]
+    assert len(rewards) == 30
+    assert fmean(rewards[-10:]) > fmean(rewards[:10]) + 0.08, rewards
+    print("rewards:", rewards)
 
 
 def run_recipe(client: TinkerClient, name: str, *options: str) -> list[dict[str, Any]]:

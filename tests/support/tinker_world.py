@@ -17,8 +17,8 @@ MODEL = "Qwen/Qwen3.5-9B-Base"
 """Id of the model that the recipes `chat_sl`, `rl_basic` and `sl_basic` train by default."""
 RL_MODEL = "Qwen/Qwen3.5-4B"
 """Id of the model that the tests of the recipe `math_rl` train."""
-RL_MODEL_URI = S3Uri("rlrun", "models/rlrun/byte-chat")
-"""Place of a model for chats (`byte_chat_model`)."""
+RL_MODEL_URI = S3Uri("rlrun", "models/rlrun/addition-chat")
+"""Place of a model for chats (`addition_chat_model`)."""
 COMMIT = "0" * 40
 TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 TRAIN_ROWS = 6 * 256
@@ -43,8 +43,8 @@ def make_hub_cache(folder: Path, store: Store) -> None:
     _open_to_the_image(folder)
 
 
-def upload_byte_chat_model(folder: Path, store: Store) -> None:
-    """Upload the model that `byte_chat_model` has saved, unless it is there."""
+def upload_addition_chat_model(folder: Path, store: Store) -> None:
+    """Upload the model that `addition_chat_model` has saved, unless it is there."""
     if store.read_manifest(RL_MODEL_URI) is None:
         store.upload_artifact(folder, RL_MODEL_URI, ArtifactKind.model, model=RL_MODEL)
 
