@@ -4,6 +4,7 @@ The trainer computes with torch, because these tests are about what it computes.
 tests of samples.
 """
 
+import csv
 import json
 import os
 import re
@@ -48,6 +49,17 @@ SDK_CHECK = script(ROOT / "tests" / "support" / "tinker_sdk_check.py")
 ADDITION_CHAT_MODEL = script(ROOT / "tests" / "support" / "addition_chat_model.py")
 SAMPLING_CHECK = script(ROOT / "tests" / "support" / "tinker_sampling_check.py")
 LOOP = script(ROOT / "tests" / "support" / "tinker_loop.py")
+COMPARISON = """
+import runpy, sys
+from pathlib import Path
+import httpx
+from torch.autograd import forward_ad
+document = Path(forward_ad.__file__).read_text()
+httpx.get = lambda url: httpx.Response(200, text=document, request=httpx.Request("GET", url))
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Program that runs another one, which downloads a file of torch: it gets the file of the installed version."""
 SECONDS = 180.0
 LARGEST_MISMATCH = 1e-3
 """Difference between log-probabilities of the engine and the trainer, both in float32."""
@@ -196,6 +208,18 @@ def test_the_recipe_for_rl_learns_arithmetic(tenant: Tenant, adding_model: str) 
     assert len(rewards) == 30
     assert fmean(rewards[-10:]) > fmean(rewards[:10]) + 0.08, rewards
     print("rewards:", rewards)
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("released")
+def test_the_recipes_own_comparison_of_log_probabilities_passes(tenant: Tenant, adding_model: str) -> None:
+    program = "tests/compare_sampling_training_logprobs.py"
+    tenant.client.run("python", "-c", COMPARISON, program, f"model_names={adding_model}")
+    with (tenant.client.folder / "tinker-runs" / "sampling_training_logprobs.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    print(row)
+    assert not row["error"]
+    assert float(row["mse[sample, train]"]) < LARGEST_MISMATCH**2
 
 
 def run_recipe(client: TinkerClient, name: str, *options: str) -> list[dict[str, Any]]:
