@@ -58,6 +58,10 @@ is accepted beyond the limit.
 """
 GAP_SECONDS = 300.0
 """Seconds that commands wait for a missing earlier command. After that they fail."""
+RESUMED_GAP_SECONDS = 60.0
+"""As GAP_SECONDS, for the first command of a session that continues from a saved state. If a former trainer has
+executed the missing command, the program has its result and never sends it again.
+"""
 MAX_WAIT_SECONDS = 30.0
 """Maximum value of the query parameter `wait`, in seconds."""
 

@@ -16,6 +16,7 @@ from rlrun.protocol.client_command import (
     MAX_POOL_BYTES,
     MAX_WAITING_BYTES,
     MAX_WAITING_COMMANDS,
+    RESUMED_GAP_SECONDS,
     CommandPending,
     CommandState,
     ErrorCategory,
@@ -218,7 +219,7 @@ class CommandSequence:
             if self._next in self._entries:
                 return True
             if any(entry.received is not None for entry in self._entries.values()):
-                deadline = deadline or loop.time() + self._gap_seconds
+                deadline = deadline or loop.time() + self._gap()
                 if loop.time() >= deadline:
                     return False
             self._arrived.clear()
@@ -226,6 +227,10 @@ class CommandSequence:
                 async with asyncio.timeout_at(deadline):
                     await self._arrived.wait()
         return False
+
+    def _gap(self) -> float:
+        is_resumed = self._next == self._first and self._next != 1
+        return min(self._gap_seconds, RESUMED_GAP_SECONDS) if is_resumed else self._gap_seconds
 
     def _settle(self, entry: _Entry, outcome: Outcome) -> None:
         if isinstance(outcome, bytes):
@@ -250,7 +255,7 @@ class CommandSequence:
         """Fail all waiting commands, because the next command did not arrive."""
         waiting = [entry for entry in self._entries.values() if entry.received is not None]
         self._lost = (
-            f"Call {self._next} of this model did not arrive within {self._gap_seconds:.0f} s, but {len(waiting)} "
+            f"Call {self._next} of this model did not arrive within {self._gap():.0f} s, but {len(waiting)} "
             f"later ones did{self._resume_advice()}"
         )
         log.warning("%s", self._lost)

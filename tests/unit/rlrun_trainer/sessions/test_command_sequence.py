@@ -171,6 +171,25 @@ async def test_a_gap_fails_what_waits_and_what_comes_later() -> None:
     assert session.executed == [1]
 
 
+async def test_the_first_call_after_a_restart_waits_for_lost_calls_only_briefly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command_sequence, "RESUMED_GAP_SECONDS", 0.05)
+    sequence = started(Session(step=10))
+    send(sequence, 42)
+    async with asyncio.timeout(30):
+        (result,) = await results(sequence, 42)
+    assert b"Call 11 of this model did not arrive within 0 s" in (result or b"")
+    continued, new = started(Session(step=10)), started(Session())
+    send(continued, 11, 13)
+    send(new, 2)
+    assert await results(continued, 11) == [b"done"]
+    await asyncio.sleep(0.2)
+    assert await continued.result(13, 0.0) is await new.result(2, 0.0) is None, "calls of this process may come late"
+    for each in (continued, new):
+        each.close()
+
+
 async def test_commands_beyond_the_limits_are_refused_except_the_one_that_others_wait_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
