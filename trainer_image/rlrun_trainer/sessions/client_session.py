@@ -23,9 +23,10 @@ from rlrun.protocol.client_command import (
     SaveState,
     frame,
 )
-from rlrun.protocol.client_run import MAX_METADATA_BYTES, MAX_SAVES, SavedState, SaveKind
+from rlrun.protocol.client_run import MAX_METADATA_BYTES, MAX_SAVES, ModelId, SavedState, SavedStateUri, SaveKind
 from rlrun.protocol.policy import PolicyRef
 from rlrun.protocol.problem import Problem
+from rlrun.protocol.trainer import SessionSpec
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.manifest import ArtifactKind, Manifest, weights_digest
@@ -59,6 +60,14 @@ Outcome = bytes | asyncio.Task[bytes]
 """Result of a command as bytes, or the task of an upload that returns the result."""
 
 
+def saved_path(spec: SessionSpec, name: str) -> str:
+    """Return the path that loads a named checkpoint, or the name if rlrun-tinker did not create the run."""
+    try:
+        return str(SavedStateUri(ModelId.of_run(spec.namespace, spec.run_name), SaveKind.weights, name))
+    except ValueError:
+        return name
+
+
 class ClientSession(Session):
     """Session of a client's program, created by `open_client_session`. It publishes policies only on command."""
 
@@ -80,7 +89,8 @@ class ClientSession(Session):
         """Description of the newest named checkpoint, for messages."""
         if (newest := self._saved.newest) is None:
             return "No state was saved"
-        return f"The newest saved state is {newest[0]!r} of call {newest[1].step}"
+        name, state = newest
+        return f"The newest saved state is {saved_path(self.spec, name)!r} of call {state.step}"
 
     @property
     def problem(self) -> Problem | None:

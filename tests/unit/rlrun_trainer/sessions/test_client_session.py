@@ -15,6 +15,7 @@ from rlrun.protocol.client_command import (
 )
 from rlrun_trainer.sessions import client_session
 
+from tests.support import trainer_requests
 from tests.support.client_commands import read_result
 
 
@@ -36,3 +37,12 @@ def test_rlrun_tinker_receives_the_largest_result() -> None:
     metrics = dict.fromkeys(("loss:sum", "tokens:sum"), -1.2345678901234567e-300)
     header = frame(CommandResult(metrics=metrics, lengths=lengths, widths=lengths))
     assert len(header) + 4 * MAX_TARGETS <= MAX_RESULT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [("ts-0123456789ab-3", "tinker://ts-0123456789ab.team:train:3/weights/last"), ("of-kubectl", "last")],
+)
+def test_messages_name_a_saved_state_by_the_path_that_loads_it(run: str, expected: str) -> None:
+    spec = trainer_requests.spec("s3://bucket/run", run_name=run)
+    assert client_session.saved_path(spec, "last") == expected
