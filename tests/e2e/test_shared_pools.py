@@ -17,8 +17,10 @@ from tests.e2e.conftest import ON_POLICY, SECONDS, SEEDS, STUBS, Neighbours, Pla
 from tests.e2e.runs import KL_LIMITS, metrics_of
 from tests.support.pod_processes import processes_of
 
-ENGINE_STEP, TRAINER_STEP, SIDECAR_STEP = 2, 4, 5
-"""Steps after which a process of the pool is killed. The runs have steps to make then."""
+ENGINE_STEP, TRAINER_STEP = 2, 4
+"""Steps after which engine and trainer are killed, the sidecar of the next engine between them. The runs have steps to
+make then.
+"""
 SIDECAR = "rlrun_adapter_sidecar.pools"
 IDLE_SECONDS = 5
 NAMES = ("one", "two")
@@ -70,13 +72,11 @@ class SharedRuns:
             return
         if not self.engines and min(steps) >= ENGINE_STEP:
             self.kill_engine(runs)
+        elif self.engines and "sidecar" not in self.killed_at:
+            self.kill_sidecar(steps)
         elif self.engines and not self.trainers and min(steps) >= TRAINER_STEP:
             self.trainers, self.killed_at["trainer"] = self.pods_of_pool("trainer"), steps
             self.kill(self.trainers[0])
-        elif self.trainers and "sidecar" not in self.killed_at and min(steps) >= SIDECAR_STEP:
-            for process in processes_of(self.pods_of_pool("inference"), SIDECAR):
-                os.kill(process, signal.SIGKILL)
-                self.killed_at["sidecar"] = steps
 
     def kill_engine(self, runs: list[Object]) -> None:
         kubectl = self.platform.kubectl
@@ -87,6 +87,14 @@ class SharedRuns:
         self.engines = self.pods_of_pool("inference")
         self.answers = self.ask(runs)
         self.kill(self.engines[0])
+
+    def kill_sidecar(self, steps: list[int]) -> None:
+        before = self.engines[0]["metadata"]["name"]
+        pods = [pod for pod in self.pods_of_pool("inference") if pod["metadata"]["name"] != before]
+        if any((condition(pod, "Ready") or {}).get("status") == "True" for pod in pods):
+            for process in processes_of(pods, SIDECAR):
+                os.kill(process, signal.SIGKILL)
+                self.killed_at["sidecar"] = steps
 
     def pods_of_pool(self, role: str) -> list[Object]:
         return self.platform.kubectl.list("pods", self.namespace, f"{POOL_LABEL}={self.pool},rlrun.dev/role={role}")
