@@ -9,6 +9,7 @@ from rlrun.api.base.received import BODY, InputInvalid, to_input_invalid
 from rlrun.protocol.client_command import OptimStep, SaveState
 from rlrun.protocol.client_run import (
     MAX_METADATA_BYTES,
+    MAX_METADATA_ENTRIES,
     LoadedState,
     ModelId,
     NewClientModel,
@@ -26,6 +27,7 @@ ModelNumber = Annotated[int, Field(ge=0, lt=1_000_000)]
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
+Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_ENTRIES)]
 
 
 class TinkerRequest(BaseModel):
@@ -88,7 +90,7 @@ class CreateModel(OfSession):
 
     model_seq_id: ModelNumber
     base_model: Text
-    user_metadata: dict[str, Any] | None = None
+    user_metadata: Metadata | None = None
     lora_config: LoraConfig | None = None
     optimizer_config: OptimizerConfig = Field(default_factory=OptimizerConfig)
 
@@ -129,7 +131,7 @@ class LoadWeights(TinkerRequest):
     optimizer: bool
     base_model: Text | None = None
     optimizer_config: OptimizerConfig | None = None
-    user_metadata: dict[str, Any] | None = None
+    user_metadata: Metadata | None = None
     weights_access_token: Text | None = None
 
     @property
@@ -190,7 +192,7 @@ class SaveWeights(NumberedRequest):
     path: Text | None = None
     ttl_seconds: int | None = None
     overwrite: bool = False
-    user_metadata: dict[str, Any] | None = None
+    user_metadata: Metadata | None = None
 
     def to_command(self, kind: SaveKind) -> SaveState:
         """Convert the body to the command for the trainer. Raises InputInvalid."""
