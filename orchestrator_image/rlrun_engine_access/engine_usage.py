@@ -19,7 +19,7 @@ from rlrun_engine_access.response_usage import ResponseUsage
 MAX_LISTED_RUNS = 4 * MAX_RUNS
 """Maximum number of runs in an export. Runs with requests in vLLM are always included."""
 KEPT_SECONDS = 600.0
-"""Seconds for which a run is exported after it left the order, long enough for several scrapes."""
+"""Seconds for which a run is exported after it left the list of runs, long enough for several scrapes."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class _Run:
     settled: float = 0.0
     """Value of `EngineUsage._per_sequence` up to which `seconds` has been counted."""
     left: float | None = None
-    """Time at which the run left the order, or None while it is in the order."""
+    """Time at which the run left the list of runs, or None while it is in the list."""
 
 
 class EngineUsage:
@@ -51,7 +51,7 @@ class EngineUsage:
         self._runs: dict[str, _Run] = {}
 
     def set_runs(self, uids: Collection[str]) -> None:
-        """Replace the runs of the current order. New runs are exported with counts of zero."""
+        """Replace the current list of runs. New runs are exported with counts of zero."""
         self._advance()
         for uid in uids:
             self._runs.setdefault(uid, _Run()).left = None

@@ -1,4 +1,4 @@
-"""Order file of a shared pool, which lists the runs that may use the engine. The sidecar writes the file (see
+"""File with the list of runs that may use the engine of a shared pool (`PoolOrder`). The sidecar writes the file (see
 `rlrun.protocol.shared_pool`).
 """
 
@@ -22,12 +22,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class OrderInvalid(ValueError):
-    """Raised if the file is missing or is not an order. No run may use the engine then."""
+    """Raised if the file is missing or is not a valid list of runs. No run may then use the engine."""
 
 
 @dataclass(frozen=True)
 class RunEntry:
-    """Entry of a run in the order."""
+    """Entry of a run in the list."""
 
     uid: str
     token_digest: str
@@ -56,7 +56,7 @@ class OrderContent:
 
 
 class OrderFile:
-    """File with the order, which is parsed again after each replacement."""
+    """File with the list of runs, which is parsed again after each replacement."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,7 +64,7 @@ class OrderFile:
         self._found: OrderContent | OrderInvalid = OrderInvalid("not read yet")
 
     def read(self) -> OrderContent:
-        """Return the current order. Returns the same object while the file is unchanged. Raises OrderInvalid."""
+        """Return the current list of runs. Returns the same object while the file is unchanged. Raises OrderInvalid."""
         try:
             if _stamp(os.stat(self._path)) != self._stamp:
                 with self._path.open("rb") as file:
@@ -72,7 +72,7 @@ class OrderFile:
                     self._found = _parse(file.read(MAX_BYTES))
         except OSError as error:
             self._stamp = None
-            raise OrderInvalid(f"cannot read the order: {error.strerror}") from None
+            raise OrderInvalid(f"cannot read the list of runs: {error.strerror}") from None
         if isinstance(self._found, OrderInvalid):
             raise OrderInvalid(str(self._found))
         return self._found
@@ -87,13 +87,13 @@ def _parse(data: bytes) -> OrderContent | OrderInvalid:
         given = json.loads(data)
         base, entries = given["base"], given["runs"]
         if not isinstance(base, str) or not base or not isinstance(entries, list) or len(entries) > MAX_RUNS:
-            return OrderInvalid("the order has an invalid base or more runs than allowed")
+            return OrderInvalid("the list of runs has an invalid base model or too many runs")
         runs = tuple(_run(entry) for entry in entries)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return OrderInvalid(f"the order is not valid: {type(error).__name__}")
+        return OrderInvalid(f"the list of runs is not valid: {type(error).__name__}")
     for values in ({run.uid for run in runs}, {run.token_digest for run in runs}):
         if len(values) != len(runs):
-            return OrderInvalid("two runs of the order have the same uid or token")
+            return OrderInvalid("two runs in the list have the same uid or token")
     return OrderContent(base, runs)
 
 

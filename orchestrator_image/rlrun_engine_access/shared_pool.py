@@ -62,7 +62,7 @@ requests.
 SEND_SECONDS = 60.0
 """Time limit in seconds for a client to read one part of its response."""
 ORDER_SECONDS = 1.0
-"""Seconds between two reads of the order while requests wait."""
+"""Seconds between two reads of the list of runs while requests wait."""
 _POLICY = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 

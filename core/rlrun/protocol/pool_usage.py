@@ -53,6 +53,6 @@ class PoolUsage(Schema):
     waiting: int = Field(default=0, ge=0)
     """Number of requests that are currently waiting for their turn."""
     runs: dict[Annotated[str, Field(max_length=64)], RunUsage] = Field(default_factory=dict, max_length=MAX_RUN_USAGES)
-    """Usage by the uid of the run. Contains the runs in the pool's order and, for a while, runs that have left the
-    order.
+    """Usage by the uid of the run. Contains the runs in the current `PoolOrder` or `TrainerOrder` and, for a while,
+    runs that are no longer listed.
     """

@@ -13,8 +13,8 @@ Trainer:
     /sessions/{uid}...    as in a run's trainer                     with the token of the run with this uid
                           `client_command`, if `driver` is Client
 
-Each order is the complete list of the pool's runs, so the next order corrects a lost one. Pods read the same JSON from
-the pool's Secret when they start. A run that is not in the order is refused.
+An order (`PoolOrder` or `TrainerOrder`) is the complete list of the pool's runs, so the next order corrects a lost one.
+Pods read the same JSON from the pool's Secret when they start. A run that is not in the order is refused.
 
 Orders may arrive late: from a delayed request, from a former leader, or from the Secret, which the kubelet updates
 about a minute after the operator. The recipient detects and refuses late orders by the `number` of each order.
@@ -37,13 +37,13 @@ from rlrun.protocol.storage_access import MAX_GRANT
 from rlrun.protocol.trainer import SessionSpec
 
 ORDER_KEY = "pool-order.json"
-"""Key of the sidecars' order in the pool's Secret."""
+"""Key, in the pool's Secret, of the `PoolOrder` message for the sidecars."""
 TRAINER_ORDER_KEY = "trainer-order.json"
-"""Key of the trainer's order in the pool's Secret."""
+"""Key, in the pool's Secret, of the `TrainerOrder` message for the trainer."""
 ORDER_DIR = "/etc/rlrun/pool"
-"""Folder in which the Secret or ConfigMap with the pool's order is mounted."""
+"""Folder in which the Secret or ConfigMap with the `PoolOrder` or `TrainerOrder` is mounted."""
 ORDER_FILE = ".pool-order.json"
-"""Name of the order's file in the folder of adapters, which sidecar and engine share."""
+"""Name of the file with the `PoolOrder` in the folder of adapters, which sidecar and engine share."""
 MAX_RUNS = 64
 MAX_TRAINER_GRANT = 8192
 """Maximum length of a run's grant for the trainer. The grant names at most one folder in addition to the run's own
@@ -77,7 +77,7 @@ def pool_engines_host(namespace: str, pool: str) -> str:
 
 
 class OrderedRun(Schema):
-    """Run that an order contains. Base class of the entries of both orders."""
+    """Entry of a run in a `PoolOrder` or `TrainerOrder`."""
 
     uid: str = Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z-]+$")
     """Uid of the RLRun. It is the prefix of `engine_name`, and the name of the run's session."""
@@ -171,24 +171,24 @@ class ClientActivity(Schema):
     saves: int = Field(ge=0)
     """Number of artifacts that this process has saved completely. A change means new artifacts in S3."""
     silent_seconds: float = Field(ge=0)
-    """Seconds since the client's latest request or heartbeat or, if there was none, since the trainer received the run
-    in an order.
+    """Seconds since the client's latest request or heartbeat or, if there was none, since a `TrainerOrder` first listed
+    the run.
     """
     problem: Problem | None = None
     """Reason why the session cannot be opened, or why uploads do not reach S3. None if there is no problem."""
 
 
 class TrainerSessions(Schema):
-    """Response of a trainer that has applied an order."""
+    """Response of a trainer that has applied a `TrainerOrder`."""
 
     wire_limits = InputLimits(size=2 * 1024**2, values=16 * MAX_RUNS)
 
     sessions: list[Annotated[str, Field(max_length=64)]] = Field(default_factory=list, max_length=4 * MAX_RUNS)
     """Uids of the runs whose session is open, being opened, or being saved and closed. The trainer may write only to
-    the folders of these runs, even after they have left the order.
+    the folders of these runs, even after the `TrainerOrder` no longer lists them.
     """
     clients: list[ClientActivity] = Field(default_factory=list, max_length=MAX_RUNS)
-    """Sessions of the runs in the order with `driver: Client`."""
+    """Sessions of the runs in the `TrainerOrder` with `driver: Client`."""
 
 
 def _check_distinct(runs: Sequence[OrderedRun]) -> None:

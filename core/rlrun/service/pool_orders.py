@@ -1,4 +1,6 @@
-"""Current order of a process in a shared pool. Refuses late orders, and finds the run to which a token belongs."""
+"""Current list of runs (`PoolOrder` or `TrainerOrder`) of a process in a shared pool. Refuses late lists, and finds the
+run to which a token belongs.
+"""
 
 import hashlib
 import hmac
@@ -10,8 +12,8 @@ from rlrun.protocol.shared_pool import OrderedRun
 from rlrun.service.errors import ProblemError
 
 LATE_MILLISECONDS = 5 * 60 * 1000
-"""Maximum age in milliseconds of a late order, relative to the order in force. An order with a still lower number was
-sent after the API server's clock was set back, so it is accepted.
+"""Maximum age in milliseconds of a late list of runs, relative to the list in force. A list with a still lower number
+was sent after the API server's clock was set back, so it is accepted.
 """
 SCHEME = "Bearer "
 
@@ -19,7 +21,7 @@ Run = TypeVar("Run", bound=OrderedRun)
 
 
 class OrderInForce(Generic[Run]):
-    """Runs of the order in force. Empty until the first order arrives."""
+    """Runs of the list in force. Empty until the operator's first list arrives."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -27,18 +29,18 @@ class OrderInForce(Generic[Run]):
 
     @property
     def runs(self) -> Mapping[str, Run]:
-        """Runs in the order in force, by uid."""
+        """Runs of the list in force, by uid."""
         return self._runs
 
     def check(self, number: int) -> None:
-        """Raise ProblemError (`InvalidRequest`, 409) if an order with this number predates the order in force."""
+        """Raise ProblemError (`InvalidRequest`, 409) if a list with this number predates the list in force."""
         if 0 < self._number - number < LATE_MILLISECONDS:
             late = (self._number - number) / 1000
-            message = f"the order was sent {late:.3f} s before the order in force; send the current order again"
+            message = f"this list of runs is {late:.3f} s older than the list in force; send the newest list"
             raise ProblemError.of(CONFLICT, Reason.INVALID_REQUEST, message)
 
     def replace(self, runs: Iterable[Run], number: int) -> None:
-        """Put an order in force. `check` must have accepted its number."""
+        """Put a list of runs in force. `check` must have accepted its number."""
         self._number = number
         self._runs = {run.uid: run for run in runs}
 

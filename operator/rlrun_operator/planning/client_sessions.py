@@ -1,10 +1,10 @@
 """Runs with `driver: Client`: a client's program calls the trainer of the shared pool, which opens the session itself.
 
-Such a run has no pods. The trainer's response to each order contains the state of the run's session. The run is Running
-once the session is open.
+Such a run has no pods. The trainer's response to each `TrainerOrder` contains the state of the run's session. The run
+is Running once the session is open.
 
 A run whose client makes no calls is suspended, so that its slot is free for another run. If the client has never made a
-call, its silence is measured from the trainer's first order with the run. While the trainer does not respond, the
+call, its silence is measured from the first `TrainerOrder` that listed the run. While the trainer does not respond, the
 client's state is unknown, and the run keeps its slot.
 """
 

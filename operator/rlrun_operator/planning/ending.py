@@ -1,9 +1,9 @@
 """Ends and pauses of a run: completed, failed, stopped, suspended.
 
 Terminating pods write a last checkpoint within their grace period, so a run without active processes is reconciled
-until its pods have ended. The trainer of a shared pool writes the run's last checkpoint after the run has left the
-pool's order, so the run is also reconciled until that trainer has closed its session. A reconcile lists the pods before
-it lists S3. If it finds no active pod, it therefore finds all files that the pods have written.
+until its pods have ended. The trainer of a shared pool writes the run's last checkpoint after the `TrainerOrder` no
+longer lists the run, so the run is also reconciled until that trainer has closed its session. A reconcile lists the
+pods before it lists S3. If it finds no active pod, it therefore finds all files that the pods have written.
 
 Container logs are copied to S3, because Kubernetes deletes logs with the pod. The operator copies the logs of
 terminating pods while their log-hold sidecar is running (`TerminatingPodLogs`), logs of other pods before it deletes
@@ -67,7 +67,7 @@ def may_write(pod: Pod, now: datetime) -> bool:
 def trainer_may_write(pods: Iterable[Pod], report: TrainerReport, uid: str, now: datetime) -> bool:
     """Return whether the trainer among a shared pool's pods may write in the folder of the run with this uid.
 
-    A terminating trainer ignores orders, and may still save a last checkpoint of any run.
+    A terminating trainer ignores every `TrainerOrder`, and may still save a last checkpoint of any run.
     """
     trainers = [pod for pod in pods if pod.role == Role.trainer and may_write(pod, now)]
     return any(pod.is_leaving for pod in trainers) or (bool(trainers) and report.may_write(uid, now))

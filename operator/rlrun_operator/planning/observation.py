@@ -105,13 +105,15 @@ class TrainerReport:
     """Runs in whose folders the trainer of a shared pool may write, according to its newest response."""
 
     uids: frozenset[str] | None
-    """Uids of runs in the order, which may open a session at any time, and of runs that the response lists. None before
-    the first response: the trainer may then write for any run.
+    """Uids of runs in the `TrainerOrder`, which may open a session at any time, and of runs that the response lists.
+    None before the first response: the trainer may then write for any run.
     """
     time: datetime
     """Time of the newest response. Before the first response, the time at which the operator began to wait for it."""
     left_since: datetime | None = None
-    """Time at which responses began to list runs that are not in the order, or None if the newest lists none."""
+    """Time at which responses began to list runs that are not in the `TrainerOrder`, or None if the newest response
+    lists none.
+    """
     clients: Mapping[str, ClientActivity] = field(default_factory=dict)
     """State of the sessions of runs with `driver: Client`, by uid."""
 

@@ -130,7 +130,7 @@ def awaited_trainer(
     """Return the problem of a run whose next attempt uses `pool` while the trainer of its previous pool may write.
 
     Two trainers must not write to the folder of one run. The run holds no slot meanwhile: the previous trainer closes
-    the session when the run has left the pool's order.
+    the session when the `TrainerOrder` no longer lists the run.
     """
     previous = status.pool
     if previous is None or (pool is not None and pool.name == previous.name):

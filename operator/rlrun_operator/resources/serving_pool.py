@@ -62,7 +62,7 @@ from rlrun_operator.resources.platform import secret, service_account
 
 COMPARED_DATA = ("ConfigMap", "Secret")
 ROLE: Role = Role.inference
-"""Role of a pool's engines. They have the same problems and remedies as the engines of a run."""
+"""Role of a pool's engines. It is the same as for a run's engines, so the same problem messages and advice apply."""
 
 
 @dataclass(frozen=True, order=True)
@@ -243,9 +243,9 @@ class PoolEngines:
     """Module of the sidecar."""
     sidecar_env: Mapping[str, str]
     order: Obj
-    """Volume with the order that the sidecar reads when it starts."""
+    """Volume with the `DesiredAdapters` or `PoolOrder` that the sidecar reads when it starts."""
     order_dir: str
-    """Path of `order` in the sidecar."""
+    """Path at which `order` is mounted in the sidecar."""
     secrets: Sequence[str] = field(repr=False)
     """Values of the variables that come from Secrets. Pods with old values are replaced."""
 

@@ -81,13 +81,13 @@ their `id()` is not reused.
 
 @dataclass(frozen=True)
 class PoolOrders:
-    """Orders of a pool's processes. The trainer's order omits runs with `driver: Client` that have no configuration
-    yet.
+    """Lists of a pool's runs for its processes. The `TrainerOrder` omits runs with `driver: Client` that have no
+    configuration yet.
     """
 
     engines: PoolOrder
     trainer: TrainerOrder | None
-    """Order of the trainer, or None if the pool has no trainer."""
+    """List of runs for the trainer, or None if the pool has no trainer."""
 
 
 def shared_pool(namespace: str, model: RLModelSpec, settings: OperatorSettings) -> PoolIdentity:
@@ -187,7 +187,7 @@ def pool_account(identity: PoolIdentity, idle_since: datetime | None = None) -> 
 
 
 def order_secret(identity: PoolIdentity, token: str, orders: PoolOrders) -> Obj:
-    """Return the Secret with the pool's token and its orders, which sidecars and trainer read when they start."""
+    """Return the Secret with the pool's token and lists of runs, which sidecars and trainer read at their start."""
     named = {ORDER_KEY: orders.engines, **({} if orders.trainer is None else {TRAINER_ORDER_KEY: orders.trainer})}
     # Without fields that are None: processes of a former version refuse fields that they do not know.
     texts = {key: order.model_dump_json(by_alias=True, exclude_none=True) for key, order in named.items()}
@@ -195,7 +195,9 @@ def order_secret(identity: PoolIdentity, token: str, orders: PoolOrders) -> Obj:
 
 
 def order_volume(identity: PoolIdentity, key: str) -> Obj:
-    """Return the volume with one order of the pool. The token in the same Secret is not part of the volume."""
+    """Return the volume with the pool's `PoolOrder` or `TrainerOrder`. The token in the same Secret is not part of the
+    volume.
+    """
     return {"secret": {"secretName": identity.token_secret, "items": [{"key": key, "path": key}]}}
 
 

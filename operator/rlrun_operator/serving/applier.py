@@ -35,8 +35,8 @@ class PoolResponses:
 
 
 PUSHES = 32
-"""Maximum number of pods to which a reconcile sends orders at the same time. Two reconciles together use all
-connections of the client.
+"""Maximum number of pods to which a reconcile sends lists of runs or adapters at the same time. Two reconciles together
+use all connections of the client.
 """
 
 

@@ -65,9 +65,9 @@ class PoolPlan:
     """Kinds and names of objects in `applies` that do not exist yet."""
     desired: DesiredAdapters | None = None
     orders: PoolOrders | None = None
-    """Orders of a shared pool's processes."""
+    """Lists of runs for a shared pool's processes."""
     recipients: tuple[Obj, ...] = ()
-    """Pods to which the desired adapters or the orders are sent."""
+    """Pods to which the desired adapters or the lists of runs are sent."""
     problem: Problem | None = None
     """Reason why the objects of a shared pool cannot be created."""
     statuses: tuple[Obj, ...] = ()

@@ -43,10 +43,12 @@ log = logging.getLogger(__name__)
 WORKERS = 2
 RETRY_SECONDS = 5.0
 CLOSING_SECONDS = 2.0
-"""Seconds between two orders to a trainer that saves and closes sessions, in the first SESSION_SECONDS."""
+"""Seconds between two requests with the `TrainerOrder` to a trainer that saves and closes sessions, in the first
+SESSION_SECONDS.
+"""
 OPENING_SECONDS = 2.0
-"""Seconds between two orders while the session of a run with `driver: Client` is not open, in the first SESSION_SECONDS
-of its attempt. The interval is short because a user waits for the session.
+"""Seconds between two requests with the `TrainerOrder` while the session of a run with `driver: Client` is not open, in
+the first SESSION_SECONDS of its attempt. The interval is short because a user waits for the session.
 """
 PROGRESS_SECONDS = 30.0
 """Maximum seconds until the progress of a run with `driver: Client` is written to its status."""
@@ -142,8 +144,8 @@ class PoolReconciler:
         return again if soon is None else soon
 
     def _record_trainer(self, key: PoolIdentity, plan: PoolPlan, responses: PoolResponses) -> float | None:
-        """Record the response of the pool's trainer. Returns the seconds until the next order, or None if the trainer
-        is not closing sessions.
+        """Record the response of the pool's trainer. Returns the seconds until the `TrainerOrder` is sent again, or
+        None if the trainer is not closing sessions.
         """
         if plan.orders is None or plan.orders.trainer is None:
             return None

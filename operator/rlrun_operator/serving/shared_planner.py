@@ -1,8 +1,8 @@
 """Planner of shared pools. The plan depends only on the observation, the settings and the time.
 
-A pool's orders contain every run that holds one of its slots. The operator creates the Deployments only while the
-digest in the pool's name matches the current RLModel and settings. A pool without runs is deleted after
-`sharing.idleSeconds`, or immediately if no run can join it.
+A pool's lists of runs (`PoolOrder` and `TrainerOrder`) contain every run that holds one of its slots. The operator
+creates the Deployments only while the digest in the pool's name matches the current RLModel and settings. A pool
+without runs is deleted after `sharing.idleSeconds`, or immediately if no run can join it.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ from rlrun_operator.serving.sidecar_client import address
 LEAST_REQUESTS = 256
 MOST_REQUESTS = 65_536
 RECIPIENTS = frozenset({"sidecar", "trainer"})
-"""Names of containers that accept orders."""
+"""Names of containers that accept a `PoolOrder` or `TrainerOrder`."""
 REQUESTS_PER_ROLLOUT = 2
 """Concurrent requests allowed per rollout in flight. A harness may send several at a time, and evaluations add more."""
 CLIENT_REQUESTS = 2048
@@ -113,9 +113,9 @@ def _former_deployments(pool: PoolObservation) -> set[str]:
 
 
 def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime, *, has_trainer: bool) -> PoolOrders:
-    """Return the orders with the pool's runs, longest-held slots first, and with expiring grants for the runs' folders.
+    """Return the lists of the pool's runs, longest-held slots first, and with expiring grants for the runs' folders.
 
-    A run that was suspended, has ended or is being deleted stays in the orders until its pods have ended, because its
+    A run that was suspended, has ended or is being deleted stays in these lists until its pods have ended, because its
     orchestrator completes the turns in progress.
     """
     slots = [(time, run) for run in pool.runs if (time := _admitted_time(run)) is not None]
@@ -202,7 +202,9 @@ def _spec_of(run: Obj) -> RLRunSpec:
 
 
 def _plan_idle(pool: PoolObservation, orders: PoolOrders, settings: OperatorSettings, now: datetime) -> PoolPlan:
-    """Return the plan for a pool without runs: keep its pods for `idleSeconds` with empty orders, then delete it."""
+    """Return the plan for a pool without runs: keep its pods for `idleSeconds` with empty lists of runs, then delete
+    it.
+    """
     if not pool.children:
         return PoolPlan()
     since = _idle_since(pool, now)
@@ -250,7 +252,7 @@ def _write(
     problem: Problem | None = None,
     requeue_after: float | None = None,
 ) -> PoolPlan:
-    """Return the plan that writes changed objects and sends the orders to all sidecars and the trainer.
+    """Return the plan that writes changed objects and sends the lists of runs to all sidecars and the trainer.
 
     Orders are sent in every reconcile, because a restarted process may have read an outdated Secret.
     """

@@ -27,7 +27,7 @@ class PoolSidecarClient:
         clock: Callable[[], datetime],
         trainer_template: str = f"http://{{ip}}:{TRAINER_PORT}/sessions",
     ) -> None:
-        """`clock` returns the API server's time, so that order numbers of two operators can be compared.
+        """`clock` returns the API server's time, so that the numbers of two operators' lists can be compared.
 
         `url_template` is the URL of a pod's sidecar, and `trainer_template` the URL of a pod's trainer.
         """
@@ -47,12 +47,12 @@ class PoolSidecarClient:
         return await self._http.call("PUT", url, ServingReport, body, headers=self._headers(pod))
 
     async def push_order(self, pod: Obj, order: PoolOrder) -> None:
-        """Send a shared pool's order to the pod's sidecar. The order's number is the time of sending."""
+        """Send a `PoolOrder` to the pod's sidecar. Its number is the time of sending."""
         await self._push(pod, order, PoolOrder)
 
     async def push_trainer_order(self, pod: Obj, order: TrainerOrder) -> TrainerSessions:
-        """Send a shared pool's order to the pod's trainer, and return its sessions. The order's number is the time of
-        sending.
+        """Send a `TrainerOrder` to the pod's trainer, and return the trainer's sessions. The number of the
+        `TrainerOrder` is the time of sending.
         """
         return await self._push(pod, order, TrainerSessions)
 

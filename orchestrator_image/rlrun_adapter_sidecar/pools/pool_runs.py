@@ -42,7 +42,7 @@ LONGEST_PAUSE = 60.0
 
 
 class PoolRuns:
-    """Runs of the current order. A run's files are in a folder named after the run's uid."""
+    """Runs of the current `PoolOrder`. A run's files are in a folder named after the run's uid."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class PoolRuns:
         self.metrics.registry.register(PoolUsageCollector(lambda: self.usage.current))
 
     async def start(self, mounted: PoolOrder) -> None:
-        """Apply the first order. It consists of the runs in ORDER_FILE, which survives restarts of the sidecar, and the
-        grant of the mounted order. If the operator has not sent an order to this pod, the mounted order applies as a
+        """Apply the first `PoolOrder`: the runs in ORDER_FILE, which survives restarts of the sidecar, with the grant
+        of the mounted `PoolOrder`. If the operator has not sent a `PoolOrder` to this pod, the mounted one applies as a
         whole.
 
         Raises ProblemError as `apply` does.
@@ -85,18 +85,18 @@ class PoolRuns:
         file, update = self._folder / ORDER_FILE, {}
         if file.exists():
             try:
-                last = parse(PoolOrder, file.read_bytes(), f"The order {file}")
+                last = parse(PoolOrder, file.read_bytes(), f"The list of runs {file}")
                 update = {"runs": last.runs, "number": last.number} if last.number else {}
             except (OSError, ValueError) as error:
-                log.warning("the mounted order is used until the operator sends one: %s", error)
+                log.warning("using the mounted list of runs until the operator sends a list: %s", error)
         await self.apply(mounted.model_copy(update=update))
 
     async def apply(self, order: PoolOrder) -> None:
-        """Replace the current order: open new runs, and refuse requests of former runs at once. `keep_clean` removes
-        the adapters and files of former runs.
+        """Replace the current `PoolOrder`: open new runs, and refuse requests of former runs at once. `keep_clean`
+        removes the adapters and files of former runs.
 
-        Raises ProblemError and changes nothing if the current order is newer (`InvalidRequest`, 409), a folder in the
-        order is not a URI (`InvalidRequest`, 422) or the order cannot be written (`AdaptersFolderNotWritable`, 503).
+        Raises ProblemError and changes nothing if the current `PoolOrder` is newer (`InvalidRequest`, 409), a folder in
+        `order` is not a URI (`InvalidRequest`, 422) or `order` cannot be written (`AdaptersFolderNotWritable`, 503).
         """
         self._order.check(order.number)
         try:
@@ -105,9 +105,11 @@ class PoolRuns:
             opened = {run.uid: self._runs.get(run.uid) or self._open(run) for run in order.runs}
             self._write(order)
         except ValueError as error:
-            raise ProblemError.of(422, Reason.INVALID_REQUEST, f"the order is invalid: {error}") from error
+            raise ProblemError.of(422, Reason.INVALID_REQUEST, f"the list of runs is invalid: {error}") from error
         except OSError as error:
-            message = f"the order cannot be written to {self._folder}: {error}; check the volume `adapters` of the pod"
+            message = (
+                f"the list of runs cannot be written to {self._folder}: {error}; check the volume `adapters` of the pod"
+            )
             raise ProblemError.of(503, Reason.ADAPTERS_FOLDER_NOT_WRITABLE, message) from error
         self._store.use_grant(order.grant)
         self._order.replace(order.runs, order.number)
@@ -148,7 +150,7 @@ class PoolRuns:
                     await self._changed.wait()
 
     async def clean(self) -> bool:
-        """Unload adapters of runs that are not in the order, and delete the folders of runs that left at least
+        """Unload adapters of runs that are not in the `PoolOrder`, and delete the folders of runs that left at least
         `unload_grace` ago. Returns False if anything failed.
         """
         loaded = await self._unload_former()
@@ -172,7 +174,7 @@ class PoolRuns:
         return RunAdapters(run, engine, files, settings.unload_grace, self._probes, headers)
 
     def _write(self, order: PoolOrder) -> None:
-        """Write the order for the engine's middleware, which may run as another user. The engine needs no grant."""
+        """Write `order` for the engine's middleware, which may run as another user. The engine needs no grant."""
         temporary = self._folder / f"{ORDER_FILE}.tmp"
         content = order.model_copy(update={"grant": ""}).model_dump_json(by_alias=True, exclude_none=True)
         temporary.write_text(content, encoding="utf-8")
@@ -198,7 +200,7 @@ class PoolRuns:
                 log.warning("could not unload %s of a former run: %s", name, error)
                 failed.add(uid_of(name))
             else:
-                log.info("unloaded %s, whose run is not in the order", name)
+                log.info("unloaded %s, whose run is not in the list of runs", name)
                 self.metrics.unloads.inc()
         return failed
 

@@ -24,7 +24,7 @@ MAX_LOADS = 2
 
 
 class RunAdapters(AdapterLoader):
-    """Loader of one run's adapters. `run` is the run's entry in the current order."""
+    """Loader of one run's adapters. `run` is the run's entry in the current `PoolOrder`."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ class PoolSettings(SidecarSettings):
 
     policy_kind: Literal[PolicyKind.adapter] = PolicyKind.adapter
     order_path: Path = Path(ORDER_DIR) / ORDER_KEY
-    """File with the order that applies until the operator sends a newer order."""
+    """File with the `PoolOrder` that applies until the operator sends a newer one."""
     token: str = Field(min_length=1, repr=False)
     """Token of the pool, which the engine also requires."""
 

@@ -74,7 +74,7 @@ class AdapterReconciler:
         clock: Callable[[], float] = time.monotonic,
         use_grant: Callable[[str], None] | None = None,
     ) -> None:
-        """`use_grant` receives the grant of each order, which allows `artifacts` to read the order's adapters."""
+        """`use_grant` receives the grant of each `DesiredAdapters`, which allows `artifacts` to read its adapters."""
         self._engine = engine
         self._probe = AdapterProbe(engine, settings.adapters_dir)
         self._held: frozenset[str] = frozenset()

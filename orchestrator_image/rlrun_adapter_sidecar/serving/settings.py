@@ -18,7 +18,7 @@ class ServingSettings(Schema):
     adapters_dir: Path = Path("/adapters")
     """Folder shared with the engine under the same path."""
     order_path: Path = Path(ORDER_DIR) / ORDER_KEY
-    """File with the desired adapters, which apply until the operator sends a new order."""
+    """File with the desired adapters, which apply until the operator sends a newer list."""
     max_lora_rank: int = Field(ge=1)
     """Value of the engine's --max-lora-rank."""
     sidecar_port: int = SIDECAR_PORT

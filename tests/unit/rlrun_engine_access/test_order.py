@@ -90,7 +90,7 @@ def test_the_file_is_parsed_again_after_a_replacement_only(tmp_path: Path) -> No
     path = tmp_path / "order.json"
     file = OrderFile(path)
     for _ in range(2):
-        with pytest.raises(OrderInvalid, match="cannot read the order"):
+        with pytest.raises(OrderInvalid, match="cannot read the list of runs"):
             file.read()
     replace_file(path, pool_order().model_dump_json(by_alias=True))
     found = file.read()
@@ -106,5 +106,5 @@ def test_the_file_is_parsed_again_after_a_replacement_only(tmp_path: Path) -> No
     assert len(file.read().runs) == 1
     replace_file(path, "{")
     for _ in range(2):
-        with pytest.raises(OrderInvalid, match="the order is not valid"):
+        with pytest.raises(OrderInvalid, match="the list of runs is not valid"):
             file.read()

@@ -520,7 +520,7 @@ async def test_without_a_valid_order_no_run_is_served(text: str | None, pool: Po
     assert await calls[-1].end() == 503
     call = pool.call(0)
     assert await call.end() == 503
-    assert "order" in call.error["message"]
+    assert "list of runs" in call.error["message"]
     assert await pool.call(path="/v1/models", method="GET", token=POOL_TOKEN).end() == 200
     pool.engine.gate.set()
     assert {await each.end() for each in calls[:-1]} == {200}

@@ -1,5 +1,5 @@
-"""Access to the trainer of a shared pool. The pool's token allows replacing the order, which lists the pool's runs. A
-run's token allows the requests of the run's driver to the run's own session.
+"""Access to the trainer of a shared pool. The pool's token allows replacing the `TrainerOrder`, which lists the pool's
+runs. A run's token allows the requests of the run's driver to the run's own session.
 """
 
 from aiohttp import web

@@ -1,5 +1,5 @@
-"""HTTP server of a shared pool's trainer: receives the order, which lists the pool's runs, and serves the routes of
-each run's driver.
+"""HTTP server of a shared pool's trainer: receives the `TrainerOrder`, which lists the pool's runs, and serves the
+routes of each run's driver.
 """
 
 from contextlib import AbstractContextManager
@@ -26,8 +26,8 @@ class PoolServer(Server):
     """HTTP server of a shared pool's trainer."""
 
     def __init__(self, token: str | None, runs: TrainedRuns) -> None:
-        """`token` is the pool's token. It gives access only to the order's route; a run's token gives access only to
-        the run's session.
+        """`token` is the pool's token. It gives access only to the route of the `TrainerOrder`; a run's token gives
+        access only to the run's session.
         """
         super().__init__(token)
         self._access = pool_middleware(runs, token)
@@ -53,8 +53,8 @@ class PoolServer(Server):
         return json_response(TrainerSessions(sessions=names, clients=self._clients.activities))
 
     def _follow_order(self) -> None:
-        """Remove the state of runs that are not in the current order, and open the sessions of clients' runs that are
-        in it.
+        """Remove the state of runs that are not in the current `TrainerOrder`, and open the sessions of clients' runs
+        that are in it.
         """
         self._owners.keep_only(self._runs.uids)
         if self._sessions is not None:

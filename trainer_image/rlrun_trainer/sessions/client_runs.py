@@ -59,7 +59,7 @@ class ClientProgram:
 
 
 class ClientRuns:
-    """Runs of clients' programs in the current order (`TrainerOrder`). Used on the event loop."""
+    """Runs of clients' programs in the current `TrainerOrder`. Used on the event loop."""
 
     def __init__(self, runs: TrainedRuns, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` returns seconds."""
@@ -96,14 +96,14 @@ class ClientRuns:
 
     @property
     def activities(self) -> list[ClientActivity]:
-        """States of the sessions of these runs."""
+        """State of the session of each run."""
         return [client.activity for uid, client in self._clients.items() if uid in self._runs.uids]
 
     def _waiting_bytes(self) -> int:
         return sum(client.sequence.waiting_bytes for client in self._clients.values())
 
     async def _open(self, client: ClientProgram, sessions: Sessions) -> None:
-        """Open the session, with retries while the run is in the order."""
+        """Open the session, with retries while the run is in the `TrainerOrder`."""
         failures, uid, task = 0, client.uid, asyncio.current_task()
         client.opening_problem = None
         # An error while a slot is released may replace the cancellation at the end of the process.

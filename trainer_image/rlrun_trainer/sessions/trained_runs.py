@@ -1,5 +1,5 @@
-"""Runs that the trainer of a shared pool trains, as listed in the operator's current order (`TrainerOrder`), and the
-data that each run's session needs from the order.
+"""Runs that the trainer of a shared pool trains, as listed in the operator's current `TrainerOrder`, and the data that
+each run's session needs from it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ NOT_IN_POOL = (
     "The trainer of this shared pool has no run with this token in its list. The operator sends the list every few "
     "seconds: retry. If this persists, check that the run's status names the pool"
 )
-"""Message for requests without the token of a run in the order."""
+"""Message for requests without the token of a run in the `TrainerOrder`."""
 
 MAX_OUT_OF_MEMORY = 3
 """Number of consecutive out-of-memory requests after which a run is evicted. A single one does not count as proof,
@@ -45,7 +45,7 @@ class RunStorage:
 
 
 class TrainedRuns:
-    """Runs of the current order. Used on the event loop."""
+    """Runs of the current `TrainerOrder`. Not thread-safe; used on the event loop."""
 
     def __init__(self, deaths: RunDeaths, make_store: Callable[[], Store] = Store.of_process) -> None:
         """`make_store` returns a store without a grant. It is called in a thread and may raise StoreError."""
@@ -63,11 +63,11 @@ class TrainedRuns:
         return self._order.runs.keys()
 
     def apply(self, order: TrainerOrder) -> None:
-        """Replace the current order, and give open sessions their new grants. Raises ProblemError and changes nothing
-        if the current order is newer (`InvalidRequest`, 409).
+        """Replace the current `TrainerOrder`, and give open sessions their new grants. Raises ProblemError and changes
+        nothing if the current one is newer (`InvalidRequest`, 409).
 
-        A restarted process starts with the mounted order, which may be older than the former process's order. Until the
-        operator sends the next order, the token of a new run is refused, and its orchestrator retries.
+        A restarted process starts with the mounted `TrainerOrder`, which may be older than the former process's. Until
+        the operator sends the next one, the token of a new run is refused, and its orchestrator retries.
         """
         self._order.check(order.number)
         self._order.replace(order.runs, order.number)
@@ -82,8 +82,8 @@ class TrainedRuns:
         return self._order.find(authorization)
 
     def require(self, uid: str) -> TrainedRun:
-        """Return the run. Raises ProblemError (`TokenInvalid`, 401, the same error as for a refused token) if the run
-        is not in the order.
+        """Return the run with this uid. Raises ProblemError (`TokenInvalid`, 401, as for a refused token) if the
+        operator's current `TrainerOrder` does not list it.
         """
         run = self._order.runs.get(uid)
         if run is None:
@@ -128,7 +128,7 @@ class TrainedRuns:
 
     def _check_memory(self, uid: str, cause: ProblemError | None = None) -> None:
         if self._out_of_memory[uid] >= MAX_OUT_OF_MEMORY:
-            found = "The memory of the shared pool's trainer repeatedly did not suffice for this run beside the others"
+            found = "The shared pool's trainer, which also holds other runs, repeatedly ran out of memory for this run"
             raise _evicted(found if cause is None else f"{found} ({cause.problem.message.rstrip('.')})") from cause
 
     def check_batch(self, uid: str, size: int | None) -> None:
@@ -137,11 +137,11 @@ class TrainedRuns:
         """
         limit = self.require(uid).max_batch_bytes
         if size is None:
-            message = "The trainer of a shared pool reads no batch of unknown size. Send Content-Length"
+            message = "A shared pool's trainer does not accept batches of unknown size. Send Content-Length"
             raise ProblemError.of(UNPROCESSABLE, Reason.TRAIN_BATCH_INVALID, message)
         if size > limit:
             raise _evicted(
-                f"The batch has {size} bytes, but the shared pool reads batches of this run up to {limit} bytes"
+                f"The batch has {size} bytes, but the shared pool accepts at most {limit} bytes for this run"
             )
 
     async def storage(self, uid: str) -> RunStorage:
@@ -163,5 +163,5 @@ def _evicted(cause: str, consequence: str = OWN_TRAINER) -> ProblemError:
 
 
 def not_in_pool() -> ProblemError:
-    """Return the error for a run that is not in the order."""
+    """Return the error for a run that is not in the `TrainerOrder`."""
     return ProblemError.of(UNAUTHORIZED, Reason.TOKEN_INVALID, NOT_IN_POOL)

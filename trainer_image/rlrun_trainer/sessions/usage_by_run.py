@@ -14,7 +14,7 @@ from rlrun.service.process_age import process_age
 from rlrun_trainer.runtime.compute_thread import Compute
 
 KEPT_SECONDS = 600.0
-"""Seconds for which a run is listed after it left the order, long enough for several scrapes."""
+"""Seconds for which a run is listed after it left the `TrainerOrder`, long enough for several scrapes."""
 
 
 class UsageByRun:
@@ -35,7 +35,7 @@ class UsageByRun:
         """Device seconds of former runs that are not listed any more."""
 
     def set_runs(self, uids: Collection[str]) -> None:
-        """Replace the runs of the current order. New runs are listed with counts of zero."""
+        """Replace the current list of runs. New runs are listed with counts of zero."""
         now = self._clock()
         for uid in self._trained.keys() - set(uids):
             self._left.setdefault(uid, now)

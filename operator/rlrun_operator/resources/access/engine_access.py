@@ -124,8 +124,8 @@ def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Ob
 
 
 def shared_engine_with_access(engine: Obj, secret: str, shared: SharedEngine) -> Obj:
-    """Return the engine of a shared pool. It accepts the tokens of the runs in the order's file and, on the sidecar's
-    paths, the pool's token in `secret`.
+    """Return the engine of a shared pool. It accepts the tokens of the runs in ORDER_FILE and, on the sidecar's paths,
+    the pool's token in `secret`.
     """
     # vLLM accepts a single key, but each run has its own token.
     engine = {**engine, "env": [entry for entry in engine["env"] if entry["name"] != ENGINE_KEY_VARIABLE]}

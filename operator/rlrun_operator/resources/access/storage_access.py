@@ -51,8 +51,8 @@ def sign_references(key: bytes, identity: RunIdentity, resolved: ResolvedRun) ->
     The signature is stored on the ConfigMap with the configuration. Users can write ConfigMaps, and without the
     signature could get a grant for other users' folders.
 
-    For a run with `driver: Client` the signature also covers the values that the trainer's order takes from the
-    RLModel. A user could otherwise change them, and a larger adapter or pass could use up the memory of other runs.
+    For a run with `driver: Client` the signature also covers the values that the `TrainerOrder` takes from the RLModel.
+    A user could otherwise change them, and a larger adapter or pass could use up the memory of other runs.
     """
     model = resolved.model
     references = [identity.uid, str(identity.attempt), model.source, resolved.warm_start_from or ""]

@@ -26,7 +26,7 @@ def test_an_order_that_was_sent_before_the_one_in_force_is_refused(behind: int, 
     if not is_late:
         order.check(NUMBER - behind)
         return
-    with pytest.raises(ProblemError, match=rf"sent {behind / 1000:.3f} s before the order in force") as refused:
+    with pytest.raises(ProblemError, match=rf"{behind / 1000:.3f} s older than the list in force") as refused:
         order.check(NUMBER - behind)
     assert (refused.value.status, refused.value.problem.reason) == (409, "InvalidRequest")
 

@@ -67,7 +67,7 @@ async def test_an_order_that_was_sent_before_the_one_in_force_is_refused(pool: P
     assert (await pool.call(TWO.token, "GET", "/adapters"))[0] == (200 if status == 409 else 401)
     if status == 409:
         assert body["reason"] == "InvalidRequest"
-        assert "before the order in force" in body["message"]
+        assert "older than the list in force" in body["message"]
         assert json.loads((pool.folder / ORDER_FILE).read_text())["number"] == number
     assert (await pool.order(ONE, number=number + 1))[0] == 200
 
@@ -78,7 +78,7 @@ async def test_a_restarted_sidecar_keeps_the_runs_of_the_newest_order(pool: Pool
     await restarted.start(order_of(ONE).model_copy(update={"grant": "newer grant"}))
     assert restarted.find(f"Bearer {TWO.token}") is not None
     assert pool.store.grant == "newer grant"
-    with pytest.raises(ProblemError, match="before the order in force"):
+    with pytest.raises(ProblemError, match="older than the list in force"):
         await restarted.apply(order_of(ONE, number=9_999_999))
 
 

@@ -176,7 +176,9 @@ async def test_a_run_that_repeatedly_does_not_fit_beside_the_others_is_evicted(p
     answers = [await pool.step(ONE, 1) for _ in range(3)]
     assert [status for status, _ in answers] == [507, 507, 422]
     assert answers[-1][1]["reason"] == "PoolEvicted"
-    assert "beside the others (the step does not fit). The run leaves the pool" in answers[-1][1]["message"]
+    assert (
+        "ran out of memory for this run (the step does not fit). The run leaves the pool" in answers[-1][1]["message"]
+    )
     assert (await pool.open(ONE))[1]["reason"] == "PoolEvicted", "also after the trainer's response was lost"
     assert (await pool.open(TWO))[0] == 200
     await pool.order(TWO)
