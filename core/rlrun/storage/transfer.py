@@ -139,7 +139,7 @@ class Transfer:
         self._slots = threading.BoundedSemaphore(concurrency)
 
     def close(self) -> None:
-        """Accept no more transfers and do not wait for those in progress."""
+        """Reject further transfers, without waiting for transfers in progress."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- upload -------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ JOB_AFTER = timedelta(seconds=3)
 JOB_PAUSE = timedelta(seconds=30)
 """Maximum time between two reads for a Job, because a Job may lose its pods long after its creation."""
 SHARE = 0.25
-"""Pause between two reads for the same run, as a share of the time without a container."""
+"""Pause between two reads for the same run, as a fraction of the time for which the pod or Job has been waiting."""
 
 ENDED = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
 """Conditions of a Job that no longer creates pods."""

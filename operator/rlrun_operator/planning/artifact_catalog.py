@@ -98,7 +98,9 @@ class ObservedArtifact:
     """True if the digest differs from the one in the object."""
 
     def compare(self, obj: Obj | None) -> "ObservedArtifact":
-        """Return the folder, with a problem if its digest differs from the digest in the status of `obj`."""
+        """Return this artifact, with `problem` and `is_changed` set if its digest differs from the one in the status of
+        `obj`. Returned unchanged if either digest is missing.
+        """
         digest = digest_of(obj)
         if not digest or not self.digest or self.digest == digest:
             return self

@@ -202,7 +202,7 @@ class ChildrenInputs:
 
 
 class CompleteAttempts:
-    """Digests of recent attempts without missing children."""
+    """Recent attempts whose children all exist, by the digest of their inputs."""
 
     def __init__(self, size: int = REMEMBERED) -> None:
         self._size = size

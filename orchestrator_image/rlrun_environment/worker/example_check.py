@@ -25,7 +25,7 @@ from rlrun_environment.worker.user_code.load_error import LoadError
 from rlrun_environment.worker.user_code.loaded import Loaded
 
 ROLLOUTS = 2
-"""Number of rollouts of the example, because a reward function may compare the rollouts of a group."""
+"""Number of rollouts of the example. More than one, because a reward function may compare the rollouts of a group."""
 NO_REFERENCE = "1"
 """Response for an example without a reference answer."""
 

@@ -63,7 +63,7 @@ class BufferSettings:
 
     seed: int = 0
     filtering: bool = False
-    """Enable the pools. Otherwise every example stays in the draw."""
+    """True if easy and hard examples are excluded from the draw. If false, every example stays in the draw."""
     easy_threshold: float = 0.8
     hard_threshold: float = 0.2
     easy_fraction: float = 0.0

@@ -17,7 +17,7 @@ from rlrun_orchestrator.data.trajectories import Trajectory
 
 
 class GroupState(StrEnum):
-    """Stage of a group's life. `NEXT_STATES` has the order."""
+    """State of a group. `NEXT_STATES` lists the states that may follow each state."""
 
     in_flight = "in_flight"
     """Running in an environment."""

@@ -52,7 +52,7 @@ MESSAGE_LIMIT = 500
 Report = Callable[[int, dict[str, float]], None]
 """Callback for results: the step whose policy was measured, and the metrics."""
 Store = Callable[[StepRollouts], None]
-"""Callback for the rollouts of a measured environment."""
+"""Callback that stores the rollouts of one environment after it has been measured."""
 
 
 @dataclass(frozen=True)

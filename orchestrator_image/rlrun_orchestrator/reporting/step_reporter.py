@@ -45,7 +45,7 @@ class StepTimings:
     collect: float
     """Time until the batch was complete."""
     waited_for_policy: float
-    """Part of `collect` in which only a newer policy could complete the batch."""
+    """Part of `collect` spent waiting for a newer policy, without which the batch could not be completed."""
     train: float
     """Time until the trainer responded."""
     publish: float

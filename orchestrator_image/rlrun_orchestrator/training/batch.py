@@ -46,7 +46,7 @@ class Batch:
     seconds: float = 0.0
     """Seconds that the collection took."""
     waited_for_policy: float = 0.0
-    """Part of `seconds` in which only a newer policy could complete the batch."""
+    """Part of `seconds` spent waiting for a newer policy, without which the batch could not be completed."""
     id: str = ""
     """Digest of the samples. Set by `finalize`."""
     body: BatchBody | None = None

@@ -1,4 +1,4 @@
-"""Turns of requests with large bodies, so that memory holds at most one such body per session."""
+"""Queues of requests with large bodies, so that memory holds at most one body per session and kind of request."""
 
 import asyncio
 from collections import Counter
@@ -10,13 +10,16 @@ from rlrun.constants import LATER, Reason
 from rlrun.service.errors import ProblemError
 
 MAX_REQUESTS = 2
-"""Maximum number of a session's concurrent requests: the one in progress, and its repetition after the client's
+"""Maximum number of concurrent requests per session: the request in progress, and the client's repetition of it after a
 timeout.
 """
 
 
 class BodyTurns:
-    """Turns of the sessions' requests of one kind. Used on the event loop."""
+    """Queue per session for one kind of request with a large body: one request at a time, and at most one waiting.
+
+    Not thread-safe; use it on the event loop only.
+    """
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -33,7 +36,7 @@ class BodyTurns:
             raise ProblemError.of(
                 LATER,
                 Reason.TOO_MANY_REQUESTS,
-                f"{MAX_REQUESTS} such requests of this session are in progress. Retry in a few seconds.",
+                f"{MAX_REQUESTS} requests of this kind are in progress for this session. Retry in a few seconds.",
             )
         self._requests[session] += 1
         try:

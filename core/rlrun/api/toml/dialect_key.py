@@ -38,7 +38,9 @@ class DialectKey:
     same_as: str | None = None
     """Path of a key in this schema that must have the same value. The key is refused with any other value."""
     is_default: bool = False
-    """True if the key is only a default for its equivalent. If the file sets both, the key is unchanged."""
+    """True if this key is used only when the file does not set the equivalent. If the file sets both, the equivalent
+    keeps its value and this key stays at its own path, untranslated.
+    """
     is_for_text: bool = False
     """True if the row applies only to a string. A table under this key is a section of this schema."""
 

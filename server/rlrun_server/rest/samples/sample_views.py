@@ -21,8 +21,8 @@ from rlrun_server.rest.base.problems import not_found
 from rlrun_server.rest.samples.sample_models import RewardBin, SampleGroupInfo, SampleItem
 from rlrun_server.rest.samples.sample_reader import OpenedStep, cut
 
-ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Ids that are valid as a segment of a path."""
+PATH_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Pattern of ids that can be used as one segment of a URL path."""
 DIGEST_BYTES = 8
 MAX_FUNCTIONS = 64
 """Maximum number of reward functions of a rollout that are returned. A run stores at most the same number."""
@@ -115,7 +115,7 @@ def addresses(ids: Sequence[tuple[str, str]]) -> list[str]:
     The environment chooses the ids, so they may repeat or contain any character.
     """
     counts = Counter(own for own, _ in ids)
-    return [own if counts[own] == 1 and ADDRESS.fullmatch(own) else _digest(place) for own, place in ids]
+    return [own if counts[own] == 1 and PATH_SEGMENT.fullmatch(own) else _digest(place) for own, place in ids]
 
 
 def _digest(place: str) -> str:

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rlrun_server.rest.samples.sample_views import ADDRESS, addresses, histogram, mean_of
+from rlrun_server.rest.samples.sample_views import PATH_SEGMENT, addresses, histogram, mean_of
 
 
 @given(st.lists(st.text(max_size=4) | st.sampled_from(["a", "~a", ".."])))
@@ -13,8 +13,8 @@ def test_each_id_for_paths_is_another_one(own: list[str]) -> None:
     found = addresses([(text, f"file:{number}") for number, text in enumerate(own)])
     assert len(set(found)) == len(own)
     for id, text in zip(found, own, strict=True):
-        assert ADDRESS.fullmatch(id) or id.startswith("~")
-        assert id == text or own.count(text) > 1 or not ADDRESS.fullmatch(text)
+        assert PATH_SEGMENT.fullmatch(id) or id.startswith("~")
+        assert id == text or own.count(text) > 1 or not PATH_SEGMENT.fullmatch(text)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=50), st.integers(1, 20))
