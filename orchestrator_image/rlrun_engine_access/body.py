@@ -108,7 +108,7 @@ def check_prompt(body: bytes) -> None:
     except (ValueError, RecursionError):
         raise Rejection(400, NOT_JSON) from None
     if isinstance(prompt := request.get("prompt"), list) and not _are_tokens(prompt):
-        raise Rejection(400, "prompt must be a single text or a single list of token ids")
+        raise Rejection(400, "prompt must be a single string or a single list of token ids")
     _check_prompt_logprobs(request.get("prompt_logprobs"), prompt, request.get("n", 1))
     parameters = request.get("kv_transfer_params")
     tokens = parameters.get("prompt_token_ids") if isinstance(parameters, dict) else None
@@ -128,8 +128,9 @@ def _check_prompt_logprobs(likely: object, prompt: object, sequences: int) -> No
     count = likely if sequences == 1 else max(1, likely)
     if count * length * sequences > MAX_PROMPT_LOGPROBS:
         message = (
-            f"prompt_logprobs: {likely} likely tokens for each token of the prompt are more than {MAX_PROMPT_LOGPROBS} "
-            "for all sequences; send a shorter prompt as text or token ids, or 0 for one sequence"
+            f"prompt_logprobs: {likely} likely tokens for each token of the prompt may exceed the limit of "
+            f"{MAX_PROMPT_LOGPROBS} for all sequences; send a shorter prompt as text or token ids, or set "
+            "prompt_logprobs to 0 and n to 1"
         )
         raise Rejection(400, message)
 

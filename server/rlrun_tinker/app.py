@@ -105,7 +105,7 @@ SESSION_WARNING = (
     "train_unembed=True, the default, adds no output head on this server: LoRA adapts the layers that the RLModel of "
     "the base model names, by default all linear layers of attention and MLP."
 )
-NEEDS_SDK = "This route is of an older SDK. Install tinker 0.38 or later: pip install --upgrade tinker"
+NEEDS_SDK = "This route belongs to an older SDK. Install tinker 0.38 or later: pip install --upgrade tinker"
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,9 @@ class TinkerEndpoint:
 
 def _no_memory(_: Request) -> Response:
     # The SDK repeats retrieve_future after 503 without a pause.
-    return TinkerError(429, "Too many large responses wait to be read.").response()
+    return TinkerError(
+        429, "Too many large responses are waiting to be read. Read them, then retry the request."
+    ).response()
 
 
 class TinkerApi:
@@ -378,7 +380,7 @@ class TinkerApi:
     async def _save_weights_external(self, request: Request, caller: CredentialHolder) -> Response:
         body = await _read(request, NumberedRequest)
         await self._use_number(caller, body.model_id, body.seq_id)
-        message = "Weights are not exported. Use save_weights_for_sampler(name), which saves an RLAdapter."
+        message = "This server does not export weights. Use save_weights_for_sampler(name), which saves an RLAdapter."
         raise TinkerError(404, message)
 
     @asynccontextmanager
@@ -586,7 +588,7 @@ def _discard(content: Any) -> Handler:
                     if size > MAX_TELEMETRY:
                         raise too_large(MAX_TELEMETRY)
         except TimeoutError:
-            raise TinkerError(408, f"The body did not arrive within {BODY_SECONDS:.0f} s.") from None
+            raise TinkerError(408, f"The body did not arrive within {BODY_SECONDS:.0f} s. Send it again.") from None
         except ClientDisconnect:
             raise ClientLeft from None
         return Response(status_code=204) if content is None else JSONResponse(content)

@@ -64,7 +64,8 @@ class Callers:
             raise TinkerError(401, message)
         caller = CredentialHolder(credential, hashlib.sha256(credential.encode()).hexdigest())
         if not self.is_accepted(caller) and not self._limiter.allow(client_of(request), self._clock()):
-            raise TinkerError(429, "Too many requests with new credentials come from this address.")
+            message = "Too many requests with new credentials come from this address. Retry the request later."
+            raise TinkerError(429, message)
         return caller
 
     def accept(self, caller: CredentialHolder) -> None:

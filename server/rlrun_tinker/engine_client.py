@@ -142,7 +142,7 @@ class EngineClient:
                     self._memory.free(run.uid, held)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             # DNS has the addresses of pods that start, too.
-            raise EngineNotReady("an engine of the pool starts") from error
+            raise EngineNotReady("an engine of the pool is starting") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise EngineFailed(f"an engine does not respond ({type(error).__name__})") from error
         except RequestRejected as error:
@@ -211,10 +211,10 @@ def _refusal(response: aiohttp.ClientResponse, body: bytes, name: str) -> Except
         return PolicyNotLoaded(f"an engine lacks {name}")
     text = _text(body)
     if status in NOT_READY:
-        return EngineNotReady(text or f"an engine responds with {status}")
+        return EngineNotReady(text or f"an engine responded with status {status}")
     if status in REFUSALS:
-        return SampleRefused(text or f"The engine refused the request with {status}.")
-    return EngineFailed(f"an engine responds with {status}")
+        return SampleRefused(text or f"The engine refused the request with status {status}.")
+    return EngineFailed(f"an engine responded with status {status}")
 
 
 def _text(body: bytes) -> str:

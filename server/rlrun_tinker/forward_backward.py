@@ -54,7 +54,7 @@ MAX_DIMENSIONS = 2
 RECORD = "ArrayRecord"
 UNSUPPORTED_LOSSES = {
     "stable_reinforce": "its formula is not public. Use loss_fn='importance_sampling', 'ppo' or 'cispo'",
-    "custom": "losses do not run on this server. Use forward_backward_custom with a function",
+    "custom": "this server does not run custom losses. Use forward_backward_custom with a function",
 }
 
 
@@ -208,7 +208,7 @@ def _tensor(
             case 4:
                 shape += integers(value, MAX_DIMENSIONS + 1)
                 if len(shape) > MAX_DIMENSIONS:
-                    raise InputInvalid(where, "has more than two dimensions. Shapes are [T] and [T, K].")
+                    raise InputInvalid(where, "has more than two dimensions. Supported shapes are [T] and [T, K].")
     dtype = TENSOR_TYPES.get(code)
     if dtype is None:
         raise InputInvalid(where, f"has the unknown dtype {code}. Send float32 or int64.")
@@ -229,13 +229,13 @@ def read_result(data: bytes) -> tuple[CommandResult, memoryview]:
         raise InputInvalid(source, "is incomplete.")
     magic, size, _ = PREFIX.unpack_from(data)
     if magic != MAGIC or PREFIX.size + size > len(data):
-        raise InputInvalid(source, "has another form, possibly because the trainer has another version.")
+        raise InputInvalid(source, "does not have the expected format, possibly because the trainer's version differs.")
     header = parse(CommandResult, data[PREFIX.size : PREFIX.size + size], source)
     arrays = memoryview(data)[PREFIX.size + size :]
     if any(length < 0 for length in header.lengths) or 4 * sum(header.lengths) != len(arrays):
-        raise InputInvalid(source, "has other log-probabilities than its header declares.")
+        raise InputInvalid(source, "has a different number of log-probabilities than its header declares.")
     if header.widths and len(header.widths) != len(header.lengths):
-        raise InputInvalid(source, "has another number of widths than of datums.")
+        raise InputInvalid(source, "does not have one width per datum.")
     return header, arrays
 
 

@@ -188,7 +188,11 @@ class Futures:
         if not isinstance(result, CommandPending) and result[0].error is not None:
             raise _Failed(result[0].error)
         if future.kind is FutureKind.policy and not isinstance(result, CommandPending) and result[0].policy is None:
-            raise _failure("The trainer saved no weights for sampling: it has another version.", ErrorCategory.server)
+            raise _failure(
+                "The trainer saved no weights for sampling, because its version differs from the server's. Ask the "
+                "platform team to run both at the same version.",
+                ErrorCategory.server,
+            )
         return result
 
     async def _explain(

@@ -149,7 +149,7 @@ class RunEngines:
             try:
                 found = await self._sample_from(engine, model, open_model, policy, request, number, tell)
             except EngineFull as error:
-                engine.problem = "the engines have as many samples of this run as they accept"
+                engine.problem = "the engines accept no more samples of this run at the moment"
                 engine.busy.record_failure(loop.time(), started)
                 engine.busy.until = max(engine.busy.until, loop.time() + min(error.retry_after, BUSY_PAUSE[1]))
                 continue
@@ -183,7 +183,7 @@ class RunEngines:
         engine.uses[name] += 1
         try:
             if policy is not None and name not in engine.loaded:
-                tell(CommandPending(state=CommandState.active, reason="an engine loads the weights"))
+                tell(CommandPending(state=CommandState.active, reason="an engine is loading the weights"))
                 await self._load(engine, model, policy)
             tell(ACTIVE)
             found: list[Sample] = []
@@ -246,7 +246,7 @@ class RunEngines:
         except SampleRefused as error:
             message = (
                 f"The weights of this sampling client cannot be loaded: {error}. Weights that were saved without a "
-                "name are kept for a short while only: create another sampling client, or save them with a name."
+                "name are kept only for a short time: create another sampling client, or save them with a name."
             )
             raise SampleRefused(message) from None
         engine.unready.record_success()
@@ -284,7 +284,7 @@ class RunEngines:
                     found = []
                 self._engines = {each: self._engines.get(each) or SamplingEngine(each) for each in found}
                 self._resolved = loop.time()
-        return None if self._engines else _paused("the pool's engines start")
+        return None if self._engines else _paused("the pool's engines are starting")
 
     def _choose(self, now: float) -> SamplingEngine | None:
         """Return the engine with the fewest samples, or None if none can be used now."""

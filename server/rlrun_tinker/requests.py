@@ -107,7 +107,9 @@ class CreateModel(OfSession):
                 "`lora_config`", "is missing. Use create_lora_training_client: this API trains LoRA only."
             )
         if not lora.train_mlp or not lora.train_attn:
-            raise InputInvalid("`train_mlp` and `train_attn`", "must be true: the RLModel decides about layers.")
+            raise InputInvalid(
+                "`train_mlp` and `train_attn`", "must be true: the RLModel decides which layers are trained."
+            )
         _require_adamw(self.optimizer_config)
         return build(
             NewClientModel,
@@ -139,7 +141,7 @@ class LoadWeights(TinkerRequest):
         """Model to create. Raises TinkerError, InputInvalid."""
         if self.session_id is None or self.model_seq_id is None:
             message = (
-                "cannot be loaded into a model that exists. Create the client from it: "
+                "cannot be loaded into an existing model. Create a client from the saved state: "
                 "service_client.create_training_client_from_state(path), or "
                 "create_training_client_from_state_with_optimizer(path), with tinker 0.38 or later."
             )
@@ -154,7 +156,7 @@ class LoadWeights(TinkerRequest):
         if self.optimizer_config is not None:
             _require_adamw(self.optimizer_config)
         if parse_id(SavedStateUri.parse, self.path).kind is not SaveKind.weights:
-            message = "is for sampling only. Load a state of save_state, tinker://MODEL/weights/NAME."
+            message = "is for sampling only. Load a state saved by save_state, tinker://MODEL/weights/NAME."
             raise InputInvalid("`path`", message)
         load = LoadedState(path=self.path, optimizer=self.optimizer)
         metadata = _metadata(self.user_metadata)

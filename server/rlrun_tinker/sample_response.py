@@ -77,7 +77,7 @@ def _prompt_fields(choice: dict[str, Any], request: Sampling) -> bytes:
     entries: list[Mapping[str, Any] | None] = choice["prompt_logprobs"]
     tokens: list[int] = choice["prompt_token_ids"]
     if len(entries) != request.prompt_length or len(tokens) != request.prompt_length:
-        raise ValueError("the prompt has another length")
+        raise ValueError("the length of the prompt differs")
     first = request.prompt_length - request.scored
     fields = b""
     if request.has_prompt_logprobs:

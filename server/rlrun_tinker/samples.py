@@ -126,9 +126,9 @@ class Samples:
         owner = caller.digest
         for counts, (total, share), more in ((self._counts, MAX_FUTURES, 1), (self._samples, MAX_SAMPLES, count)):
             if counts[owner] + more > share or counts.total() + more > total:
-                raise TinkerError(429, "Too many samples are in progress. Wait for some before you ask for more.")
+                raise TinkerError(429, "Too many samples are in progress. Wait until some are complete.")
         if not self._prompts.take(owner, prompt_bytes):
-            raise TinkerError(429, "Too many long prompts are in progress. Wait for some before you send more.")
+            raise TinkerError(429, "Too many long prompts are in progress. Wait until some are complete.")
         self._counts[owner] += 1
         self._samples[owner] += count
         self._last += 1
@@ -282,7 +282,7 @@ def is_sample(request_id: str) -> bool:
 
 
 def _gone() -> TinkerError:
-    return TinkerError(410, "The samples are lost: rlrun-tinker restarted, or nobody asked for them. Sample again.")
+    return TinkerError(410, "The samples are lost: rlrun-tinker restarted, or no client read them. Sample again.")
 
 
 def _try_again(request_id: str, pending: CommandPending) -> Response:

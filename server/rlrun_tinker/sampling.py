@@ -140,7 +140,7 @@ class SamplingApi:
 
     async def _sampler_of(self, caller: CredentialHolder, state: SavedStateUri) -> SamplerId:
         if state.kind is not SaveKind.sampler_weights:
-            message = "is a state for training. Sample from one of save_weights_for_sampler(name)."
+            message = "is a state for training. Sample from weights saved by save_weights_for_sampler(name)."
             raise InputInvalid("`model_path`", message)
         found = await self._server.read(caller, state.model)
         if found.has_ended:
@@ -183,7 +183,8 @@ def policy_of(sampler: SamplerId, model: ClientModel) -> PolicyRef | None:
     if sampler.step is None:
         return None
     if model.run_uri is None:
-        raise TinkerError(503, "rlrun-server does not say where the weights are: it has another version.")
+        message = "rlrun-server did not return the location of the weights, because its version differs from this "
+        raise TinkerError(503, f"{message}server's. Ask the platform team to run both at the same version.")
     # As `rlrun.storage.layout.RunLayout`, which this program may not import.
     folder = f"adapters/step-{sampler.step:06d}" if sampler.is_named else f"policy/v{sampler.step:06d}-{sampler.digest}"
     return PolicyRef(version=sampler.step, digest=sampler.digest, uri=f"{model.run_uri.rstrip('/')}/{folder}")
@@ -199,6 +200,6 @@ def _promise(request_id: str, sampler: SamplerId, sampling: Sampling) -> dict[st
 
 def _ended(model: ClientModel) -> str:
     return (
-        f"{ended(model)}: its pool samples no longer from its weights. Deploy the adapter (rlrun adapters deploy) and "
+        f"{ended(model)}: its weights can no longer be sampled from. Deploy the adapter (rlrun adapters deploy) and "
         "use its OpenAI API, or load the state into a new model."
     )

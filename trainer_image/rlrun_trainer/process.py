@@ -124,7 +124,9 @@ def report_failure(error: ProblemError) -> ExitCode:
 
 
 def _make_server(order_path: Path | None, deaths: RunDeaths) -> Server:
-    """Return the server for a single run, or for a shared pool with the mounted order applied. Raises ProblemError."""
+    """Return the server for a single run, or for a shared pool with the mounted `TrainerOrder` applied. Raises
+    ProblemError.
+    """
     token = os.environ.get(TOKEN_VARIABLE)
     if order_path is None:
         return Server(token)
@@ -183,5 +185,5 @@ async def _watch_units(compute: Compute, settings: TrainerSettings) -> None:
     while settings.order_path is not None:
         await asyncio.sleep(min(BEAT_SECONDS, settings.unit_seconds))
         if (seconds := compute.unit_seconds()) > settings.unit_seconds:
-            log.error("a unit has been running for %.0f s; exiting this process, because the other runs wait", seconds)
+            log.error("a computation has been running for %.0f s; exiting, because the other runs are waiting", seconds)
             exit_with(ExitCode.RESTART)

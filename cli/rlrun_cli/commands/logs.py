@@ -183,7 +183,12 @@ def logs(
         typer.Option("--since", metavar="TIME", help="Only lines newer than a duration such as 30s, 10m or 2h."),
     ] = None,
     tail: Annotated[
-        int | None, typer.Option(min=0, help="Number of last lines per pod, before --search is applied. Default: all.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Read only the last N lines of each pod; --search then filters these lines. Default: all lines.",
+        ),
     ] = None,
     search: Annotated[
         str | None, typer.Option("--search", metavar="TEXT", help="Only lines that contain this text, ignoring case.")

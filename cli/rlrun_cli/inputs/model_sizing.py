@@ -174,8 +174,8 @@ def _expert_steps(model: Architecture, job: Job) -> list[str]:
         return []
     trained, stored = model.expert_adapter_parameters(job.rank)
     return [
-        f"Experts:   not in the adapter. With `experts` in lora.targetModules it has {trained / 1e6:.3g} million "
-        f"weights more: {trained * TRAINED_BYTES / GB:.3g} GB on each GPU of the trainer, and "
+        f"Experts:   not in the adapter. `experts` in lora.targetModules would add {trained / 1e6:.3g} million weights "
+        f"to the adapter: {trained * TRAINED_BYTES / GB:.3g} GB on each GPU of the trainer, and "
         f"{stored * BYTES_PER_PARAMETER / GB:.3g} GB of files in each step"
     ]
 

@@ -130,14 +130,16 @@ def load_object(path: Path, text: str, kind: type[KubernetesObject]) -> dict[str
             code=INVALID,
         )
     if not documents or not isinstance(documents[0], dict):
-        contents = "empty" if not documents else "a list" if isinstance(documents[0], list) else "a text"
+        contents = "empty" if not documents else "a list" if isinstance(documents[0], list) else "plain text"
         raise CliError(
             f"{name} is {contents}, not an {wanted}", "write an object with apiVersion, kind and spec", code=INVALID
         )
     document: dict[str, Any] = documents[0]
     if document.get("kind") != wanted:
+        if document.get("kind") is None:
+            raise CliError(f"{name} has no kind; expected {wanted}", f"write kind: {wanted}", code=INVALID)
         raise CliError(
-            f"{name} is a {document.get('kind')}, not an {wanted}", "use kubectl apply for other kinds", code=INVALID
+            f"{name} has kind {document['kind']}, not {wanted}", "use kubectl apply for other kinds", code=INVALID
         )
     wrong = [FieldProblem(key, f"is set twice, the second time on line {line}") for key, line in repeated]
     try:

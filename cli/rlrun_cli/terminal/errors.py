@@ -124,7 +124,7 @@ def to_cli_error(error: ApiError) -> CliError:
         case 422:
             lines = invalid_fields(error)
             return CliError(
-                f"cannot {action}: the API server rejected it" if lines else f"cannot {action}: {reply}",
+                f"cannot {action}: the API server rejected the object" if lines else f"cannot {action}: {reply}",
                 "correct these fields and try again",
                 details=lines,
             )
@@ -139,4 +139,4 @@ def to_cli_error(error: ApiError) -> CliError:
 
 def not_found(action: str) -> NotFoundError:
     """Return the error for an object that does not exist."""
-    return NotFoundError(f"cannot {action}: it does not exist", "list existing runs: rlrun list -A")
+    return NotFoundError(f"cannot {action}: the object does not exist", "list existing runs: rlrun list -A")

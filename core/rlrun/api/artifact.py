@@ -17,7 +17,7 @@ class ArtifactSpec(Spec):
     run_name: ObjectName
     """Name of the RLRun that created the artifact."""
     run_uid: str = Field(min_length=1, max_length=64)
-    """UID of that RLRun, which is part of the artifact's path in S3."""
+    """UID of the RLRun that created the artifact. It is part of the artifact's path in S3."""
     model: ModelId
     """Id of the base model."""
     step: int = Field(ge=0, le=2**31 - 1)

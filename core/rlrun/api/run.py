@@ -243,7 +243,7 @@ class RLRunSpec(Spec):
         Rule(
             "checkpointOptimizer",
             "self.checkpointOptimizer || has(self.checkpointId)",
-            "checkpointOptimizer can be false only with checkpointId, whose weights the run then continues with",
+            "checkpointOptimizer can be false only with checkpointId: the run starts with the checkpoint's weights",
             lambda s: s.checkpoint_optimizer or s.checkpoint_id is not None,
         ),
         Rule(
@@ -256,8 +256,8 @@ class RLRunSpec(Spec):
         Rule(
             "tokenBatchSize",
             "!has(self.tokenBatchSize) || self.maxAsyncLevel > 0",
-            "tokenBatchSize requires a maxAsyncLevel of at least 1: how many groups reach it is not known when they "
-            "start, and with 0 no later step could train on the surplus",
+            "tokenBatchSize requires a maxAsyncLevel of at least 1: more groups may start than a batch needs, and with "
+            "maxAsyncLevel 0 no later step could train on them",
             lambda s: s.token_batch_size is None or s.max_async_level > 0,
         ),
         Rule(

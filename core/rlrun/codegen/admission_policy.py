@@ -233,7 +233,9 @@ def _broken_items(section: _Section) -> list[str]:
     model = section.model
     below = [name for name, _ in _violations(section) if name != section.variable]
     if below or model.spec_transitions or model.mutable is not None:
-        raise TypeError(f"rules below items, or about changes of them, are not supported: {section.path} {below}")
+        raise TypeError(
+            f"list items support neither rules on nested fields nor rules on changes: {section.path} {below}"
+        )
     items = f"object{section.path}"
     place = f"{json.dumps(section.path[1:] + '[')} + string({items}.indexOf(self)) + ']"
     texts = [(rule, f"{place}.{rule.field}: ' + {json.dumps(rule.message)}") for rule in section.model.spec_rules]

@@ -104,7 +104,7 @@ def page(kind: CrdKind) -> str:
     if kind.is_written_often:
         lines += [NO_STATUS_SCHEMA, ""]
     lines += [*_status_table(status), ""]
-    lines += ["## Columns", "", "Columns of `kubectl get`. Those marked wide are shown with `-o wide`.", ""]
+    lines += ["## Columns", "", "Columns of `kubectl get`. Columns marked wide are shown only with `-o wide`.", ""]
     lines += _table(
         ("Column", "Source", "Description"),
         [(c.name + (" (wide)" if c.wide else ""), f"`{c.path.lstrip('.')}`", c.description) for c in kind.columns],
@@ -157,7 +157,7 @@ def toml_page() -> str:
         "## Keys of hosted clients",
         "",
         "Keys of the files of hosted clients (prime 0.6.0 and 0.12.0) that are not in the table above or have another",
-        "meaning. The same holds for them. A `max_async_level` below `oversampling_factor` is raised to it with a",
+        "meaning. They follow the same rules. A `max_async_level` below `oversampling_factor` is raised to it with a",
         "note, because the hosted service has dropped the level. A file without `oversampling_factor` gets a lower",
         "one instead.",
         "",

@@ -26,6 +26,6 @@ class Problem(Schema):
     wire_limits = InputLimits(size=64 * 1024, values=16)
 
     reason: str = Field(min_length=1, max_length=256)
-    """Stable reason for programs, as one CamelCase word: `EnvironmentLoadFailed`, `S3AccessDenied`."""
+    """Machine-readable reason in CamelCase that does not change between versions, such as `EnvironmentLoadFailed`."""
     message: Annotated[str, BeforeValidator(_cut)] = Field(max_length=MAX_MESSAGE)
     """Explanation for users: what happened, and what to do. Truncated to MAX_MESSAGE characters."""

@@ -27,7 +27,9 @@ class PoolUsageCollector(Collector):
             "rlrun_pool_device_seconds_total", "Seconds in which the process worked for a run.", labels=["run"]
         )
         refused = CounterMetricFamily(
-            "rlrun_pool_requests_refused_total", "Requests refused because the run had too many.", labels=["run"]
+            "rlrun_pool_requests_refused_total",
+            "Requests refused because too many requests of the run were in progress.",
+            labels=["run"],
         )
         for uid, run in usage.runs.items():
             seconds.add_metric([uid], run.device_seconds)

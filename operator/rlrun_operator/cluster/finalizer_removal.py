@@ -127,8 +127,10 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lease-name", required=True, help="name of the operator's Lease")
     parser.add_argument("--lease-seconds", type=float, default=DURATION_SECONDS, help="the operator's leaseSeconds")
     parser.add_argument("-n", "--namespace", action="append", default=[], help="only in this namespace (repeatable)")
-    parser.add_argument("--bucket", required=True, help="bucket of the runs' files, for the log")
-    parser.add_argument("--prefix", default="", help="path in the bucket")
+    parser.add_argument("--bucket", required=True, help="bucket with the runs' files; used only in log messages")
+    parser.add_argument(
+        "--prefix", default="", help="prefix of the runs' files in the bucket; used only in log messages"
+    )
     return parser.parse_args(given)
 
 

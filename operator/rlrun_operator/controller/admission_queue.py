@@ -403,7 +403,9 @@ class AdmissionQueue:
         if admitted is None or (isinstance(queue, dict) and not queue.get("admittedTime")):
             return None
         key, resources = RunKey(metadata["namespace"], metadata["name"]), stored.resources or {}
-        log.warning("%s keeps its slot, but only its readable resources are counted: %s", key, error)
+        log.warning(
+            "The status of %s is partly unreadable. The run keeps its slot, with its readable resources: %s", key, error
+        )
         demand = {name: to_millis(resources[name]) for name in self._limits.resources if name in resources}
         entry = _Entry(key, metadata["uid"], stored.since or admitted, demand, stored.priority)
         entry.admitted_time, entry.is_confirmed = admitted, True

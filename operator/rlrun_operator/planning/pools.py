@@ -63,8 +63,8 @@ def leave_replaced_pool(
         return None
     problem = Problem(
         reason=Reason.POOL_REPLACED,
-        message=f"The shared pool {status.pool.name} has no Deployment {missing[0]}, and cannot get it because its "
-        "RLModel or the platform's settings have changed. The next attempt gets a pool of the current RLModel.",
+        message=f"The shared pool {status.pool.name} has no Deployment {missing[0]}. The operator cannot "
+        "recreate it, because the RLModel or the platform's settings have changed. The next attempt gets a new pool.",
     )
     return plan_restart(observation, status, settings, now, problem, counts_toward_max=False)
 
@@ -145,8 +145,8 @@ def _problems_of(
     describe = f"`kubectl describe deployment {deployment} -n {observation.namespace}`"
     if is_trainer and is_running:
         cause = f"{problems[0].problem.reason}: {problems[0].problem.message}" if problems else f"See {describe}."
-        message = f"The trainer of the shared pool {name} is not ready. The run continues from its newest saved state "
-        message += f"when it is. {cause}"
+        message = f"The trainer of the shared pool {name} is not ready. When the trainer is ready, the run continues "
+        message += f"from its newest saved state. {cause}"
         return [PodProblem(role, role, Problem(reason=Reason.POOL_RESTARTING, message=message))]
     if not problems:
         what = "The trainer" if is_trainer else "No engine"

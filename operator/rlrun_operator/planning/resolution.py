@@ -70,7 +70,7 @@ MAX_CONFIG = 768 * 1024
 MAX_ERROR = 512
 """Maximum length of an error about a configuration."""
 MAX_SESSION = 16_384
-"""Maximum length of a session's specification as JSON in the order of a trainer."""
+"""Maximum length of a session's specification as JSON in a `TrainerOrder`."""
 
 
 def why_dedicated(spec: RLRunSpec, *, has_tokens: bool, is_evicted: bool = False) -> str | None:
@@ -141,7 +141,7 @@ def missing_pool(spec: RLRunSpec, model: RLModelSpec, observation: RunObservatio
         why = f"the trainer of RLModel {model.id} has several GPUs or nodes, and is therefore not shared. Choose an "
         why += "RLModel whose trainer has one GPU"
     elif (reason := why_dedicated(spec, has_tokens=has_tokens, is_evicted=is_evicted)) is not None:
-        why = f"the run cannot use one: {reason}. Start a new run without the cause"
+        why = f"this run cannot use a shared pool: {reason}. Correct this, and start a new run"
     else:
         return None
     message = f"A run with `spec.driver` {spec.driver} is trained by a shared pool, but {why}."
@@ -235,7 +235,7 @@ def client_session(config: ResolvedRun, run: Obj, settings: OperatorSettings) ->
     """Return the specification of the session of a run with `driver: Client`, or None if the run's spec is invalid.
 
     Users can change the configuration, so folder, identity and spec are taken from the run itself. Raises ValueError if
-    the specification is too large for an order.
+    the specification is too large for a `TrainerOrder`.
     """
     spec, metadata = parse_spec(run), run["metadata"]
     if isinstance(spec, Problem):

@@ -164,7 +164,7 @@ def restart_with_unreadable_configuration(
             reason=Reason.CONFIGURATION_UNREADABLE,
             message=(
                 f"The ConfigMap {configs[0]['metadata']['name']} does not have the operator's signature: it was "
-                "changed, or the key of signatures is a new one. The next attempt gets a new ConfigMap."
+                "changed, or the signing key was replaced. The next attempt gets a new ConfigMap."
             ),
         )
         return plan_restart(observation, status, settings, now, problem, counts_toward_max=False)

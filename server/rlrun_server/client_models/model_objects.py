@@ -87,7 +87,7 @@ def metadata_text(asked: NewClientModel) -> str:
     text = json.dumps(asked.user_metadata, ensure_ascii=False, separators=(",", ":"))
     size = len(text.encode())
     if size > MAX_METADATA_BYTES:
-        raise refused_field("user_metadata", f"has {size} bytes as JSON, but at most {MAX_METADATA_BYTES}: send less")
+        raise refused_field("user_metadata", f"has {size} bytes as JSON; send at most {MAX_METADATA_BYTES}")
     return text
 
 

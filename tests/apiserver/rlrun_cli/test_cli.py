@@ -163,7 +163,7 @@ def test_refused_by_the_server_with_the_field_and_without_leftovers(
     file.write_text(yaml.safe_dump(body))
     answer = rlrun("run", file, "-e", "A=1")
     assert answer.code == 1
-    assert "the API server rejected it" in answer.err
+    assert "the API server rejected the object" in answer.err
     assert "  - metadata.labels: " in answer.err
     assert client.CoreV1Api(api).list_namespaced_secret(namespace).items == []
 

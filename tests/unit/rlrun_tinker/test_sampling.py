@@ -255,9 +255,9 @@ async def test_a_sample_waits_for_the_pool_and_says_why(pool: FakePool) -> None:
         assert (waiting["queue_state"], waiting["queue_state_reason"]) == ("paused_capacity", "3 runs ahead")
         backend.server.is_full, pool.is_late, pool.addresses = False, True, []
         backend.now[0] += 2
-        await _state(backend, asked, "paused_capacity", "the pool's engines start")
+        await _state(backend, asked, "paused_capacity", "the pool's engines are starting")
         pool.addresses = [EngineAddress("http://127.0.0.1:1", "http://127.0.0.1:1")]
-        await _state(backend, asked, "paused_capacity", "an engine of the pool starts")
+        await _state(backend, asked, "paused_capacity", "an engine of the pool is starting")
         pool.addresses = None
         await _state(backend, asked, "paused_capacity", "token of a run")
         pool.is_late = False
@@ -284,7 +284,7 @@ async def test_engines_at_their_limit_are_asked_again(pool: FakePool) -> None:
         sampler = await session(backend, base_model=MODEL)
         pool.engines[0].answer = refusal(429, "too many", **{"Retry-After": "0"})
         asked = await backend.post("asample", body(sampler))
-        await _state(backend, asked, "paused_rate_limit", "as many samples")
+        await _state(backend, asked, "paused_rate_limit", "no more samples")
         pool.engines[0].answer = None
         async with asyncio.timeout(30):
             while (answer := await backend.retrieve(asked)).status_code == 408:

@@ -24,7 +24,9 @@ class SavedStatesObject:
         except NotFound:
             self._states = SavedStates()
         except InputInvalid as error:
-            raise Corrupt(f"{error} Delete the object: the names of the run's saved states are lost") from error
+            raise Corrupt(
+                f"{error} Delete the object; the names of the run's saved states cannot be recovered"
+            ) from error
 
     def find(self, kind: SaveKind, name: str) -> SavedState | None:
         """Return the saved state with this name, or None."""

@@ -135,9 +135,9 @@ def choose_packing(drift: RowDifference, mixing: Sequence[str], dtype: torch.dty
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.SAMPLES_NOT_SEPARATED,
-            f"Log probabilities of samples computed together differ by {drift.separate:.2g} nats per token from those "
-            f"computed alone, even with one sample per row (rounding explains at most {REFUSAL * limit:g}). Training "
-            "would use wrong probabilities. Use another model.",
+            f"Computing several samples in one batch changes their log probabilities by {drift.separate:.2g} nats per "
+            f"token, even with one sample per row (rounding explains at most {REFUSAL * limit:g}). Training would use "
+            "wrong probabilities. Use another model.",
         )
     if mixing:
         return False, None

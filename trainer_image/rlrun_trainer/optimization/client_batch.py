@@ -98,8 +98,8 @@ def _loss(name: str) -> ClientLoss:
 def _parameters(command: ForwardBackward, loss: ClientLoss) -> dict[str, float]:
     for name, value in command.loss_config.items():
         if name not in loss.parameters:
-            known = f"it has {', '.join(loss.parameters)}" if loss.parameters else "it has none"
-            raise _invalid(f"loss_fn_config has {name[:64]!r}, which {command.loss} does not know: {known}")
+            known = f"use only {', '.join(loss.parameters)}" if loss.parameters else "send no parameters"
+            raise _invalid(f"loss_fn_config has {name[:64]!r}, which {command.loss} does not have: {known}")
         # Comparisons with NaN are false.
         if not 0 <= value <= LARGEST_PARAMETER:
             raise _invalid(f"loss_fn_config.{name} is {value}. Use a number from 0 to {LARGEST_PARAMETER:g}")
@@ -132,7 +132,7 @@ class _Reader:
             if name not in expected:
                 raise self._refuse(name, f"is not an input of the loss: {takes}. Remove it")
             if names.count(name) > 1:
-                raise self._refuse(name, "is there twice. Send it once")
+                raise self._refuse(name, "was sent twice. Send it once")
         for name in expected:
             if name not in names:
                 raise self._refuse(name, f"is missing: {takes}. Add it")
@@ -143,7 +143,7 @@ class _Reader:
         if loss.several_targets and shapes["weights"] != shapes[TARGETS]:
             raise self._refuse(
                 "weights",
-                f"has shape {list(shapes['weights'])}, but target_tokens {list(shapes[TARGETS])}. Use one shape",
+                f"has shape {list(shapes['weights'])}, but target_tokens has {list(shapes[TARGETS])}. Use equal shapes",
             )
         return math.prod(shapes[TARGETS])
 
@@ -171,7 +171,10 @@ class _Reader:
                 tensor.name, f"has {sizes[1]} bytes of row offsets. Send {tensor.shape[0] + 1} numbers of type int64"
             )
         elif sizes[2] % 8 or sizes[0] != sizes[2] // 8 * tensor.dtype.size:
-            raise self._refuse(tensor.name, "has not as many column indices (int64) as values. Send one for each value")
+            raise self._refuse(
+                tensor.name,
+                "has a different number of column indices (int64) than of values. Send one index for each value",
+            )
 
     def read(self, header: DatumHeader) -> ClientDatum:
         """Return the datum. Its header must have passed `check_shapes`."""
@@ -180,7 +183,9 @@ class _Reader:
         tensors = {tensor.name: self._read_tensor(tensor) for tensor in header.tensors}
         mask = tensors.get("sequence_ratio_mask")
         if mask is not None and not mask.values.any():
-            raise self._refuse("sequence_ratio_mask", "marks no token, so there is no ratio. Mark the sampled tokens")
+            raise self._refuse(
+                "sequence_ratio_mask", "marks no token, so the sequence has no ratio. Mark the sampled tokens"
+            )
         return ClientDatum(tokens, tensors.pop(TARGETS), tensors)
 
     def _read_tensor(self, tensor: TensorHeader) -> ClientTensor:
@@ -193,7 +198,7 @@ class _Reader:
         elif tensor.dtype is TensorType.bfloat16:
             values = (values.astype(np.uint32) << 16).view(np.float32)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise self._refuse(tensor.name, "has a value that is not finite. Send 0 for tokens without one")
+            raise self._refuse(tensor.name, "has a value that is not finite. For tokens that have no value, send 0")
         return ClientTensor(tuple(tensor.shape), values, places)
 
     def _read_places(self, tensor: TensorHeader) -> np.ndarray:
@@ -207,7 +212,9 @@ class _Reader:
             raise self._refuse(tensor.name, f"has a column index outside of 0 to {columns - 1}")
         places: np.ndarray = np.repeat(np.arange(rows, dtype=np.int64) * columns, np.diff(offsets)) + indices
         if (places[1:] <= places[:-1]).any():
-            raise self._refuse(tensor.name, "has a row whose column indices do not ascend. Sort them, each once")
+            raise self._refuse(
+                tensor.name, "has a row whose column indices do not ascend. Sort them, and send each only once"
+            )
         return places
 
     def _take(self, size: int, dtype: str) -> np.ndarray:

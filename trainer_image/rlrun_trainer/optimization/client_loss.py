@@ -125,6 +125,6 @@ LOSSES: Mapping[str, ClientLoss] = {
 }
 REFUSED = {
     "stable_reinforce": "its formula is not public; use loss_fn=importance_sampling",
-    "custom": "this trainer runs no uploaded loss; call forward_backward_custom with a function",
+    "custom": "this trainer does not run uploaded losses; call forward_backward_custom with a function",
 }
 """Losses of the SDK that are refused, with the reason and what to use instead."""

@@ -70,7 +70,7 @@ def forward_backward_units(
                 UNPROCESSABLE,
                 Reason.STEP_NOT_FINITE,
                 f"Loss {loss} or its gradient norm {norm} is not finite, or a log-probability is not a number; the "
-                "gradient is as before. Check the loss's inputs, lower the learning rate, or load an older checkpoint.",
+                "gradient is unchanged. Check the loss's inputs, lower the learning rate, or load an older checkpoint.",
             )
         if not batch.forward_only:
             slot.rng = random_states

@@ -76,7 +76,9 @@ class RunDeaths:
             self._record(path, running)
             self._file = os.open(running, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         except OSError as error:
-            log.warning("a run that ends this process is not found: %s; check the folder %s", error, path.parent)
+            log.warning(
+                "a run that ends this process cannot be identified: %s; check the folder %s", error, path.parent
+            )
 
     def enter(self, owner: str) -> None:
         """Write the name of the run whose unit starts, or no name if `owner` is empty. Writes only if the run has
@@ -104,7 +106,7 @@ class RunDeaths:
         try:
             os.pwrite(self._file, owner.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0"), 0)
         except OSError as error:
-            log.warning("a run that ends this process is not found: %s", error)
+            log.warning("a run that ends this process cannot be identified: %s", error)
             self._close()
 
     def _close(self) -> None:
@@ -130,7 +132,7 @@ def _read(path: Path) -> list[Death]:
     try:
         return parse(DeathList, _read_bytes(path, limits_of(DeathList).size + 1) or b"{}", f"The file {path}").deaths
     except InputInvalid as error:
-        log.warning("former ends of the trainer do not count: %s", error)
+        log.warning("earlier crashes of the trainer are not counted: %s", error)
         return []
 
 

@@ -139,13 +139,14 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         "--order-path",
         type=Path,
         default=default("order_path", base.order_path) or None,
-        help="file with the first order of a shared pool (default: train one run)",
+        help="file with the list of runs (TrainerOrder) that a shared pool's trainer starts with "
+        "(default: not a shared pool; train one run)",
     )
     add(
         "--deaths-file",
         type=Path,
         default=default("deaths_file", base.deaths_file) or None,
-        help="file for deaths of a shared pool's trainer",
+        help="file that records for which runs a shared pool's trainer was computing when it crashed",
     )
     add("--unit-seconds", type=float, default=default("unit_seconds", base.unit_seconds))
     add("--log-level", default=default("log_level", base.log_level))

@@ -189,7 +189,7 @@ class ClientSession(Session):
     async def _publish(self, number: int, command: SaveState) -> Outcome:
         """Take a snapshot of the policy and return its publication."""
         if command.saved_as is SaveKind.weights:
-            raise _user_error("name: is required to save weights. Only a sampler may have none.")
+            raise _user_error("name: is required to save weights for training. Only weights for sampling need no name.")
         files = await self._compute.run(self.name, self._backend.policy_files, self.name)
         publication = asyncio.create_task(self._complete_publication(number, files), name=f"policy {self.name}")
         self._publications.add(publication)
@@ -212,7 +212,7 @@ class ClientSession(Session):
         finally:
             discard(files)
         return failed(
-            f"The sampler was not stored in S3{cause}. Training goes on: save again later.", ErrorCategory.server
+            f"The sampler was not stored in S3{cause}. Training continues: save again later.", ErrorCategory.server
         )
 
     @property
@@ -260,10 +260,10 @@ class ClientSession(Session):
         if found is not None and found.step != number and not command.overwrite and not is_taken:
             is_taken = not await self._is_gone(kind, found)
         if is_taken and not command.overwrite:
-            by = f"by call {found.step}" if found is not None else "by a call before this one"
+            by = f"by call {found.step}" if found is not None else "by an earlier call"
             raise _user_error(f"The name {name!r} of {kind} was used {by}. Choose another name.")
         if found is None and len(self._saved) + len(self._pending) >= MAX_SAVES:
-            raise _user_error(f"The run has {MAX_SAVES} saved states, the maximum. Continue with another model.")
+            raise _user_error(f"The run has {MAX_SAVES} saved states, which is the maximum. Continue with a new model.")
         if len(to_json(command.user_metadata)) > MAX_METADATA_BYTES:
             raise _user_error(f"user_metadata has more than {MAX_METADATA_BYTES} bytes. Send less.")
 
@@ -294,7 +294,7 @@ class ClientSession(Session):
             digest = state.digest
             return _result({}, policy=PolicyRef(version=state.step, digest=digest, uri=str(place)) if digest else None)
         cause = f" ({self.uploads.problem.message})" if self.uploads.problem is not None else ""
-        text = f"The state {name!r} was not stored in S3{seconds}{cause}. Training goes on: save again later."
+        text = f"The state {name!r} was not stored in S3{seconds}{cause}. Training continues: save again later."
         return failed(text, ErrorCategory.server)
 
 

@@ -101,7 +101,7 @@ class CommandSequence:
         is_next = number == self._next and number not in self._entries and number not in self._reading
         is_too_much = count >= MAX_WAITING_COMMANDS or waiting_bytes + size > MAX_WAITING_BYTES
         if not is_next and (is_too_much or self._pool_bytes() + size > MAX_POOL_BYTES):
-            whose = "of this model" if is_too_much else "of this model, and many of others,"
+            whose = "of this model" if is_too_much else "of this model, and many calls of other models,"
             raise ProblemError.of(
                 TOO_MANY,
                 Reason.TOO_MANY_COMMANDS,
@@ -127,7 +127,9 @@ class CommandSequence:
         entry = self._entries.get(number)
         if entry is not None:
             if entry.digest != received.digest:
-                message = f"Call {number} of this model was received with other content. Use the next number."
+                message = (
+                    f"Call {number} of this model was already received with different content. Use the next number."
+                )
                 raise ProblemError.of(CONFLICT, Reason.COMMAND_CONFLICT, message)
             return
         if self._is_gone(number):
@@ -147,7 +149,7 @@ class CommandSequence:
         """
         entry = self._entries.get(number)
         if entry is None and self._is_gone(number):
-            message = f"The result of call {number} is not kept anymore. Ask for results in time."
+            message = f"The result of call {number} is no longer kept. Read results sooner."
             raise ProblemError.of(GONE, Reason.RESULT_GONE, message)
         if entry is None:
             message = f"Call {number} was not received by this process of the trainer{self._resume_advice()}"
@@ -170,7 +172,9 @@ class CommandSequence:
         if self._session is None or self._session.is_leaving:
             return CommandPending(state=CommandState.paused_capacity, reason=waits_for[:MAX_REASON])
         if self._session.held_seconds >= HELD_SECONDS:
-            return CommandPending(state=CommandState.paused_rate_limit, reason="the trainer computes for other runs")
+            return CommandPending(
+                state=CommandState.paused_rate_limit, reason="the trainer is computing for other runs"
+            )
         return CommandPending(state=CommandState.active)
 
     def start(self, session: ClientSession) -> None:

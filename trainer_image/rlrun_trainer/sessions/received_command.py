@@ -116,7 +116,7 @@ def _check_sizes(index: int, datum: DatumHeader) -> None:
     """Raise ValueError unless the sizes of the tensors match their shapes."""
     names = [tensor.name for tensor in datum.tensors]
     if len(set(names)) != len(names):
-        raise ValueError(f"datums[{index}] has two tensors with one name. Send each tensor once.")
+        raise ValueError(f"datums[{index}] has two tensors with the same name. Send each tensor once.")
     for tensor in datum.tensors:
         if not _has_matching_sizes(tensor):
             raise ValueError(

@@ -156,7 +156,7 @@ class Sessions:
                 session = self._open.get(name)
                 if session is None or self._kept is None or name in self._kept:
                     return
-                log.info("Session %s: its run has left; saving and closing the session", name)
+                log.info("Session %s: its run has left the pool; saving and closing the session", name)
                 await self._save(session)
                 await self._close(name)
                 left = self._settings.shutdown_seconds - (time.monotonic() - started)

@@ -51,7 +51,9 @@ def install_environment(
     ],
     python: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Python to install into. Default: that of the active virtual environment."),
+        typer.Option(
+            metavar="PATH", help="Python to install into. Default: the Python of the active virtual environment."
+        ),
     ] = None,
     server: Server = None,
 ) -> None:

@@ -147,7 +147,7 @@ def check_pull_secrets(api: RemoteCluster) -> str:
     """Check that the namespace has the Secrets that pods of runs use to pull images. Raises ApiError."""
     names = [str(name) for name in operator_settings(api).get("imagePullSecrets") or []]
     if not names:
-        return "the chart specifies none (runs.imagePullSecrets)"
+        return "the chart specifies no pull secrets (runs.imagePullSecrets)"
     wrong = []
     for name in names:
         found, _ = api.snapshot(SECRET, fields=f"metadata.name={name}")

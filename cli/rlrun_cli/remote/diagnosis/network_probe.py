@@ -287,8 +287,8 @@ def _hub_finding(hub: str, answer: str, has_authorities: bool) -> Finding:
         return Finding("hub", f"pods can reach {hub}")
     if any(words in answer for words in UNKNOWN_AUTHORITY):
         if has_authorities:
-            what = "not checked, because it has a private authority and only pods of runs have the chart's caBundle"
-            return Finding("hub", f"pods can reach {hub}; its certificate was {what}")
+            why = "a private authority signed it, and only pods of runs have the chart's caBundle"
+            return Finding("hub", f"pods can reach {hub}; its certificate was not checked, because {why}")
         return Finding(
             "hub",
             f"pods do not trust the certificate of {hub}: {answer}",

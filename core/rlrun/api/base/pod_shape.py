@@ -191,7 +191,7 @@ class PodShape(Spec):
     volume_mounts: list[PodVolumeMount] = Field(
         default_factory=list, max_length=16, json_schema_extra={LIST_MAP_KEYS: ["mountPath"]}
     )
-    """Mounts of these volumes in the role's main container."""
+    """Mounts of the volumes in the role's main container."""
 
     @field_validator("affinity")
     @classmethod

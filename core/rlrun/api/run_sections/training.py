@@ -54,7 +54,7 @@ class Teacher(Spec):
     url: str = Field(min_length=8, max_length=1024, pattern=r"^https?://[^\s]+$")
     """Base URL of the OpenAI-compatible API, including /v1. Private addresses must be allowed by the platform. Redirects are not followed."""  # noqa: E501
     model: str = Field(min_length=1, max_length=256)
-    """Name of the teacher model in that API. It must use the same tokenizer as the trained model."""
+    """Name of the teacher model in the API at url. It must use the same tokenizer as the trained model."""
 
 
 class LengthPenalty(Spec):
@@ -96,7 +96,7 @@ class Algorithm(Spec):
         Rule(
             "advantage",
             "self.name == 'grpo' || (self.advantage == 'mean' && !has(self.lengthPenalty))",
-            "advantage and lengthPenalty require the algorithm grpo: the others do not learn from rewards",
+            "advantage and lengthPenalty require the algorithm grpo: other algorithms do not learn from rewards",
             lambda a: a.name is AlgorithmName.grpo or (a.advantage is Advantage.mean and a.length_penalty is None),
         ),
     )

@@ -350,11 +350,11 @@ PRIME_RL = (
     DialectKey(
         "orchestrator.trajectory_strategy",
         "trajectory_strategy",
-        "prime-rl has ignored it since January 2026 and behaves like interleaved.",
+        "prime-rl has ignored this key since January 2026 and behaves like interleaved.",
     ),
     DialectKey("orchestrator.max_off_policy_steps", "max_off_policy_steps"),
     DialectKey("max_off_policy_steps", "max_off_policy_steps"),
-    *ignore("max_async_level is a limit", "orchestrator.strict_async_level", "strict_async_level"),
+    *ignore("max_async_level is always a strict limit", "orchestrator.strict_async_level", "strict_async_level"),
     *ignore(
         "oversampling_factor sets the number of rollouts in flight",
         "orchestrator.concurrency",
@@ -389,7 +389,7 @@ PRIME_RL = (
         row
         for section in ("orchestrator.model.lora", "orchestrator.student.model.lora")
         for row in (
-            *ignore("trainer.model.lora holds", section),
+            *ignore("trainer.model.lora applies", section),
             DialectKey(f"{section}.rank", None, "has no equivalent: trainer.model.lora applies", same_as="lora.rank"),
             DialectKey(f"{section}.alpha", None, "has no equivalent: trainer.model.lora applies", same_as="lora_alpha"),
         )

@@ -33,7 +33,8 @@ def episode_results(
     if not trained:
         problem = problem or Problem(
             reason=Reason.ROLLOUT_FAILED,
-            message="no agent of the episode is trained; each is marked as not trainable or has its own client",
+            message="no agent of the episode is trained: each is marked as not trainable or has its own client; make "
+            "an agent trainable, without its own client",
         )
         return [RolloutResult(rollout_id=uuid.uuid4().hex, episode=episode, reward=0.0, error=problem)]
     problems = {trace.id: _problem_of(trace, problem, folder) for trace in trained}

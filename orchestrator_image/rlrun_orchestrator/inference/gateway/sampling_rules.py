@@ -242,7 +242,7 @@ def check(kind: CompletionKind, body: dict[str, Any], rollouts: int = 1) -> None
         _check_tools(body)
     stop = body.get("stop")
     if stop is not None and not isinstance(stop, str) and not (isinstance(stop, list) and all(map(_is_text, stop))):
-        raise BadRequest(f"stop must be one text or a list of texts, not {stop!r}"[:300])
+        raise BadRequest(f"stop must be a string or a list of strings, not {stop!r}"[:300])
     if not isinstance(body.get("stream_options") or {}, dict):
         raise BadRequest("stream_options must be an object")
     if (body.get("n") or 1) != rollouts:

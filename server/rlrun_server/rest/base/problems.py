@@ -48,7 +48,9 @@ class ProblemDetails(Schema):
     instance: str
     """Path of the request."""
     reason: str
-    """Stable reason for programs, as in the conditions of objects."""
+    """Machine-readable reason, such as `TokenInvalid`, that does not change between versions. Same values as `reason`
+    in the conditions of Kubernetes objects.
+    """
     errors: list[FieldError] = Field(default_factory=list)
     """All problems with fields."""
     request_id: str

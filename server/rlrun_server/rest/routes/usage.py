@@ -101,7 +101,7 @@ def window_of(query: UsageQuery, now: datetime) -> Window:
     """Return the period of a query. Raises RestError."""
     if query.month is not None:
         if query.since is not None or query.until is not None:
-            raise invalid("month cannot be combined with since and until: remove month, or the others")
+            raise invalid("month cannot be combined with since and until: remove month, or remove since and until")
         first = datetime.strptime(query.month, "%Y-%m").replace(tzinfo=UTC)
         return Window(first, (first + timedelta(days=31)).replace(day=1))
     since = in_utc(query.since) if query.since else now.replace(day=1, hour=0, minute=0, second=0)

@@ -87,8 +87,8 @@ MATRIX = {"target_tokens": [[2, 3]] * 3, "weights": [[1, 0]] * 3}
         ("stable_reinforce", TOKENS, RL, {}, "formula is not public; use loss_fn=importance_sampling"),
         ("custom", TOKENS, RL, {}, "forward_backward_custom"),
         ("dpo", TOKENS, RL, {}, "loss_fn 'dpo' is not available: use one of cross_entropy, importance_sampling, ppo"),
-        ("ppo", TOKENS, RL, {"beta": 1}, "loss_fn_config has 'beta', which ppo does not know: it has clip_low"),
-        ("importance_sampling", TOKENS, RL, {"beta": 1}, "it has none"),
+        ("ppo", TOKENS, RL, {"beta": 1}, "loss_fn_config has 'beta', which ppo does not have: use only clip_low"),
+        ("importance_sampling", TOKENS, RL, {"beta": 1}, "send no parameters"),
         ("dro", TOKENS, RL, {"beta": -1}, r"loss_fn_config.beta is -1.0. Use a number from 0"),
         ("ppo", TOKENS, RL, {"clip_low_threshold": 1.3}, "clip_low_threshold 1.3 is above clip_high_threshold 1.2"),
         ("ppo", TOKENS, SFT, {}, r"loss_fn_inputs\['weights'\] is not an input of the loss: ppo takes target_tokens"),
@@ -103,7 +103,7 @@ MATRIX = {"target_tokens": [[2, 3]] * 3, "weights": [[1, 0]] * 3}
         ("ppo", TOKENS, RL | {"advantages": [1, math.inf, 1]}, {}, r"\['advantages'\] has a value that is not finite"),
         ("ppo", [1, 2], RL, {}, r"has shape \[3\]. model_input has 2 tokens, so the shape must be \[2\]"),
         ("ppo", TOKENS, RL | {"target_tokens": [[1, 2]] * 3}, {}, r"has shape \[3, 2\]. .* must be \[3\]"),
-        ("cross_entropy", TOKENS, MATRIX | {"weights": [1, 1, 1]}, {}, r"shape \[3\], but target_tokens \[3, 2\]"),
+        ("cross_entropy", TOKENS, MATRIX | {"weights": [1, 1, 1]}, {}, r"shape \[3\], but target_tokens has \[3, 2\]"),
         ("cross_entropy", TOKENS, SFT | {"weights": [1, 1]}, {}, r"must be \[3\] or \[3, K\]"),
         ("cross_entropy", TOKENS, {n: np.zeros((3, 0), np.int64) for n in SFT}, {}, "has 0 targets per token"),
         ("cross_entropy", TOKENS, {n: np.zeros((3, 41), np.int64) for n in SFT}, {}, "41 targets .* Send 1 to 40"),
@@ -148,7 +148,7 @@ def csr(offsets: list[int], columns: list[int], values: int | None = None, shape
         (csr([0, 1, 2, 2], [0, -1]), "a column index outside of 0 to 3"),
         (csr([0, 2, 2, 2], [1, 0]), "do not ascend"),
         (csr([0, 2, 2, 2], [1, 1]), "do not ascend"),
-        (csr([0, 1, 2, 2], [0, 1], values=3), "not as many column indices"),
+        (csr([0, 1, 2, 2], [0, 1], values=3), "a different number of column indices"),
     ],
 )
 def test_a_refusal_of_a_sparse_matrix_says_what_is_wrong(datum: Datum, message: str) -> None:

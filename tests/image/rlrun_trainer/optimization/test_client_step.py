@@ -212,7 +212,7 @@ def test_a_command_that_fails_leaves_gradient_and_random_state(
     work = forward_backward_units(base, slot, batch_of("importance_sampling", datums), BUDGET)
     next(work)
     error: type[Exception] = ProblemError
-    message = "Loss -?inf or its gradient norm .* is not finite.*; the gradient is as before"
+    message = "Loss -?inf or its gradient norm .* is not finite.*; the gradient is unchanged"
     if kind == "abandoned":
         work.close()
     else:

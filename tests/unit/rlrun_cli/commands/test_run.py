@@ -339,7 +339,8 @@ def test_yaml_keeps_its_name_labels_and_references(rlrun: Rlrun, api: FakeCluste
         ("x.yaml", "a: [", "not valid YAML"),
         ("x.yaml", "", "is empty"),
         ("x.yaml", "kind: RLRun\n---\nkind: RLRun\n", "2 documents"),
-        ("x.yaml", "kind: Pod\n", "a Pod, not an RLRun"),
+        ("x.yaml", "kind: Pod\n", "has kind Pod, not RLRun"),
+        ("x.yaml", "spec: {}\n", "has no kind; expected RLRun"),
     ],
 )
 def test_a_file_that_is_not_a_run_is_rejected(rlrun: Rlrun, tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -370,7 +371,7 @@ def test_a_syntax_error_of_yaml_has_one_line(rlrun: Rlrun, tmp_path: Path, text:
     assert hint.startswith("Next: ")
 
 
-@pytest.mark.parametrize(("text", "found"), [("", "is empty"), ("- 1\n", "is a list"), ("hello\n", "is a text")])
+@pytest.mark.parametrize(("text", "found"), [("", "is empty"), ("- 1\n", "is a list"), ("hello\n", "is plain text")])
 def test_a_yaml_without_an_object_says_what_it_is(rlrun: Rlrun, tmp_path: Path, text: str, found: str) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(text)

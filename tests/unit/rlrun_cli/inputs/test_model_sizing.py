@@ -53,7 +53,10 @@ def test_the_size_of_adapters_of_experts_is_shown_where_there_are_some() -> None
         hidden_size=2048, num_hidden_layers=48, num_key_value_heads=4, num_experts=128, moe_intermediate_size=768
     )
     shown = "\n".join(size_architecture(mixture, JOB).steps)
-    assert "629 million weights more: 10.1 GB on each GPU of the trainer, and 1.66 GB of files in each step" in shown
+    assert (
+        "629 million weights to the adapter: 10.1 GB on each GPU of the trainer, and 1.66 GB of files in each step"
+        in shown
+    )
     for other in (size_architecture(model(), JOB), size_architecture(mixture, replace(JOB, full_fine_tuning=True))):
         assert "Experts:" not in "\n".join(other.steps)
 

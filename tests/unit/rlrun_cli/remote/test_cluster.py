@@ -50,7 +50,7 @@ async def test_a_run_is_read_and_listed_in_the_namespace_or_in_all() -> None:
 
 
 async def test_a_missing_object_and_an_unknown_kind_are_different_errors() -> None:
-    with pytest.raises(NotFoundError, match="cannot get RLRun team/first: it does not exist"):
+    with pytest.raises(NotFoundError, match="cannot get RLRun team/first: the object does not exist"):
         await call_server(lambda api: api.get(RLRUN, "first"), GET=not_found("first"))
     with pytest.raises(NotFoundError, match="the cluster does not know this kind of object"):
         await call_server(lambda api: api.get(RLRUN, "first"))
@@ -63,7 +63,7 @@ async def test_an_existing_name_is_a_conflict() -> None:
 
 
 async def test_deletion_of_a_missing_object_is_an_error_unless_allowed() -> None:
-    with pytest.raises(NotFoundError, match="cannot delete RLRun team/first: it does not exist"):
+    with pytest.raises(NotFoundError, match="cannot delete RLRun team/first: the object does not exist"):
         await call_server(lambda api: api.delete(RLRUN, "first"), DELETE=not_found("first"))
     await call_server(lambda api: api.delete(SECRET, "first", missing_ok=True), DELETE=not_found("first"))
 

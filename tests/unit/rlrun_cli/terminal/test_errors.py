@@ -23,7 +23,7 @@ def test_each_invalid_field_is_listed_once() -> None:
         },
     )
     problem = to_cli_error(ApiError.from_response(422, body, "create RLRun team/x"))
-    assert problem.message == "cannot create RLRun team/x: the API server rejected it"
+    assert problem.message == "cannot create RLRun team/x: the API server rejected the object"
     assert problem.details == [
         "spec.batchSize: Invalid value: must be a multiple",
         "spec.env[0].id: Required value",

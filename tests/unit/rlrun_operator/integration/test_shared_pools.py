@@ -847,7 +847,7 @@ def fail_trainer(runs: SharedRuns) -> None:
     runs.cluster.put(pod)
 
 
-EVICTED = Problem(reason="PoolEvicted", message="The memory of the shared pool's trainer repeatedly did not suffice.")
+EVICTED = Problem(reason="PoolEvicted", message="The shared pool's trainer repeatedly ran out of memory for this run.")
 
 
 def evict(runs: SharedRuns, name: str) -> None:
@@ -1102,7 +1102,7 @@ async def test_a_run_leaves_a_pool_that_cannot_be_created_any_more(runs: SharedR
     status = runs.status("a")
     assert (status["runRestarts"], status.get("runRestartsTowardMax", 0)) == (1, 0)
     assert "PoolReplaced" in status["message"]
-    assert f"has no Deployment {old}{suffix}," in status["message"]
+    assert f"has no Deployment {old}{suffix}." in status["message"]
     runs.end_pods()
     await runs.settle(after=30)
     assert pool(runs) != old

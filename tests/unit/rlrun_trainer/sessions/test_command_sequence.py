@@ -225,7 +225,7 @@ async def test_the_calls_of_all_runs_have_a_limit_but_each_run_goes_on(monkeypat
     session, of_others = Session(), 950
     sequence = CommandSequence(pool_bytes=lambda: of_others + sequence.waiting_bytes)
     sequence.start(cast(ClientSession, session))
-    with pytest.raises(ProblemError, match="and many of others"):
+    with pytest.raises(ProblemError, match="and many calls of other models"):
         send(sequence, 2)
     send(sequence, 1)
     assert await results(sequence, 1) == [b"done"]

@@ -155,7 +155,7 @@ def test_a_learning_rate_that_is_not_a_number_is_named() -> None:
 def test_two_tensors_with_one_name_are_refused() -> None:
     header = TensorHeader(name="weights", dtype=TensorType.float32, shape=[1], sizes=[4])
     command = ForwardBackward(loss="ppo", datums=[DatumHeader(length=1, tensors=[header, header])])
-    assert "two tensors with one name" in error_of(body_of(command, bytes(12)))
+    assert "two tensors with the same name" in error_of(body_of(command, bytes(12)))
 
 
 VALID = [forward_backward([1, 2, 3], [4]), optim_step(), save("a", ttl_seconds=3600), tensor([3, 2], 8, 32, 16)]
