@@ -1,5 +1,7 @@
 """Tokens of pods, reviewed by a real API server."""
 
+import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ GRANT = StorageGrant(namespace="", owner="uid-1", role=StorageRole.trainer)
 @pytest.fixture
 async def reviews(control_plane: ControlPlane) -> AsyncIterator[TokenReviews]:
     cluster = AsyncKubeClient(AsyncApiTransport(await load_configuration(str(Path(control_plane.kubeconfig)))))
-    yield TokenReviews(cluster.create, lambda: 0.0)
+    # Between two reviews an hour passes, so that none comes from the cache of this class.
+    yield TokenReviews(cluster.create, itertools.count(0.0, 3600.0).__next__)
     await cluster.close()
 
 
@@ -37,6 +40,13 @@ def token_for(core: client.CoreV1Api, namespace: str, pod: Any, audience: str) -
     request = {"spec": {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound}}
     account = pod.spec.service_account_name
     return str(core.create_namespaced_service_account_token(account, namespace, request).status.token)
+
+
+async def ended(reviews: TokenReviews, token: str) -> None:
+    """Wait until the token is refused. The API server reads pods and accounts from a cache, which follows later."""
+    async with asyncio.timeout(30):
+        while (await reviews.review(token, GRANT.audience)).is_accepted:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
 
 async def test_only_tokens_of_the_role_are_accepted(
@@ -62,7 +72,7 @@ async def test_the_token_of_a_pod_ends_with_it(reviews: TokenReviews, api: clien
     pod = pod_of(core, namespace, "reverse")
     token = token_for(core, namespace, pod, GRANT.audience)
     core.delete_namespaced_pod("reverse", namespace, grace_period_seconds=0)
-    assert not (await reviews.review(token, GRANT.audience)).is_accepted
+    await ended(reviews, token)
 
 
 async def test_the_token_of_a_pod_ends_with_its_service_account(
@@ -72,4 +82,4 @@ async def test_the_token_of_a_pod_ends_with_its_service_account(
     core = client.CoreV1Api(api)
     token = token_for(core, namespace, pod_of(core, namespace, "reverse"), GRANT.audience)
     core.delete_namespaced_service_account("reverse", namespace)
-    assert not (await reviews.review(token, GRANT.audience)).is_accepted
+    await ended(reviews, token)
