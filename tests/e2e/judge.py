@@ -26,6 +26,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/redirect":
             self.send_response(302)
             self.send_header("Location", "https://169.254.169.254/")
+            self.send_header("Content-Length", "0")  # else clients read until the connection ends, or is reset
             self.end_headers()
             return
         self.send_response(200)
