@@ -150,6 +150,10 @@ ROLLOUT_IDS_HEADER = "X-Rollout-Ids"
 """Header of a request that generates the first turn of several rollouts. Contains the ids of the rollouts, separated by
 commas. The request's `n` is the number of ids, and choice i of the response belongs to rollout i.
 """
+MAX_SHARED_TOKENS = 512
+"""Maximum number of completion tokens per rollout in a shared request to the engine. The rollouts of a shared request
+wait for the longest completion, and compared with a longer completion, the cost of a separate request is negligible.
+"""
 MAX_SHARED_ROLLOUTS = 64
 """Maximum number of ids in ROLLOUT_IDS_HEADER."""
 

@@ -56,9 +56,7 @@ MODEL_HEADER = "X-Rlrun-Model"
 model.
 """
 SEQUENCES_HEADER = "X-Rlrun-Sequences"
-"""Header of requests to engines with the number of sequences to sample, at most MAX_SEQUENCES. The default is 1."""
-MAX_SEQUENCES = 64
-"""Maximum number of sequences of a request, as in vLLM (`VLLM_MAX_N_SEQUENCES`)."""
+"""Header of requests to engines with the number of sequences to sample, from 1 to 64. The default is 1."""
 
 
 def pool_trainer_name(pool: str) -> str:

@@ -18,11 +18,6 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-MAX_SHARED_TOKENS = 512
-"""Maximum number of completion tokens per rollout in a shared request. The rollouts of a shared request wait for the
-longest completion, and compared with a longer completion, the cost of a separate request is negligible.
-"""
-
 
 class SharedRequests(Generic[T]):
     """First requests of one group's rollouts."""

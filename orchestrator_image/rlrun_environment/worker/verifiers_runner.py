@@ -15,6 +15,7 @@ from typing import Any
 from openai import AsyncOpenAI, DefaultAioHttpClient
 from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.protocol.environment import (
+    MAX_SHARED_TOKENS,
     ROLLOUT_ID_HEADER,
     ROLLOUT_IDS_HEADER,
     Demonstration,
@@ -36,7 +37,7 @@ from verifiers.utils.message_utils import normalize_messages
 
 from rlrun_environment.phases import WorkPhase
 from rlrun_environment.worker.rewards import REWARDS_KEY, watch_rewards
-from rlrun_environment.worker.shared_requests import MAX_SHARED_TOKENS, SharedRequests
+from rlrun_environment.worker.shared_requests import SharedRequests
 from rlrun_environment.worker.user_code import sanitize
 from rlrun_environment.worker.user_code.demonstrations import demonstrate
 from rlrun_environment.worker.user_code.isolation import (

@@ -16,6 +16,7 @@ from typing import Any
 
 from rlrun.api.run_sections.rollouts import Sampling, SamplingOverrides
 from rlrun.constants import Reason
+from rlrun.protocol.environment import MAX_SHARED_TOKENS
 from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.service.message_content import refused_content
@@ -214,6 +215,10 @@ class SamplingRules:
     def cuts(self, body: dict[str, Any], prompt_tokens: int) -> bool:
         """Return True if a prompt of this length leaves fewer completion tokens than the request's limit."""
         return self.seq_len is not None and prompt_tokens + self._limit(body, None) > self.seq_len
+
+    def is_short(self, body: dict[str, Any]) -> bool:
+        """Return True if several rollouts may share a request with this body. Raises BadRequest."""
+        return self._limit(body, None) <= MAX_SHARED_TOKENS
 
     def _limit(self, body: dict[str, Any], prompt_tokens: int | None) -> int:
         requested = body.get("max_completion_tokens") or body.get("max_tokens") or self.max_tokens

@@ -295,12 +295,13 @@ class Gateway:
             continued = await self._send_continued(group, served, exchange)
             return [await self._send_whole(group, served, exchange) if continued is None else continued]
         answers: list[dict[str, Any]] = []
-        if self._engines_take_n:
+        # One long response of many choices would occupy the engine's API server, which other runs may use, too.
+        if self._engines_take_n and (group.rules or self._rules).is_short(exchange.request_body):
             answers = split_choices(await self._send_whole(group, served, exchange))
+            # Engines of a shared pool sample at most as many sequences as the run may have at the same time.
+            self._engines_take_n = len(answers) == len(exchange.rollouts)
         missing = exchange.rollouts[len(answers) :]
         if missing:
-            # Engines of a shared pool sample at most as many sequences as the run may have at the same time.
-            self._engines_take_n = False
             alone = replace(exchange, request_body=exchange.request_body | {"n": 1})
             sent = [self._send_whole(group, served, replace(alone, rollouts=[one])) for one in missing]
             for answer in await asyncio.gather(*sent, return_exceptions=True):

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from rlrun.protocol.environment import GroupResult
+from rlrun.protocol.environment import MAX_SHARED_TOKENS, GroupResult
 from rlrun.service.errors import ProblemError
 from rlrun_environment.worker.example_play import play_example
-from rlrun_environment.worker.shared_requests import MAX_SHARED_TOKENS
 from rlrun_environment.worker.user_code.load_error import LoadError
 
 from tests.support.waiting import until

@@ -28,7 +28,7 @@ from rlrun.service.errors import FatalError
 from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
 from rlrun_orchestrator.data.trajectories import Turn
-from rlrun_orchestrator.inference.gateway import environment_packages, request_router
+from rlrun_orchestrator.inference.gateway import environment_packages, request_router, sampling_rules
 from rlrun_orchestrator.inference.gateway.environment_packages import PackageMissing, PackageReader, package_digest
 from rlrun_orchestrator.inference.gateway.limits import Limits
 from rlrun_orchestrator.inference.gateway.live_groups import LiveGroup, LiveGroups
@@ -724,6 +724,19 @@ async def test_the_next_turn_of_a_shared_request_continues_its_own_choice(setup:
     assert setup.router.stats.prefixes == {"exact": 1}
     assert [list(turn.completion_ids) for turn in group.turns_of("b")] == [[1, 5], [4, 5]]
     assert len(group.turns_of("a")) == 1
+
+
+async def test_long_completions_do_not_share_a_request_to_the_engine(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling_rules, "MAX_SHARED_TOKENS", 50)
+    group, _ = setup.open()
+    status, answer = await ask_together(setup, group, max_tokens=51)
+    assert (status, len(answer["choices"])) == (200, 3)
+    assert [asked["n"] for asked in setup.asked] == [1, 1, 1]
+    short, _ = setup.open()
+    await ask_together(setup, short, max_tokens=50)
+    assert setup.asked_in_order()[-1]["n"] == 3, "the engines take n"
 
 
 async def test_engines_that_set_n_to_1_get_a_request_for_each_rollout(setup: Setup) -> None:
