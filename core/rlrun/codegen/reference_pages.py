@@ -63,7 +63,7 @@ def rows(schema: Json, path: str = "") -> Iterator[Row]:
 
 
 def rules(schema: Json, path: str) -> Iterator[tuple[str, str]]:
-    """Yield (path of the field, message) for every rule: about one field, several fields or updates."""
+    """Yield the path and the message of every rule, which may concern one field, several fields or updates."""
     for rule in schema.get(VALIDATIONS, ()):
         yield f"{path}{rule.get('fieldPath', '')}", rule["message"]
     for name, field in schema.get("properties", {}).items():

@@ -59,7 +59,7 @@ class LoadState(StrEnum):
     failed = "failed"
     """Loading the adapter failed. The sidecar retries with back-off."""
     unloading = "unloading"
-    """The adapter is no longer requested, but the engine still serves it."""
+    """The engine still serves the adapter, but the operator no longer lists it."""
 
 
 class AdapterReport(Schema):

@@ -132,9 +132,9 @@ class RatioLoss(Spec):
     ratio_limit: RatioLimit = Field(default=RatioLimit.mask, strict=False)
     """Treatment of ratios outside ratioLow and ratioHigh: mask excludes them from the loss, clip limits them to the bounds, ppo uses the lower of the clipped and the unclipped objective."""  # noqa: E501
     ratio_low: float = Field(default=0.125, ge=0, le=1)
-    """Lower bound of the ratio. With both ratio types, the ratio is per token, whatever the length of a sequence."""
+    """Lower bound of the importance ratio of a token, for both ratio types."""
     ratio_high: float = Field(default=8.0, ge=1, le=1000)
-    """Upper bound of the ratio. With both ratio types, the ratio is per token, whatever the length of a sequence."""
+    """Upper bound of the importance ratio of a token, for both ratio types."""
     sequence_mean_low: float = Field(default=0.1, ge=0, le=1)
     """Minimum geometric mean ratio of a sequence. Sequences below it are excluded from the loss."""
     sequence_mean_high: float = Field(default=10.0, ge=1, le=1000)
