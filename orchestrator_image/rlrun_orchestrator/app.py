@@ -50,8 +50,8 @@ from rlrun_orchestrator.status.status_conditions import StatusConditions
 from rlrun_orchestrator.status.status_server import status_application
 from rlrun_orchestrator.storage.package_recorder import record_packages
 from rlrun_orchestrator.storage.recovery import KnownStates, checkpoint_lacks_state, newest_state
+from rlrun_orchestrator.storage.resume_state import ResumeState
 from rlrun_orchestrator.storage.run_recorder import RunRecorder
-from rlrun_orchestrator.storage.saved_state import SavedState
 from rlrun_orchestrator.storage.startup import StartupStateLoader, StartupTimeouts
 from rlrun_orchestrator.storage.upload_spool import UploadSpool
 from rlrun_orchestrator.training.trainer_client import TrainerClient
@@ -195,7 +195,7 @@ class Orchestrator:
         )
         sampler = ExampleSampler(config_mapping.buffer(self._run, self._examples()))
         uid = self._run.run.uid
-        checkpoint = SavedState.parse(state.orchestrator_state, "the trainer's checkpoint")
+        checkpoint = ResumeState.parse(state.orchestrator_state, "the trainer's checkpoint")
         newest = newest_state(uid, saved, checkpoint)
         kept = await s3.load_state(state.step) if checkpoint_lacks_state(uid, state.step, checkpoint) else None
         if newest is not None:

@@ -42,8 +42,8 @@ from rlrun_orchestrator.storage.recovery import (
     restore_sampler,
     trained_batch,
 )
+from rlrun_orchestrator.storage.resume_state import ResumeState
 from rlrun_orchestrator.storage.run_recorder import RunRecorder
-from rlrun_orchestrator.storage.saved_state import SavedState
 from rlrun_orchestrator.training.batch import Batch
 from rlrun_orchestrator.training.checkpoint_requester import CheckpointRequester
 from rlrun_orchestrator.training.policy_publisher import PolicyPublisher, PublishTimeouts
@@ -353,11 +353,11 @@ class RunLoop:
         self._save_checkpoint_state(trainer.step, states)
 
     async def _known_states(self, trainer: SessionState) -> KnownStates:
-        checkpoint = SavedState.parse(trainer.orchestrator_state, "the trainer's checkpoint")
+        checkpoint = ResumeState.parse(trainer.orchestrator_state, "the trainer's checkpoint")
         kept = None
         if trainer.step != self.step and checkpoint_lacks_state(self._run_uid, trainer.step, checkpoint):
             stored = await self._recorder.load_checkpoint_state(trainer.step)
-            kept = SavedState.parse(stored, f"the record of step {trainer.step}")
+            kept = ResumeState.parse(stored, f"the record of step {trainer.step}")
         return KnownStates(checkpoint, self.state(), kept)
 
     def _follow(self, decision: Decision, trainer: SessionState, states: KnownStates) -> None:
@@ -437,9 +437,9 @@ class RunLoop:
         self._reporter.step(report)
         self._save_state()
 
-    def state(self) -> SavedState:
+    def state(self) -> ResumeState:
         """Return the state for checkpoints and the next process."""
-        return SavedState(
+        return ResumeState(
             run=self._run_uid,
             step=self.step,
             reward=self._progress.newest_reward,

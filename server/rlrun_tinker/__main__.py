@@ -21,11 +21,11 @@ from rlrun_server.runtime.log_format import format_lines
 from rlrun_tinker.app import TinkerApi, probes_app, tinker_app
 from rlrun_tinker.callers import Callers
 from rlrun_tinker.engine_client import ENGINE_CONNECTIONS
+from rlrun_tinker.engine_registry import EngineRegistry
 from rlrun_tinker.metrics import CONNECTIONS, MAX_CONNECTIONS
-from rlrun_tinker.pool_engines import PoolEngines
+from rlrun_tinker.pool_trainer_client import PoolTrainerClient
 from rlrun_tinker.run_server import RunServer
 from rlrun_tinker.settings import TinkerSettings, load_settings
-from rlrun_tinker.trainer_client import TrainerClient
 
 log = logging.getLogger("rlrun_tinker")
 
@@ -56,11 +56,11 @@ async def serve(settings: TinkerSettings) -> int:
     MAX_CONNECTIONS.set(limits.total)
     callers = Callers(time.monotonic)
     http = HttpClient(SERVER_SECONDS, SERVER_CONNECTIONS, settings.trust())
-    trainers = TrainerClient()
+    trainers = PoolTrainerClient()
     # Some connections stay free for requests that do not wait for results.
     max_requests = max(1, total * 3 // 4)
     server = RunServer(settings.server, http, callers)
-    engines = PoolEngines()
+    engines = EngineRegistry()
     api = TinkerApi(callers, server, trainers, time.monotonic, max_requests=max_requests, engines=engines)
     context = None if certificate is None else certificate.context
     try:

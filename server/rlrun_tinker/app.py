@@ -30,12 +30,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rlrun_tinker.callers import Callers, CredentialHolder
+from rlrun_tinker.engine_registry import EngineRegistry
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import ForwardBackwardRequest, decode_request
 from rlrun_tinker.futures import PAUSES, PROTOBUF, FutureId, FutureKind, Futures, end_of, waiting_reason
 from rlrun_tinker.metrics import BODIES, REGISTRY, REQUESTS, SAMPLES
 from rlrun_tinker.open_models import Heartbeats, OpenModels
-from rlrun_tinker.pool_engines import PoolEngines
+from rlrun_tinker.pool_trainer_client import CommandRejected, PoolTrainerClient, TrainerUnready
 from rlrun_tinker.requests import (
     CreateModel,
     CreateSession,
@@ -52,9 +53,8 @@ from rlrun_tinker.requests import (
     parse_id,
 )
 from rlrun_tinker.run_server import RunServer
-from rlrun_tinker.samples import Samples, is_sample
+from rlrun_tinker.sample_futures import SampleFutures, is_sample
 from rlrun_tinker.sampling import SamplingApi
-from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
 
 PREFIX = "/api/v1"
 SHARED_HOST_PREFIX = "/tinker"
@@ -160,14 +160,14 @@ class TinkerApi:
         self,
         callers: Callers,
         server: RunServer,
-        trainers: TrainerClient,
+        trainers: PoolTrainerClient,
         clock: Callable[[], float],
         *,
         max_requests: int = 750,
         send_seconds: float = SEND_SECONDS,
-        futures: Callable[[RunServer, OpenModels, TrainerClient], Futures] = Futures,
-        engines: PoolEngines,
-        samples: Samples | None = None,
+        futures: Callable[[RunServer, OpenModels, PoolTrainerClient], Futures] = Futures,
+        engines: EngineRegistry,
+        samples: SampleFutures | None = None,
     ) -> None:
         """`max_requests` is the maximum number of concurrent requests with credentials. `send_seconds` is the maximum
         wait until a trainer accepts a command.
@@ -179,7 +179,7 @@ class TinkerApi:
         self._models = OpenModels(server, clock)
         self._heartbeats = Heartbeats(server, self._models, trainers, clock)
         self._futures = futures(server, self._models, trainers)
-        self._samples = samples or Samples(clock)
+        self._samples = samples or SampleFutures(clock)
         self._sampling = SamplingApi(
             callers, server, self._models, self._heartbeats, trainers, self._samples, engines, clock
         )

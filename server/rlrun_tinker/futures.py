@@ -18,8 +18,8 @@ from rlrun_tinker.callers import CredentialHolder
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.forward_backward import encode_output, read_result
 from rlrun_tinker.open_models import OpenModels
+from rlrun_tinker.pool_trainer_client import CommandRejected, PoolTrainerClient, ResultMemory, TrainerUnready
 from rlrun_tinker.run_server import RunServer
-from rlrun_tinker.trainer_client import CommandRejected, ResultMemory, TrainerClient, TrainerUnready
 
 POLL_SECONDS = 25.0
 """Maximum wait in seconds of a request for a result. The SDK times out after 45 s."""
@@ -104,7 +104,7 @@ class Futures:
         self,
         server: RunServer,
         models: OpenModels,
-        trainers: TrainerClient,
+        trainers: PoolTrainerClient,
         poll_seconds: float = POLL_SECONDS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

@@ -11,8 +11,8 @@ from rlrun_server.runtime.caches import ReviewCache
 
 from rlrun_tinker.callers import CredentialHolder
 from rlrun_tinker.errors import RETRYABLE, TinkerError
+from rlrun_tinker.pool_trainer_client import CommandRejected, PoolTrainerClient, TrainerUnready
 from rlrun_tinker.run_server import RunServer
-from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
 
 OPEN_SECONDS = 30.0
 """Seconds for which a model with a trainer is cached. A revoked credential remains valid for this time."""
@@ -102,7 +102,7 @@ class Heartbeats:
     """
 
     def __init__(
-        self, server: RunServer, models: OpenModels, trainers: TrainerClient, clock: Callable[[], float]
+        self, server: RunServer, models: OpenModels, trainers: PoolTrainerClient, clock: Callable[[], float]
     ) -> None:
         self._server = server
         self._models = models

@@ -108,7 +108,7 @@ class SampleRequest(TinkerRequest):
 
 
 @dataclass(frozen=True)
-class Sampling:
+class ValidatedSampleRequest:
     """Validated request for samples."""
 
     sampler: str
@@ -157,7 +157,7 @@ def sample_seed(seed: int, number: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def read_sampling(body: bytes) -> Sampling:
+def read_sample_request(body: bytes) -> ValidatedSampleRequest:
     """Parse the body of asample. Raises InputInvalid."""
     request = parse(SampleRequest, body)
     _check_supported(request)
@@ -194,7 +194,7 @@ def read_sampling(body: bytes) -> Sampling:
     if request.topk_sample_logprobs:
         # Texts of several tokens may be equal.
         fields["return_tokens_as_token_ids"] = True
-    return Sampling(
+    return ValidatedSampleRequest(
         sampler=request.sampling_session_id or "",
         prompt=to_json(tokens),
         prompt_length=len(tokens),

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlrun.api.base.received import InputInvalid, InputLimits, read_fast
 
-from rlrun_tinker.sample_requests import Sampling
+from rlrun_tinker.sample_requests import ValidatedSampleRequest
 from rlrun_tinker.wire import bytes_field, integer_field
 
 MAX_RESPONSE = 32 * 1024**2
@@ -30,19 +30,19 @@ class EngineResponseInvalid(ValueError):
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One sample, as fields of a SampleResponse."""
+class SampledSequence:
+    """One sampled sequence, as fields of a SampleResponse."""
 
-    sequence: bytes
-    """Encoded SampledSequence."""
+    encoded: bytes
+    """Encoded SampledSequence of the Tinker API."""
     prompt: bytes = b""
     """Encoded fields of a SampleResponse with the log-probabilities of the prompt."""
     cached: int = 0
     """Number of prompt tokens that the engine found in its cache."""
 
 
-def read_sample(data: bytes, request: Sampling, number: int) -> Sample:
-    """Read sample `number` of a request from an engine's response. Raises EngineResponseInvalid."""
+def read_sequence(data: bytes, request: ValidatedSampleRequest, number: int) -> SampledSequence:
+    """Read sequence `number` of a request from an engine's response. Raises EngineResponseInvalid."""
     try:
         response = read_fast(data, "the response", LIMITS, allows_nan=True)
         choice = response["choices"][0]
@@ -60,20 +60,20 @@ def read_sample(data: bytes, request: Sampling, number: int) -> Sample:
             rows = [_sampled_row(row) for row in choice["logprobs"]["top_logprobs"]]
             parts.append(bytes_field(4, _top_message(rows, request.top_sample)))
         prompt = _prompt_fields(choice, request) if request.asks_for_prompt(number) else b""
-        return Sample(b"".join(parts), prompt, _cached(response.get("usage")))
+        return SampledSequence(b"".join(parts), prompt, _cached(response.get("usage")))
     except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError, InputInvalid) as error:
         kind = type(error).__name__
     raise EngineResponseInvalid(f"the engine's response has no valid tokens and log-probabilities ({kind})")
 
 
-def encode_samples(samples: Sequence[Sample]) -> bytes:
-    """Encode samples as a SampleResponse."""
-    parts = [bytes_field(1, sample.sequence) for sample in samples]
-    first = samples[0]
+def encode_response(sequences: Sequence[SampledSequence]) -> bytes:
+    """Encode sequences as a SampleResponse."""
+    parts = [bytes_field(1, sequence.encoded) for sequence in sequences]
+    first = sequences[0]
     return b"".join([*parts, first.prompt, integer_field(4, first.cached) if first.cached else b""])
 
 
-def _prompt_fields(choice: dict[str, Any], request: Sampling) -> bytes:
+def _prompt_fields(choice: dict[str, Any], request: ValidatedSampleRequest) -> bytes:
     entries: list[Mapping[str, Any] | None] = choice["prompt_logprobs"]
     tokens: list[int] = choice["prompt_token_ids"]
     if len(entries) != request.prompt_length or len(tokens) != request.prompt_length:

@@ -19,16 +19,21 @@ from starlette.responses import JSONResponse, Response
 
 from rlrun_tinker.callers import Callers, CredentialHolder
 from rlrun_tinker.engine_client import SampleRefused
+from rlrun_tinker.engine_registry import EngineRegistry, RunEngines, SampleLost
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.futures import MAX_REASON, ended
 from rlrun_tinker.open_models import Heartbeats, OpenModels
-from rlrun_tinker.pool_engines import PoolEngines, RunEngines, SampleLost
+from rlrun_tinker.pool_trainer_client import CommandRejected, PoolTrainerClient, TrainerUnready
 from rlrun_tinker.requests import RetrieveFuture, parse_id
 from rlrun_tinker.run_server import RunServer
-from rlrun_tinker.sample_requests import MAX_SAMPLE_BODY, CreateSamplingSession, Sampling, read_sampling
-from rlrun_tinker.sample_response import encode_samples
-from rlrun_tinker.samples import Samples, SamplesFailed, SamplesLost, Tell
-from rlrun_tinker.trainer_client import CommandRejected, TrainerClient, TrainerUnready
+from rlrun_tinker.sample_futures import SampleFutures, SamplesFailed, SamplesLost, Tell
+from rlrun_tinker.sample_requests import (
+    MAX_SAMPLE_BODY,
+    CreateSamplingSession,
+    ValidatedSampleRequest,
+    read_sample_request,
+)
+from rlrun_tinker.sample_response import encode_response
 
 FIRST_BASE_NUMBER = 900_000
 """First number of a session's models that are created only to sample from a base model."""
@@ -52,9 +57,9 @@ class SamplingApi:
         server: RunServer,
         models: OpenModels,
         heartbeats: Heartbeats,
-        trainers: TrainerClient,
-        samples: Samples,
-        engines: PoolEngines,
+        trainers: PoolTrainerClient,
+        samples: SampleFutures,
+        engines: EngineRegistry,
         clock: Callable[[], float],
     ) -> None:
         self._callers = callers
@@ -100,10 +105,10 @@ class SamplingApi:
             request.state.limited_as = caller.digest
         held = CountedBody(request)
         try:
-            sampling = read_sampling(await read_body(request, MAX_SAMPLE_BODY, held=held))
+            asked = read_sample_request(await read_body(request, MAX_SAMPLE_BODY, held=held))
         finally:
             held.release()
-        sampler = parse_id(SamplerId.parse, sampling.sampler)
+        sampler = parse_id(SamplerId.parse, asked.sampler)
         model = await self._models.open(caller, sampler.model)
         if model.has_ended:
             raise TinkerError(400, _ended(model))
@@ -115,11 +120,11 @@ class SamplingApi:
             return await self._open(caller, sampler.model, engines, is_stale=is_stale)
 
         async def work(tell: Tell) -> bytes:
-            numbers = range(sampling.count)
-            each = (engines.sample(open_model, policy, sampling, number, tell) for number in numbers)
+            numbers = range(asked.count)
+            each = (engines.sample(open_model, policy, asked, number, tell) for number in numbers)
             tasks = [asyncio.ensure_future(one) for one in each]
             try:
-                return encode_samples(await asyncio.gather(*tasks))
+                return encode_response(await asyncio.gather(*tasks))
             except SampleRefused as error:
                 raise SamplesFailed(CommandError(message=str(error), category=ErrorCategory.user)) from None
             except SampleLost:
@@ -129,8 +134,8 @@ class SamplingApi:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-        request_id = self._samples.start(caller, len(sampling.prompt), sampling.count, work)
-        return JSONResponse(_promise(request_id, sampler, sampling))
+        request_id = self._samples.start(caller, len(asked.prompt), asked.count, work)
+        return JSONResponse(_promise(request_id, sampler, asked))
 
     async def cancel(self, request: Request, caller: CredentialHolder) -> Response:
         """Cancel samples."""
@@ -190,11 +195,11 @@ def policy_of(sampler: SamplerId, model: ClientModel) -> PolicyRef | None:
     return PolicyRef(version=sampler.step, digest=sampler.digest, uri=f"{model.run_uri.rstrip('/')}/{folder}")
 
 
-def _promise(request_id: str, sampler: SamplerId, sampling: Sampling) -> dict[str, object]:
+def _promise(request_id: str, sampler: SamplerId, asked: ValidatedSampleRequest) -> dict[str, object]:
     return {
         "request_id": request_id,
         "model_id": str(sampler.model),
-        "sample_sequence_ids": [f"{request_id}.{number}" for number in range(sampling.count)],
+        "sample_sequence_ids": [f"{request_id}.{number}" for number in range(asked.count)],
     }
 
 

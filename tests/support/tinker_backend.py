@@ -54,11 +54,11 @@ from rlrun_server.http.request import bearer_of
 from rlrun_server.http.serving import serving_on
 from rlrun_tinker.app import TinkerApi, tinker_app
 from rlrun_tinker.callers import Callers
+from rlrun_tinker.engine_registry import EngineRegistry
 from rlrun_tinker.futures import Futures
-from rlrun_tinker.pool_engines import PoolEngines
+from rlrun_tinker.pool_trainer_client import PoolTrainerClient
 from rlrun_tinker.run_server import RunServer
-from rlrun_tinker.samples import Samples
-from rlrun_tinker.trainer_client import TrainerClient
+from rlrun_tinker.sample_futures import SampleFutures
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -402,8 +402,8 @@ async def serving_tinker(
     now = [0.0]
     sockets = [listen("127.0.0.1", 0) for _ in range(3)]
     trainer.url, server.url, url = (f"http://127.0.0.1:{each[0].getsockname()[1]}" for each in sockets)
-    callers, trainers, http = Callers(lambda: now[0]), TrainerClient(), HttpClient(10)
-    engines = PoolEngines(resolve=server.pool.resolve)
+    callers, trainers, http = Callers(lambda: now[0]), PoolTrainerClient(), HttpClient(10)
+    engines = EngineRegistry(resolve=server.pool.resolve)
     api = TinkerApi(
         callers,
         RunServer(server.url, http, callers),
@@ -412,7 +412,7 @@ async def serving_tinker(
         send_seconds=poll_seconds,
         futures=lambda *parts: Futures(parts[0], parts[1], parts[2], poll_seconds),
         engines=engines,
-        samples=Samples(lambda: now[0], poll_seconds),
+        samples=SampleFutures(lambda: now[0], poll_seconds),
     )
     try:
         async with (

@@ -22,7 +22,7 @@ from rlrun.protocol.trainer import SessionState, StepResult
 
 from rlrun_orchestrator.data.example_sampler import ExampleSampler, SampledExample
 from rlrun_orchestrator.data.sent_batch import SentBatch
-from rlrun_orchestrator.storage.saved_state import SavedState
+from rlrun_orchestrator.storage.resume_state import ResumeState
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +100,11 @@ def trained_batch(result: StepResult, sent: Sequence[SentBatch]) -> SentBatch | 
 class KnownStates:
     """Saved states from which a run may continue."""
 
-    checkpoint: SavedState | None = None
+    checkpoint: ResumeState | None = None
     """State in the checkpoint that the trainer started from. The state may be another run's."""
-    newest: SavedState | None = None
+    newest: ResumeState | None = None
     """Newest state of this run."""
-    kept: SavedState | None = None
+    kept: ResumeState | None = None
     """State that this run stored for the trainer's step, because the checkpoint lacks it."""
 
 
@@ -112,21 +112,21 @@ class KnownStates:
 class Exact:
     """State of exactly the requested step."""
 
-    state: SavedState
+    state: ResumeState
 
 
 @dataclass(frozen=True)
 class OtherRun:
     """State of the run from whose checkpoint this run starts."""
 
-    state: SavedState
+    state: ResumeState
 
 
 @dataclass(frozen=True)
 class Nearest:
     """State of a different step. With this state, some examples are drawn twice or not at all."""
 
-    state: SavedState
+    state: ResumeState
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Initial:
 SamplerChoice = Exact | OtherRun | Nearest | Initial
 
 
-def newest_state(run_uid: str, saved: SavedState | None, checkpoint: SavedState | None) -> SavedState | None:
+def newest_state(run_uid: str, saved: ResumeState | None, checkpoint: ResumeState | None) -> ResumeState | None:
     """Return the newest state of the run: the state saved in S3, or the checkpoint's state if that state belongs to
     this run and is newer.
     """
@@ -147,7 +147,7 @@ def newest_state(run_uid: str, saved: SavedState | None, checkpoint: SavedState 
     return own if own.step > saved.step else saved
 
 
-def checkpoint_lacks_state(run_uid: str, step: int, checkpoint: SavedState | None) -> bool:
+def checkpoint_lacks_state(run_uid: str, step: int, checkpoint: ResumeState | None) -> bool:
     """Return True if the checkpoint of `step` lacks this run's state of that step."""
     own = _own(run_uid, checkpoint)
     return step > 0 and (own is None or own.step != step)
@@ -187,5 +187,5 @@ def restore_sampler(
             sampler.reset(outstanding)
 
 
-def _own(run_uid: str, checkpoint: SavedState | None) -> SavedState | None:
+def _own(run_uid: str, checkpoint: ResumeState | None) -> ResumeState | None:
     return checkpoint if checkpoint is not None and checkpoint.run == run_uid else None

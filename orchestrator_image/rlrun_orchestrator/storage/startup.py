@@ -15,7 +15,7 @@ from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun.storage.store import Store, StoreError
 
 from rlrun_orchestrator.status.status_conditions import StatusConditions
-from rlrun_orchestrator.storage.saved_state import SavedState
+from rlrun_orchestrator.storage.resume_state import ResumeState
 from rlrun_orchestrator.storage.state_files import (
     checkpoint_state_uri,
     claim_state,
@@ -87,7 +87,7 @@ class StartupStateLoader:
                 log.warning("%s", error)
                 await asyncio.sleep(self._timeouts.poll_interval)
 
-    async def claim_state(self) -> tuple[S3Uri, SavedState | None]:
+    async def claim_state(self) -> tuple[S3Uri, ResumeState | None]:
         """Return the URI for this process's state, and the state that its predecessor left.
 
         The state is None for the first process, or if it is malformed. Raises FatalError if S3 stays unreachable.
@@ -95,7 +95,7 @@ class StartupStateLoader:
         uri, data = await self._access(functools.partial(claim_state, self._store, self._layout, self._spool))
         return uri, _parse(data, uri)
 
-    async def load_state(self, step: int) -> SavedState | None:
+    async def load_state(self, step: int) -> ResumeState | None:
         """Return the state of `step` that this run stored outside the checkpoint, or None if there is none or it is
         malformed.
 
@@ -118,9 +118,9 @@ class StartupStateLoader:
                 await asyncio.sleep(self._timeouts.poll_interval)
 
 
-def _parse(data: bytes, uri: S3Uri) -> SavedState | None:
+def _parse(data: bytes, uri: S3Uri) -> ResumeState | None:
     try:
-        return SavedState.parse(parse_object(data), str(uri))
+        return ResumeState.parse(parse_object(data), str(uri))
     except ValueError as error:
         log.warning("ignoring the saved state of the orchestrator, because it is malformed: %s", error)
         return None

@@ -40,7 +40,7 @@ POOL_DIGEST = 8
 
 
 @dataclass(frozen=True)
-class Start:
+class ModelStart:
     """Base model, rank and initial weights of a model."""
 
     base_model: str
@@ -96,7 +96,7 @@ def request_digest(asked: NewClientModel, user: str) -> str:
     return digest_of(json.dumps([user, asked.to_json_dict()], sort_keys=True).encode())
 
 
-def new_run(model: ModelId, asked: NewClientModel, start: Start, user: str) -> Obj:
+def new_run(model: ModelId, asked: NewClientModel, start: ModelStart, user: str) -> Obj:
     """Return the RLRun to create."""
     spec: dict[str, Any] = {
         "model": start.base_model,

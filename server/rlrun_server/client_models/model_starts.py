@@ -13,7 +13,7 @@ from rlrun.protocol.problem import Problem
 from starlette.requests import Request
 
 from rlrun_server.authentication.users import Check
-from rlrun_server.client_models.model_objects import Start, check_base_model, listed, rank_of, refused_field
+from rlrun_server.client_models.model_objects import ModelStart, check_base_model, listed, rank_of, refused_field
 from rlrun_server.client_models.saved_states import SavedStateReader, is_deleted
 from rlrun_server.rest.base.access import Caller
 from rlrun_server.rest.base.problems import RestError
@@ -23,14 +23,14 @@ from rlrun_server.rest.context.services import Services, services_of
 
 async def choose_start(
     request: Request, caller: Caller, namespace: str, asked: NewClientModel, saved: SavedStateReader
-) -> Start:
+) -> ModelStart:
     """Return the start of a model that the caller requests in a namespace. Raises RestError, ProblemError."""
     services = services_of(request)
     if asked.load is None:
         if asked.base_model is None or asked.rank is None:
             missing = "base_model" if asked.base_model is None else "rank"
             raise refused_field(missing, "is required, unless load names a saved state")
-        start = Start(asked.base_model, asked.rank)
+        start = ModelStart(asked.base_model, asked.rank)
     else:
         start = await _saved_start(request, caller, namespace, asked.load, saved)
         for field, wanted, found in (
@@ -62,7 +62,7 @@ async def find_run(request: Request, caller: Caller, model: ModelId) -> Obj | No
 
 async def _saved_start(
     request: Request, caller: Caller, namespace: str, load: LoadedState, saved: SavedStateReader
-) -> Start:
+) -> ModelStart:
     try:
         uri = SavedStateUri.parse(load.path)
     except ValueError as error:
@@ -101,7 +101,7 @@ async def _saved_start(
             f"{namespace} to its spec.sharedWith, or create the session in namespace {model.namespace}."
         )
         raise RestError(403, Reason.CHECKPOINT_NOT_FOUND, f"load.path: {text}")
-    return Start(str(run["spec"]["model"]), rank, checkpoint_id(model.namespace, name))
+    return ModelStart(str(run["spec"]["model"]), rank, checkpoint_id(model.namespace, name))
 
 
 async def _base_model(services: Services, wanted: str) -> RLModelSpec:

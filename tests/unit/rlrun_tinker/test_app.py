@@ -28,7 +28,7 @@ from rlrun.protocol.problem import Problem
 from rlrun_tinker.app import ANSWER_BYTES, MAX_BODY, MAX_JSON
 from rlrun_tinker.futures import FutureId, FutureKind
 from rlrun_tinker.metrics import REGISTRY
-from rlrun_tinker.trainer_client import RESULTS
+from rlrun_tinker.pool_trainer_client import RESULTS
 
 from tests.support.tinker_backend import MODEL, TinkerBackend, serving_tinker
 from tests.support.tinker_messages import message
@@ -356,7 +356,7 @@ async def test_a_lost_command_waits_for_rlrun_server(backend: TinkerBackend) -> 
 
 async def test_a_result_that_is_too_large_is_a_failure(backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client would ask for it forever."""
-    monkeypatch.setattr("rlrun_tinker.trainer_client.MAX_RESULT_BYTES", 100_000)
+    monkeypatch.setattr("rlrun_tinker.pool_trainer_client.MAX_RESULT_BYTES", 100_000)
     model = await backend.model()
     backend.trainer.result_size = 100_001
     answer = await backend.retrieve(await backend.send("forward_backward", body(model, 1)))

@@ -18,7 +18,7 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_tinker.engine_client import EngineAddress
-from rlrun_tinker.pool_engines import LOADED_POLICIES
+from rlrun_tinker.engine_registry import LOADED_POLICIES
 from rlrun_tinker.sample_requests import MAX_SAMPLE_BODY
 from rlrun_tinker.sampling import TOUCH_SECONDS, policy_of
 from starlette.responses import JSONResponse
@@ -416,7 +416,7 @@ async def test_a_long_sample_keeps_its_run_from_being_silent(
     backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeats of another session do not reach the run."""
-    monkeypatch.setattr("rlrun_tinker.pool_engines.WATCH_SECONDS", 0.05)
+    monkeypatch.setattr("rlrun_tinker.engine_registry.WATCH_SECONDS", 0.05)
     (engine,) = backend.pool.engines
     sampler = await session(backend, base_model=MODEL)
     engine.gate.clear()

@@ -29,7 +29,7 @@ REMEMBERED_SAVES = 16
 
 
 @dataclass
-class Start:
+class SessionStart:
     """State from which a session starts, after its checkpoint was restored."""
 
     step: int
@@ -54,7 +54,7 @@ class OpenedSlot:
     compute: Compute
     settings: TrainerSettings
     warnings: Sequence[Problem]
-    start: Start
+    start: SessionStart
     uploads: UploadQueue
 
 

@@ -33,7 +33,7 @@ from rlrun_trainer.runtime.compute_thread import Compute
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.sessions.backend import Backend
 from rlrun_trainer.sessions.client_session import ClientSession
-from rlrun_trainer.sessions.session import OpenedSlot, Start
+from rlrun_trainer.sessions.session import OpenedSlot, SessionStart
 from rlrun_trainer.sessions.training_session import TrainingSession
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ async def _opened_slot(
         saved = await asyncio.to_thread(_saved_states, store, layout, copies, first, settings.recovery_seconds > 0)
         start = await _restore_newest(slot, saved, copies)
         if start is None:
-            start = await _restore_source(slot, found) if found is not None else Start(0, None, None)
+            start = await _restore_source(slot, found) if found is not None else SessionStart(0, None, None)
         uploads = UploadQueue(
             store,
             spec,
@@ -158,7 +158,7 @@ class _Slot:
                 raise ProblemError.of(error.status, error.problem.reason, f"{uri}: {error.problem.message}") from error
 
 
-async def _restore_source(slot: _Slot, uri: S3Uri) -> Start:
+async def _restore_source(slot: _Slot, uri: S3Uri) -> SessionStart:
     """Start from the spec's checkpoint. Raises ProblemError and StoreError."""
     resume = slot.spec.resume_from is not None
     digest = None if resume else slot.spec.warm_start_digest
@@ -166,12 +166,12 @@ async def _restore_source(slot: _Slot, uri: S3Uri) -> Start:
     progress = await slot.restore(uri, ArtifactKind.checkpoint, resume=resume, optimizer=optimizer, digest=digest or "")
     if not resume:
         # Another run's steps do not count here, so its orchestrator's state belongs to none of this run's steps.
-        return Start(0, progress.orchestrator_state, None)
+        return SessionStart(0, progress.orchestrator_state, None)
     return _start(slot.spec, uri, progress, ArtifactKind.checkpoint)
 
 
 @dataclass(frozen=True)
-class _SavedState:
+class _RestorePoint:
     """Checkpoint or recovery copy of the run from which its session may start."""
 
     step: int
@@ -181,12 +181,12 @@ class _SavedState:
 
 def _saved_states(
     store: Store, layout: RunLayout, copies: RecoveryCopies, first: int, makes_copies: bool
-) -> list[_SavedState]:
+) -> list[_RestorePoint]:
     """Return the newest TRIED checkpoints and recovery copies from step `first` on, newest first, including incomplete
     copies. A checkpoint precedes the copy of its step. Raises StoreError.
     """
     checkpoints = [
-        _SavedState(step, ArtifactKind.checkpoint, layout.checkpoint(step))
+        _RestorePoint(step, ArtifactKind.checkpoint, layout.checkpoint(step))
         for step in completed_steps(store, layout.checkpoints, first)
     ]
     try:
@@ -196,11 +196,11 @@ def _saved_states(
             raise
         log.warning("Starting without recovery copies, because an older rlrun-server does not permit them: %s", error)
         steps = []
-    found = [_SavedState(step, ArtifactKind.recovery, layout.recovery_copy(step)) for step in steps]
+    found = [_RestorePoint(step, ArtifactKind.recovery, layout.recovery_copy(step)) for step in steps]
     return sorted([*checkpoints, *found], key=lambda state: state.step, reverse=True)[:TRIED]
 
 
-async def _restore_newest(slot: _Slot, states: Sequence[_SavedState], copies: RecoveryCopies) -> Start | None:
+async def _restore_newest(slot: _Slot, states: Sequence[_RestorePoint], copies: RecoveryCopies) -> SessionStart | None:
     """Start from the first usable state of these. Returns None, with the slot in its initial state, if there is none.
     Raises ProblemError and StoreError.
     """
@@ -228,11 +228,11 @@ def _download(store: Store, uri: S3Uri, kind: ArtifactKind, folder: Path, digest
         )
 
 
-def _start(spec: SessionSpec, uri: S3Uri, progress: CheckpointProgress, kind: ArtifactKind) -> Start:
+def _start(spec: SessionSpec, uri: S3Uri, progress: CheckpointProgress, kind: ArtifactKind) -> SessionStart:
     if progress.run_uid != spec.run_uid:
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.CHECKPOINT_MISMATCH,
             f"{uri} belongs to run {progress.run_uid}, not to {spec.run_uid}. Use warmStartFrom.",
         )
-    return Start(progress.step, progress.orchestrator_state, progress.state_step, progress.made, kind)
+    return SessionStart(progress.step, progress.orchestrator_state, progress.state_step, progress.made, kind)

@@ -25,7 +25,7 @@ from rlrun_orchestrator.storage.recovery import (
     restore_sampler,
 )
 
-from tests.support.saved_states import STEP, sampler, sent, state_after
+from tests.support.resume_states import STEP, sampler, sent, state_after
 
 POLICY = PolicyRef(version=0, digest="0123456789abcdef", uri="s3://bucket/policy")
 

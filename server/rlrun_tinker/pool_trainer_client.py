@@ -69,7 +69,7 @@ class ResultMemory:
         return True
 
 
-class TrainerClient:
+class PoolTrainerClient:
     """HTTP client of the trainers of all pools. Its methods raise TrainerUnready and CommandRejected."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 VERSION = 3
 
 
-class SavedState(Schema, extra="ignore"):
+class ResumeState(Schema, extra="ignore"):
     """State from which the run's next process, or another run that starts from the run's checkpoint, continues."""
 
     version: int = VERSION
@@ -34,7 +34,7 @@ class SavedState(Schema, extra="ignore"):
     evaluator: dict[str, Any] = Field(default_factory=dict)
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any] | None, place: str) -> "SavedState | None":
+    def parse(cls, raw: Mapping[str, Any] | None, place: str) -> "ResumeState | None":
         """Parse a state. Returns None if the state is empty or, with a warning that names `place`, if it is
         unreadable.
         """

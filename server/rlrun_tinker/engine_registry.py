@@ -31,8 +31,8 @@ from rlrun_tinker.engine_client import (
     SampleRefused,
     resolve_engines,
 )
-from rlrun_tinker.sample_requests import Sampling
-from rlrun_tinker.sample_response import EngineResponseInvalid, Sample, read_sample
+from rlrun_tinker.sample_requests import ValidatedSampleRequest
+from rlrun_tinker.sample_response import EngineResponseInvalid, SampledSequence, read_sequence
 
 MAX_TRIES = 4
 """Number of failures of one sample after which the client must send the request again."""
@@ -118,8 +118,8 @@ class RunEngines:
         """Time of the last heartbeat to the run's trainer."""
 
     async def sample(
-        self, open_model: OpenModel, policy: PolicyRef | None, request: Sampling, number: int, tell: Tell
-    ) -> Sample:
+        self, open_model: OpenModel, policy: PolicyRef | None, request: ValidatedSampleRequest, number: int, tell: Tell
+    ) -> SampledSequence:
         """Return sample `number` of a request. While the sample waits, `tell` is called with the reason. Raises
         SampleLost, SampleRefused.
         """
@@ -131,8 +131,8 @@ class RunEngines:
             self.samples -= 1
 
     async def _sample(
-        self, open_model: OpenModel, policy: PolicyRef | None, request: Sampling, number: int, tell: Tell
-    ) -> Sample:
+        self, open_model: OpenModel, policy: PolicyRef | None, request: ValidatedSampleRequest, number: int, tell: Tell
+    ) -> SampledSequence:
         loop = asyncio.get_running_loop()
         failures, waits, is_stale = 0, Backoff(*PAUSE), False
         while failures < MAX_TRIES:
@@ -175,10 +175,10 @@ class RunEngines:
         model: ClientModel,
         open_model: OpenModel,
         policy: PolicyRef | None,
-        request: Sampling,
+        request: ValidatedSampleRequest,
         number: int,
         tell: Tell,
-    ) -> Sample:
+    ) -> SampledSequence:
         name = model.base_model if policy is None else policy.name
         engine.uses[name] += 1
         try:
@@ -186,15 +186,15 @@ class RunEngines:
                 tell(CommandPending(state=CommandState.active, reason="an engine is loading the weights"))
                 await self._load(engine, model, policy)
             tell(ACTIVE)
-            found: list[Sample] = []
+            found: list[SampledSequence] = []
 
             async def read(data: bytes) -> None:
                 if len(data) <= FEW_BYTES:
-                    found.append(read_sample(data, request, number))
+                    found.append(read_sequence(data, request, number))
                 else:
                     # Few threads, because a response takes ten times its size while it is read.
                     loop = asyncio.get_running_loop()
-                    found.append(await loop.run_in_executor(self._reading, read_sample, data, request, number))
+                    found.append(await loop.run_in_executor(self._reading, read_sequence, data, request, number))
 
             body = request.body(number, name)
             sending = asyncio.ensure_future(self._client.complete(engine.address, model, name, body, read))
@@ -307,7 +307,7 @@ class RunEngines:
         engine.unready.record_failure(asyncio.get_running_loop().time(), started)
 
 
-class PoolEngines:
+class EngineRegistry:
     """Engines of each run's pool."""
 
     def __init__(self, client: EngineClient | None = None, resolve: Resolve = resolve_engines) -> None:

@@ -87,7 +87,7 @@ class SampleFuture:
     """Number of polls in progress."""
 
 
-class Samples:
+class SampleFutures:
     """Futures of this process, by number."""
 
     def __init__(

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 from rlrun.protocol.client_command import CommandError, CommandPending, CommandState, ErrorCategory
-from rlrun_tinker import samples as module
+from rlrun_tinker import sample_futures as module
 from rlrun_tinker.callers import CredentialHolder
 from rlrun_tinker.errors import TinkerError
-from rlrun_tinker.samples import (
+from rlrun_tinker.sample_futures import (
     ABANDONED_SECONDS,
     FOREIGN_MEMORY_SECONDS,
     FOREIGN_POLLS,
     MAX_FUTURES,
     OBJECT_BYTES,
-    Samples,
+    SampleFutures,
     SamplesFailed,
     SamplesLost,
     Tell,
@@ -37,8 +37,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def samples(clock: Clock) -> AsyncIterator[Samples]:
-    found = Samples(clock, 0.05, (40 * KIB, 20 * KIB))
+async def samples(clock: Clock) -> AsyncIterator[SampleFutures]:
+    found = SampleFutures(clock, 0.05, (40 * KIB, 20 * KIB))
     yield found
     found.close()
 
@@ -59,7 +59,7 @@ async def forever(tell: Tell) -> bytes:
 
 
 async def read(
-    samples: Samples, request_id: str, caller: CredentialHolder = ANN, *, is_first: bool = False
+    samples: SampleFutures, request_id: str, caller: CredentialHolder = ANN, *, is_first: bool = False
 ) -> tuple[int, Any]:
     """Return status and body of a poll."""
     try:
@@ -70,7 +70,7 @@ async def read(
     return response.status_code, json.loads(bytes(response.body)) if is_json else bytes(response.body)
 
 
-async def test_samples_are_waited_for(samples: Samples) -> None:
+async def test_samples_are_waited_for(samples: SampleFutures) -> None:
     done, waiting = samples.start(ANN, 10, 1, work()), samples.start(ANN, 10, 1, forever)
     assert await read(samples, done) == (200, b"data")
     assert await read(samples, done) == (200, b"data"), "a result can be read again"
@@ -78,7 +78,7 @@ async def test_samples_are_waited_for(samples: Samples) -> None:
     assert (status, body["queue_state"], body["queue_state_reason"]) == (408, "paused_capacity", "no engine")
 
 
-async def test_failures_are_told(samples: Samples, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_are_told(samples: SampleFutures, caplog: pytest.LogCaptureFixture) -> None:
     error = CommandError(message="too long", category=ErrorCategory.user)
     refused = samples.start(ANN, 10, 1, work(error=SamplesFailed(error)))
     lost = samples.start(ANN, 10, 1, work(error=SamplesLost()))
@@ -89,7 +89,7 @@ async def test_failures_are_told(samples: Samples, caplog: pytest.LogCaptureFixt
     assert "samples failed" in caplog.text
 
 
-async def test_large_results_are_announced(samples: Samples, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_results_are_announced(samples: SampleFutures, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INLINE_BYTES", 2)
     future = samples.start(ANN, 10, 1, work())
     announced = {"status": "complete_metadata", "response_payload_size": 4}
@@ -97,7 +97,7 @@ async def test_large_results_are_announced(samples: Samples, monkeypatch: pytest
     assert await read(samples, future) == (200, b"data")
 
 
-async def test_as_many_samples_as_the_sdk_waits_for(samples: Samples) -> None:
+async def test_as_many_samples_as_the_sdk_waits_for(samples: SampleFutures) -> None:
     futures = [samples.start(ANN, 10, 1, forever) for _ in range(MAX_FUTURES[1])]
     with pytest.raises(TinkerError) as refused:
         samples.start(ANN, 10, 1, forever)
@@ -109,7 +109,7 @@ async def test_as_many_samples_as_the_sdk_waits_for(samples: Samples) -> None:
     samples.start(ANN, 10, 1, forever)
 
 
-async def test_samples_and_prompts_are_limited(samples: Samples) -> None:
+async def test_samples_and_prompts_are_limited(samples: SampleFutures) -> None:
     for size, count in ((10, 8193), (41 * KIB**2, 1)):
         with pytest.raises(TinkerError) as refused:
             samples.start(ANN, size, count, forever)
@@ -119,7 +119,7 @@ async def test_samples_and_prompts_are_limited(samples: Samples) -> None:
         samples.cancel(ANN, future)
 
 
-async def test_the_oldest_results_are_dropped(samples: Samples) -> None:
+async def test_the_oldest_results_are_dropped(samples: SampleFutures) -> None:
     size = 5 * KIB - OBJECT_BYTES
     futures = [samples.start(ANN, 10, 1, work(b"x" * size)) for _ in range(5)]
     others = [samples.start(BOB, 10, 1, work(b"x" * size)) for _ in range(4)]
@@ -130,7 +130,7 @@ async def test_the_oldest_results_are_dropped(samples: Samples) -> None:
     assert (await read(samples, large))[0] == 410
 
 
-async def test_abandoned_futures_end(samples: Samples, clock: Clock) -> None:
+async def test_abandoned_futures_end(samples: SampleFutures, clock: Clock) -> None:
     done, waiting = samples.start(ANN, 10, 1, work()), samples.start(ANN, 10, 1, forever)
     polled = samples.start(ANN, 10, 1, forever)
     await read(samples, done)
@@ -144,10 +144,10 @@ async def test_abandoned_futures_end(samples: Samples, clock: Clock) -> None:
 
 
 async def test_another_process_lets_the_client_find_the_right_one(
-    clock: Clock, samples: Samples, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, samples: SampleFutures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FOREIGN_SECONDS", 0.0)
-    other = Samples(clock, 0.05)
+    other = SampleFutures(clock, 0.05)
     future = other.start(ANN, 10, 1, forever)
     for _ in range(3):
         statuses = [(await read(samples, future))[0] for _ in range(FOREIGN_POLLS - 1)]
@@ -161,12 +161,12 @@ async def test_another_process_lets_the_client_find_the_right_one(
 
 
 @pytest.mark.parametrize("text", ["", "x", "sample.0123456789ab", "sample.0123456789ab.x", "sample.0123456789AB.1"])
-async def test_other_ids_are_refused(samples: Samples, text: str) -> None:
+async def test_other_ids_are_refused(samples: SampleFutures, text: str) -> None:
     assert not module.is_sample(text)
     assert (await read(samples, text))[0] == 404
 
 
-async def test_a_process_that_ends_sends_clients_to_another(samples: Samples) -> None:
+async def test_a_process_that_ends_sends_clients_to_another(samples: SampleFutures) -> None:
     done, waiting = samples.start(ANN, 10, 1, work()), samples.start(ANN, 10, 1, forever)
     await read(samples, done)
     polling = asyncio.create_task(read(samples, waiting))
