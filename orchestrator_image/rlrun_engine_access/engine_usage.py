@@ -23,7 +23,7 @@ KEPT_SECONDS = 600.0
 
 
 @dataclass
-class _Run:
+class _RunCounters:
     tokens: dict[str, int] = field(default_factory=lambda: {"prompt": 0, "cached": 0, "sampled": 0})
     refused: int = 0
     running: int = 0
@@ -48,13 +48,13 @@ class EngineUsage:
         """Device seconds of a hypothetical sequence that has been in vLLM since the start: the integral of 1 / (number
         of sequences in vLLM).
         """
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _RunCounters] = {}
 
     def set_runs(self, uids: Collection[str]) -> None:
         """Replace the current list of runs. New runs are exported with counts of zero."""
         self._advance()
         for uid in uids:
-            self._runs.setdefault(uid, _Run()).left = None
+            self._runs.setdefault(uid, _RunCounters()).left = None
         for uid in [uid for uid, run in self._runs.items() if run.left is None and uid not in uids]:
             self._runs[uid].left = self._now
             self._runs[uid] = self._runs.pop(uid)  # to the end: `_runs` has former runs in the order of leaving
@@ -66,7 +66,7 @@ class EngineUsage:
         response are counted at the end of the context.
         """
         self._advance()
-        run = self._runs.setdefault(uid, _Run())
+        run = self._runs.setdefault(uid, _RunCounters())
         self._settle(run)
         run.running += sequences
         self._running += sequences
@@ -110,7 +110,7 @@ class EngineUsage:
             self._idle += now - self._now
         self._now = now
 
-    def _settle(self, run: _Run) -> None:
+    def _settle(self, run: _RunCounters) -> None:
         # Only additions, because Prometheus takes a counter that falls for one that has restarted.
         run.seconds += run.running * (self._per_sequence - run.settled)
         run.settled = self._per_sequence

@@ -91,7 +91,7 @@ class FutureId:
         return JSONResponse({"request_id": str(self), "model_id": str(self.model)})
 
 
-class _Failed(Exception):
+class _CommandFailed(Exception):
     def __init__(self, error: CommandError) -> None:
         super().__init__(error.message)
         self.error = error
@@ -147,13 +147,13 @@ class Futures:
                 if left <= 0:
                     return _try_again(future, found)
                 await self._sleep(min(left, next(pauses, PAUSES[-1])))
-        except _Failed as failed:
+        except _CommandFailed as failed:
             return JSONResponse({"error": failed.error.message, "category": failed.error.category.value})
 
     async def _look(
         self, caller: CredentialHolder, future: FutureId, deadline: float, memory: ResultMemory
     ) -> tuple[CommandResult, memoryview] | CommandPending:
-        """Return the result, or the state of the future. Raises TinkerError, _Failed."""
+        """Return the result, or the state of the future. Raises TinkerError, _CommandFailed."""
         try:
             model = await self._models.open(caller, future.model)
         except TinkerError as error:
@@ -186,7 +186,7 @@ class Futures:
                 return _paused(error.message)
             raise explained from None
         if not isinstance(result, CommandPending) and result[0].error is not None:
-            raise _Failed(result[0].error)
+            raise _CommandFailed(result[0].error)
         if future.kind is FutureKind.policy and not isinstance(result, CommandPending) and result[0].policy is None:
             raise _failure(
                 "The trainer saved no weights for sampling, because its version differs from the server's. Ask the "
@@ -241,8 +241,8 @@ def _paused(reason: str | None) -> CommandPending:
     return CommandPending(state=CommandState.paused_capacity, reason=reason and reason[:MAX_REASON])
 
 
-def _failure(message: str, category: ErrorCategory) -> _Failed:
-    return _Failed(CommandError(message=message[:16_384], category=category))
+def _failure(message: str, category: ErrorCategory) -> _CommandFailed:
+    return _CommandFailed(CommandError(message=message[:16_384], category=category))
 
 
 def _try_again(future: FutureId, pending: CommandPending) -> Response:

@@ -45,7 +45,7 @@ class ExampleEndpoint:
         """Serve in threads, because rollouts may block the event loop while they wait for a response."""
         endpoint, loop = self, asyncio.get_running_loop()
 
-        class Answer(BaseHTTPRequestHandler):
+        class RequestHandler(BaseHTTPRequestHandler):
             timeout = SOCKET_SECONDS
 
             def do_POST(self) -> None:
@@ -65,7 +65,7 @@ class ExampleEndpoint:
             def log_message(self, *_: object) -> None:
                 """Log nothing, because requests are expected."""
 
-        with _Server(("127.0.0.1", 0), Answer) as server:
+        with _Server(("127.0.0.1", 0), RequestHandler) as server:
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True, name="example").start()
             self.base_url = f"http://127.0.0.1:{server.server_port}/groups/example/v1"
             try:

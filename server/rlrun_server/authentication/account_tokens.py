@@ -30,7 +30,7 @@ Send = Callable[[KubeRequest], Awaitable[Obj]]
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _CachedToken:
     until: float
     account_uid: str
     token: str = field(repr=False)
@@ -47,7 +47,7 @@ class AccountTokens:
         """`send` sends a request with the permissions of rlrun-server. It raises ApiError."""
         self._send = send
         self._clock = clock
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _CachedToken] = {}
         """Tokens by the id of the API key."""
 
     async def token(self, user: User) -> str:
@@ -59,7 +59,7 @@ class AccountTokens:
         token = await self._ask(user)
         self._kept = {key: each for key, each in self._kept.items() if now < each.until}
         if len(self._kept) < MAX_TOKENS:
-            self._kept[user.api_key] = _Kept(now + KEPT_SECONDS, user.uid, token)
+            self._kept[user.api_key] = _CachedToken(now + KEPT_SECONDS, user.uid, token)
         return token
 
     def forget(self, key_id: str) -> None:

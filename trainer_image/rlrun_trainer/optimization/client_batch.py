@@ -76,7 +76,7 @@ def decode(command: ForwardBackward, buffers: memoryview, vocab_size: int, seq_l
         raise _invalid(f"The header announces {size} bytes of tokens and tensors, but {len(buffers)} were received")
     datums, place, targets = [], 0, 0
     for index, header in enumerate(command.datums):
-        reader = _Reader(f"data[{index}]", buffers[place : place + header.size], vocab_size)
+        reader = _DatumReader(f"data[{index}]", buffers[place : place + header.size], vocab_size)
         targets += reader.check_shapes(header, command.loss, loss, seq_len)
         if targets > MAX_TARGETS:
             raise _invalid(
@@ -113,7 +113,7 @@ def _parameters(command: ForwardBackward, loss: ClientLoss) -> dict[str, float]:
     return parameters
 
 
-class _Reader:
+class _DatumReader:
     """Reader of one datum."""
 
     def __init__(self, name: str, data: memoryview, vocab_size: int) -> None:

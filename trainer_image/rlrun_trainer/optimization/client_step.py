@@ -52,7 +52,7 @@ def forward_backward_units(
 
     def compute(number: int) -> torch.Tensor:
         with torch.no_grad() if batch.forward_only else nullcontext():
-            loss, found = _compute(base, _MicroBatch.of(batch, passes[number]).to(base.device), batch)
+            loss, found = _compute(base, _ClientMicroBatch.of(batch, passes[number]).to(base.device), batch)
         if not batch.forward_only:
             loss.backward()
         parts = found.cpu().numpy()
@@ -155,7 +155,7 @@ def _pack(base: BaseModel, batch: ClientBatch, micro_batch_tokens: int) -> list[
 
 
 @dataclass(frozen=True)
-class _MicroBatch:
+class _ClientMicroBatch:
     """Input of one forward pass. N is the number of tokens, K the number of targets per token."""
 
     input_ids: torch.Tensor
@@ -171,7 +171,7 @@ class _MicroBatch:
     lengths: Sequence[int]
 
     @classmethod
-    def of(cls, batch: ClientBatch, rows: Sequence[Sequence[int]]) -> "_MicroBatch":
+    def of(cls, batch: ClientBatch, rows: Sequence[Sequence[int]]) -> "_ClientMicroBatch":
         placed = lay_out([[torch.from_numpy(batch.datums[i].tokens.astype(np.int64)) for i in row] for row in rows])
         datums = [batch.datums[index] for row in rows for index in row]
         width = placed.input_ids.shape[1]
@@ -187,7 +187,7 @@ class _MicroBatch:
             [len(datum.tokens) for datum in datums],
         )
 
-    def to(self, device: torch.device) -> "_MicroBatch":
+    def to(self, device: torch.device) -> "_ClientMicroBatch":
         return replace(
             self,
             input_ids=self.input_ids.to(device),
@@ -198,7 +198,7 @@ class _MicroBatch:
         )
 
 
-def _compute(base: BaseModel, micro_batch: _MicroBatch, batch: ClientBatch) -> tuple[torch.Tensor, torch.Tensor]:
+def _compute(base: BaseModel, micro_batch: _ClientMicroBatch, batch: ClientBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the loss, a differentiable float64 scalar, and log p of the targets, float32 [N] or [N, K]."""
     states = base.hidden_states(micro_batch.input_ids, micro_batch.position_ids)
     hidden = states.flatten(0, 1)[micro_batch.predicting]

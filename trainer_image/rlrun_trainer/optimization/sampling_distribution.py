@@ -186,11 +186,11 @@ def _score_frozen(
         slope = p.neg_()
         slope[torch.arange(len(targets), device=targets.device), targets] += 1
     [slopes] = torch.autograd.grad(logits, h, slope)
-    known: torch.Tensor = _Known.apply(hidden, value, slopes)
+    known: torch.Tensor = _PrecomputedGradient.apply(hidden, value, slopes)
     return known, entropy
 
 
-class _Known(torch.autograd.Function):  # type: ignore[misc]
+class _PrecomputedGradient(torch.autograd.Function):  # type: ignore[misc]
     """Values [N] of hidden [N, H] with precomputed gradients [N, H]."""
 
     @staticmethod

@@ -41,7 +41,7 @@ TOO_MANY = 429
 
 
 @dataclass(eq=False)
-class _Entry:
+class _SequencedCommand:
     """Command with its result."""
 
     number: int
@@ -61,9 +61,9 @@ class CommandSequence:
         """`pool_bytes` returns the sum of `waiting_bytes` of all runs."""
         self._gap_seconds = gap_seconds
         self._pool_bytes = pool_bytes
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, _SequencedCommand] = {}
         """Commands that are not complete, and commands whose result is kept, by number."""
-        self._results: dict[int, _Entry] = {}
+        self._results: dict[int, _SequencedCommand] = {}
         """Commands whose result is kept, by number, in the order of completion."""
         self._dropped = 0
         """Largest number of a command whose result has been dropped."""
@@ -136,7 +136,7 @@ class CommandSequence:
             return
         if self._session is not None:
             self._session.require_staying()
-        entry = self._entries[number] = _Entry(number, received.digest, received, received.size)
+        entry = self._entries[number] = _SequencedCommand(number, received.digest, received, received.size)
         if self._lost is not None:
             self._finish(entry, failed(self._lost, ErrorCategory.server))
         elif self._first is not None and number < self._first:
@@ -236,13 +236,13 @@ class CommandSequence:
         is_resumed = self._next == self._first and self._next != 1
         return min(self._gap_seconds, RESUMED_GAP_SECONDS) if is_resumed else self._gap_seconds
 
-    def _settle(self, entry: _Entry, outcome: Outcome) -> None:
+    def _settle(self, entry: _SequencedCommand, outcome: Outcome) -> None:
         if isinstance(outcome, bytes):
             self._finish(entry, outcome)
         else:
             outcome.add_done_callback(lambda task: None if task.cancelled() else self._finish(entry, task.result()))
 
-    def _finish(self, entry: _Entry, result: bytes) -> None:
+    def _finish(self, entry: _SequencedCommand, result: bytes) -> None:
         """Keep the result. Beyond the limits, drop older results, starting with results that were read."""
         entry.result, entry.received, entry.size = result, None, 0
         entry.done.set()

@@ -94,10 +94,10 @@ def read_request(body: Any, owner: str | None = None) -> ClientRun | list[Reques
     """
     if not isinstance(body, dict):
         return [RequestProblem((), "must be a JSON object")]
-    return _Reader({key: value for key, value in body.items() if _is_set(value)}, owner).read()
+    return _RequestTranslator({key: value for key, value in body.items() if _is_set(value)}, owner).read()
 
 
-class _Reader:
+class _RequestTranslator:
     """Translator of one request. `found` collects its problems."""
 
     def __init__(self, body: Table, owner: str | None) -> None:

@@ -68,7 +68,7 @@ def translate(table: Table, owner: str | None = None) -> Translation:
     """
     theirs = is_prime_rl(table)
     rows = {key.key: key for key in (*SELF_MANAGED, *HOSTED, *FOR_EVALUATION, *(PRIME_RL if theirs else ()))}
-    result = _Reader(rows.values()).read(table)
+    result = _FileTranslator(rows.values()).read(table)
     if is_run(table):
         _set_defaults(result)
     for name, entries in _lists_of_environments(result.table).items():
@@ -129,7 +129,7 @@ def _below(nodes: Iterable[_Node], name: str) -> list[_Node]:
     return [node.below[part] for node in nodes for part in (name, "*") if part in node.below]
 
 
-class _Reader:
+class _FileTranslator:
     """Translator of one file."""
 
     def __init__(self, rows: Iterable[DialectKey]) -> None:
