@@ -79,7 +79,7 @@ async def serve(config: ServerConfig) -> int:
     try:
         configuration = await load_configuration(config.settings.kubeconfig)
     except ConfigException as error:
-        problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"cannot access the API server: {error}")
+        problem = Problem(reason=Reason.INVALID_CONFIGURATION, message=f"cannot configure the API client: {error}")
         raise FatalError(problem, ExitCode.CONFIGURATION) from error
     own_transport = AsyncApiTransport(configuration)
     cluster = AsyncKubeClient(own_transport)
@@ -157,7 +157,7 @@ async def serve(config: ServerConfig) -> int:
 
     def not_ready() -> str | None:
         if stop.is_set():
-            return "ending"
+            return "shutting down"
         return safety.not_ready() or services.objects.not_ready(time.monotonic() - started)
 
     try:
@@ -190,7 +190,7 @@ async def serve(config: ServerConfig) -> int:
                 limits=ConnectionLimits(*PROBE_CONNECTIONS),
             ),
         ):
-            log.info("rlrun-server on port %d", config.settings.tls_port if certificate else config.settings.port)
+            log.info("listening on port %d", config.settings.tls_port if certificate else config.settings.port)
             tasks = [asyncio.create_task(kind.follow()) for kind in services.objects.kinds]
             tasks.append(asyncio.create_task(follow(probe.run, safety)))
             if certificate is not None:

@@ -60,11 +60,11 @@ def server_app(
         users: Signs S3 requests of users.
         keys: Creates, lists and deletes API keys.
         rest: The REST API, which handles all other requests of users.
-        hosted: The API of hosted clients.
+        hosted: Prime Intellect's hosted API, for its command-line client.
         inference: The API of deployed adapters.
         page: Files of the web page.
         sessions: Browser sessions of the web page, whose cookies the REST API and the inference API accept.
-        client_models: Routes for models that clients' programs train.
+        client_models: Routes for models that users' own programs train.
     """
 
     async def sign_requests(request: Request, grant: str, requests: Sequence[RequestToSign]) -> list[SignedHeaders]:

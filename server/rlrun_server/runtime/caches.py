@@ -96,7 +96,7 @@ class FetchedValue(Generic[V]):
         self._pending: asyncio.Task[V] | None = None
 
     async def value(self, max_age: float) -> V:
-        """Return a value that is at most `max_age` seconds old. Raises what `fetch` raises."""
+        """Return the cached value if it is at most `max_age` seconds old, else fetch it. Raises what `fetch` raises."""
         if self._held is not None and self._clock() < self._held[0] + max_age:
             return self._held[1]
         if self._pending is None or self._pending.done():

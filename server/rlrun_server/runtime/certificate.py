@@ -17,7 +17,7 @@ LOOK_SECONDS = 60.0
 
 
 class CertificateInvalid(Exception):
-    """Raised if the files are missing or the key does not match the certificate."""
+    """Raised if the certificate or key cannot be loaded, or if they do not match."""
 
 
 class Certificate:
@@ -44,7 +44,7 @@ class Certificate:
             self.context.load_cert_chain(self._folder / CHAIN, self._folder / KEY)
         except OSError as error:  # ssl.SSLError is a subclass
             raise CertificateInvalid(
-                f"{self._folder} needs {CHAIN} and {KEY} of one certificate in PEM ({error}): check the Secret "
+                f"{self._folder} must contain {CHAIN} and its key {KEY} in PEM format ({error}): check the Secret "
                 "server.tls.existingSecret, or delete the operator-generated Secret and restart the operator"
             ) from error
         self._loaded = files
@@ -59,7 +59,7 @@ class Certificate:
                 if self.load():
                     log.info("the certificate has changed; new connections use the new one")
             except CertificateInvalid as error:
-                log.error("the previous certificate stays in use: %s", error)
+                log.error("cannot load the new certificate, so the previous one stays in use: %s", error)
 
 
 def _show_validity(chain: bytes) -> None:

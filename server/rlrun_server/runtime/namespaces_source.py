@@ -21,8 +21,8 @@ class NamespacesSource:
         self._source = source
         self._namespaces = tuple(dict.fromkeys(namespaces))
         self._versions: dict[ResourceKind, dict[str, str]] = {}
-        """For each kind, the resourceVersion of each namespace up to which the informer has received changes.
-        Namespaces are watched independently.
+        """The resourceVersion up to which the informer has received changes, by kind and namespace. Namespaces are
+        watched independently.
         """
 
     async def all_pages(

@@ -1,4 +1,4 @@
-"""Settings of logins at an OpenID Connect issuer."""
+"""Settings for logins at an OpenID Connect issuer."""
 
 from ipaddress import ip_address
 from typing import Annotated
@@ -16,7 +16,7 @@ def check_url(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or ""
     if not host or parts.scheme not in ("http", "https") or (parts.scheme == "http" and not _is_loopback(host)):
-        raise ValueError(f"{url[:200]!r} must begin with https://")
+        raise ValueError(f"{url[:200]!r} must begin with https:// (http:// is accepted for a loopback address only)")
     return url
 
 
@@ -39,8 +39,8 @@ Prefix = Annotated[str, AfterValidator(check_prefix)]
 
 
 class OidcSettings(Schema):
-    """Issuer, client and user names: `server.oidc` of the chart. Claims and prefixes have the same meaning as in
-    kube-apiserver's options.
+    """Settings for the issuer, the client and the names of users (`server.oidc` in the chart's values). Claims and
+    prefixes have the same meaning as in kube-apiserver's options.
     """
 
     issuer: Url
@@ -58,4 +58,4 @@ class OidcSettings(Schema):
     """Claim with the groups of a user. If empty, users have no groups."""
     groups_prefix: Prefix = ""
     session_seconds: int = Field(default=0, ge=0)
-    """Lifetime of a session with `impersonate`, in seconds. 0 selects the lifetime of the ID token."""
+    """Lifetime of a session in seconds, used only with `impersonate`. 0 selects the lifetime of the ID token."""

@@ -37,7 +37,7 @@ class RateLimiter:
         return allowed
 
     def give_back(self, namespace: str) -> None:
-        """Put back a token that `allow` took."""
+        """Put back one token that `allow` took."""
         if namespace in self._buckets:
             left, counted = self._buckets[namespace]
             self._buckets[namespace] = (min(self._rate.burst, left + 1), counted)

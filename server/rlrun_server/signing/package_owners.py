@@ -1,4 +1,4 @@
-"""Owners of environment packages that are namespaces, each bound to the namespace's uid.
+"""Binds each namespace that owns environment packages to its uid.
 
 The first push under an owner stores the uid next to the packages. A namespace that is recreated under the same name has
 a different uid, and may neither push nor delete these packages.

@@ -56,7 +56,7 @@ def is_allowed(grant: StorageGrant, request: S3Request) -> bool:
 
 
 def is_written_once(grant: StorageGrant, request: S3Request) -> bool:
-    """Return whether the request concerns a folder whose objects must not be replaced."""
+    """Return whether the request concerns an object that must not be replaced."""
     folder = S3Uri.parse(grant.folder) if grant.folder else None
     if folder is None or not _is_below(folder, request):
         return False

@@ -1,4 +1,4 @@
-"""Handling of a pod's request for signatures. Checks grant, limits, token and permission, cheapest check first."""
+"""Handles a pod's request for signatures. Checks grant, limits, token and permission, cheapest check first."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -121,7 +121,7 @@ class Signing:
             asked = asked.model_copy(update={"headers": others | {CONDITION: ONCE}})
             request = read_request(asked.method, asked.url, asked.headers, bucket, base)
         if not is_allowed(grant, request):
-            raise RequestNotAllowed(f"the {grant.role} may not {request.operation} {request.key!r} of {bucket!r}")
+            raise RequestNotAllowed(f"the {grant.role} may not {request.operation} {request.key!r} in {bucket!r}")
         return asked
 
     def _sign(self, asked: RequestToSign) -> SignedHeaders:
@@ -148,7 +148,7 @@ class Signing:
 
 
 def require_token(token: str) -> None:
-    """Raise ProblemError for a request without a token, before its body is read."""
+    """Raise ProblemError if the request has no token. Called before its body is read."""
     if not token:
         raise _unauthorized_problem()
 

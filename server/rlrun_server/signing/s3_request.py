@@ -29,7 +29,7 @@ HEADERS = frozenset(
      "x-amz-sdk-checksum-algorithm", "x-amz-checksum-crc32", "x-amz-checksum-crc32c", "x-amz-checksum-sha1",
      "x-amz-checksum-sha256", "x-amz-checksum-mode"}
 )  # fmt: skip
-"""Headers that may be signed. x-amz-copy-source is not one of them, because it can read any object of the bucket."""
+"""Headers that may be signed. x-amz-copy-source is not one of them, because it can read any object in the bucket."""
 CONDITION, ONCE = "if-none-match", "*"
 """Header that makes S3 store an object only if none exists under its key."""
 DIGEST = re.compile(r"[0-9a-f]{64}|UNSIGNED-PAYLOAD")
@@ -81,7 +81,7 @@ STORES = frozenset({("PUT", frozenset[str]()), ("POST", frozenset({"uploadId"}))
 def read_request(method: str, url: str, headers: Mapping[str, str], bucket: str, base: str) -> S3Request:
     """Parse a request to S3 into its operation, bucket and key.
 
-    `base` is the URL of the bucket, without a slash at its end. Raises RequestNotAllowed.
+    `base` is the URL of the bucket, without a trailing slash. Raises RequestNotAllowed.
     """
     _check_headers(headers)
     path, _, query = url.partition("?")
@@ -120,7 +120,7 @@ def _parameters(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=16)
     except ValueError as error:
-        raise RequestNotAllowed("the query of the URL cannot be read") from error
+        raise RequestNotAllowed("the query of the URL has more than 16 parameters") from error
     parameters = dict(pairs)
     if len(parameters) != len(pairs):
         raise RequestNotAllowed("a query parameter is repeated")
@@ -146,7 +146,7 @@ def _checked_key(path: str) -> str:
     # Bytes that are not UTF-8 are replaced, so the text no longer matches the path.
     key = unquote(path, errors="replace") if path.isascii() else ""
     if quote(key, safe="/~") != path:
-        raise RequestNotAllowed("the key is not in its canonical spelling")
+        raise RequestNotAllowed("the key is not percent-encoded in the canonical form")
     # Servers on a file system keep folders as keys with a slash at the end.
     _check_segments(key.removesuffix("/"))
     return key
@@ -155,4 +155,6 @@ def _checked_key(path: str) -> str:
 def _check_segments(key: str) -> None:
     segments = key.split("/")
     if len(segments) > MAX_SEGMENTS or not all(SEGMENT.fullmatch(s) and s not in (".", "..") for s in segments):
-        raise RequestNotAllowed("a key must have 1 to 32 segments of letters, digits and ._+=@~,- except . and ..")
+        raise RequestNotAllowed(
+            "a key must have 1 to 32 segments of up to 255 letters, digits and ._+=@~,- except . and .."
+        )

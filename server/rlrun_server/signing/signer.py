@@ -68,7 +68,7 @@ class S3Signer:
         self._urls = BucketUrls(self._session, connection)
 
     def base_url(self, bucket: str) -> str:
-        """Return the URL of a bucket as boto3 writes it, without a slash at its end. Raises StoreError."""
+        """Return the URL of a bucket as boto3 writes it, without a trailing slash. Raises StoreError."""
         return self._urls.of(bucket)
 
     async def renew(self) -> None:
@@ -109,14 +109,14 @@ class S3Signer:
             raise CredentialsMissing(f"rlrun-server could not get S3 credentials: {error}") from error
         if credentials is None:
             raise CredentialsMissing(
-                "rlrun-server has no S3 credentials: check s3.credentials of the chart, its Secret, or the workload "
-                "identity of its ServiceAccount"
+                "rlrun-server has no S3 credentials: check s3.credentials in the chart's values, the Secret that it "
+                "names, or the workload identity of rlrun-server's ServiceAccount"
             )
         return credentials
 
 
 def read_credentials(folder: Path) -> ReadOnlyCredentials | None:
-    """Return the credentials in a mounted Secret, or None if the Secret lacks one of the two keys."""
+    """Return the credentials in a mounted Secret, or None if the Secret lacks the key id or the key."""
 
     def value(name: str) -> str | None:
         file = folder / name

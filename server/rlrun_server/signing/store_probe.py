@@ -1,4 +1,4 @@
-"""Test whether the S3 server rejects headers that a signature does not cover, and supports conditional writes. The
+"""Tests whether the S3 server rejects headers that a signature does not cover, and supports conditional writes. The
 test runs at startup and every hour, and again earlier if a test has no result or an unconfirmed one (`store_safety`).
 """
 
@@ -41,7 +41,7 @@ from rlrun_server.signing.store_safety import (
 log = logging.getLogger(__name__)
 
 LIMITS = RequestLimits(connect_seconds=3.0, read_seconds=10.0, tries=1)
-"""Limits of each request. A failed request is not retried. Instead, the complete test is repeated."""
+"""Limits of each request. A failed request is not retried. Instead, the whole test is repeated."""
 TEST_SECONDS = 60.0
 LEFT_SECONDS = 3600.0
 """Age in seconds after which the folder of another test counts as left over."""

@@ -1,5 +1,4 @@
-"""Choice of the method for signing tenants' requests to this S3 server. The only state is the results of the tests so
-far.
+"""Chooses the method for signing tenants' requests to this S3 server, based only on the results of the tests so far.
 
 A signature protects the objects of other tenants only if the server rejects headers that the signature does not cover:
 `x-amz-copy-source` reads a different object, and MinIO unpacks a tar with `x-amz-meta-snowball-auto-extract` to any
@@ -103,8 +102,7 @@ def decide(answers: Mapping[SigningMethod, Answers]) -> SigningVerdict:
         elif accepted == [ProbeRequest.plain]:
             return SigningVerdict(method)
         else:
-            place = "the URL" if method is SigningMethod.query else method
-            problems.append(f"when requests are signed in {place}, it accepts {' and '.join(accepted[1:])}")
+            problems.append(f"when requests are signed in {_place(method)}, it accepts {' and '.join(accepted[1:])}")
     return SigningVerdict(None, f"the S3 server cannot isolate tenants: {'; '.join(problems)}")
 
 
@@ -123,7 +121,11 @@ def _is_accepted(method: SigningMethod, request: ProbeRequest, answers: Mapping[
     if status in REFUSALS:
         return False
     what = f"responds with {status}" if status else "does not respond"
-    raise Inconclusive(f"S3 {what} to {request} signed in {method}")
+    raise Inconclusive(f"S3 {what} to {request} signed in {_place(method)}")
+
+
+def _place(method: SigningMethod) -> str:
+    return "the URL" if method is SigningMethod.query else "headers"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Permission that a user needs for a request to S3: the table of folders and permissions. Pure.
+"""Determines the permission that a user needs for a request to S3. Pure.
 
 Users read a run's files with a permission in the run's namespace, which the key contains. Environment packages
 belong to an owner. The chart lists owners with their namespaces (`runs.environmentOwners`): packages of a listed owner
@@ -99,6 +99,6 @@ def _namespace_of(owner: str, owners: Owners, namespace: str) -> str:
     if namespace and any(fnmatchcase(namespace, pattern) for pattern in owners[owner]):
         return namespace
     raise RequestNotAllowed(
-        f"{f'namespace {namespace}' if namespace else 'this namespace'} may not use the packages of {owner}; the "
-        "platform team lists the permitted namespaces in runs.environmentOwners"
+        f"{f'namespace {namespace}' if namespace else 'a request without a namespace'} may not use the packages of "
+        f"{owner}; the platform team lists the permitted namespaces in runs.environmentOwners"
     )

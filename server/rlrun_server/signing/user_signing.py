@@ -1,4 +1,4 @@
-"""Handling of a user's request for a signature. Checks limits, token and permission, cheapest check first."""
+"""Handles a user's request for a signature. Checks limits, token and permission, cheapest check first."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -44,7 +44,7 @@ class UserSigning:
         safety: StoreSafety,
         package_owners: PackageOwners,
     ) -> None:
-        """`signers` has one signer for each endpoint that users may name."""
+        """`signers` has one signer for each endpoint to which users may send requests."""
         self._safety = safety
         self._package_owners = package_owners
         self._location = location
@@ -58,7 +58,9 @@ class UserSigning:
         self._signatures = RateLimiter(Rate(per_second, BURST_SECONDS * per_second))
 
     async def location(self, token: str, client: str) -> StorageLocation:
-        """Return the S3 location of the platform's files, for any user. `client` is the connection's address."""
+        """Return the S3 location of the platform's files, for any user. `client` is the connection's address. Raises
+        ProblemError.
+        """
         await self._identify(token, client)
         return self._location.model_copy(update={"problem": self._safety.shortcoming})
 

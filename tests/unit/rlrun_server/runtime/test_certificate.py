@@ -84,7 +84,7 @@ async def test_files_that_do_not_fit_leave_the_last_ones(folder: Path, changed: 
         (folder / "tls.crt").write_text("no certificate")
     else:
         (folder / "tls.key").write_bytes(make_certificate("localhost", datetime.now(UTC))["tls.key"])
-    with pytest.raises(CertificateInvalid, match=r"needs tls.crt and tls.key of one certificate"):
+    with pytest.raises(CertificateInvalid, match=r"must contain tls.crt and its key tls.key"):
         server.load()
     with pytest.raises(CertificateInvalid):
         Certificate(folder)
