@@ -1,4 +1,4 @@
-"""Reading of request bodies with limits of size and time."""
+"""Reads request bodies within limits on size, time and memory."""
 
 import asyncio
 
@@ -20,10 +20,10 @@ async def read_body(
     is_counted: bool = True,
     held: CountedBody | None = None,
 ) -> bytes:
-    """Read a body of at most `limit` bytes. Raises ProblemError if it exceeds a limit or the client disconnects.
+    """Read a body of at most `limit` bytes in `seconds`. Raises ProblemError if it exceeds a limit or is incomplete.
 
     If `is_counted` is False, the body does not count towards the memory limit of bodies, because the route limits the
-    number of bodies itself. With `held`, the body counts until the caller releases `held`.
+    number of bodies itself. If `held` is set, the body counts until the caller releases `held`.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:

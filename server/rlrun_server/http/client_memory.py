@@ -120,8 +120,8 @@ class CountedBody:
 class CountedAnswer:
     """Sends a response, or a refusal if the memory budget does not suffice.
 
-    Before refusing, closes the connection whose client receives its response most slowly. If the client of this
-    response has used its share, only connections of this client are considered.
+    Before refusing, closes connections whose clients receive large responses slowly, slowest first, until the budget
+    suffices. If the client of this response has used its share, only connections of this client are considered.
     """
 
     def __init__(self, request: Request, send: Send, refuse: Callable[[Request], Response]) -> None:
@@ -143,7 +143,7 @@ class CountedAnswer:
             return
         if message["type"] == "http.response.start" and not self._has_room(message):
             self._is_over = True
-            log.warning("a response to %s was not sent, because the client has not read earlier responses", self.owner)
+            log.warning("a response to %s was not sent, because too many large responses are unread", self.owner)
             await self._refuse(self._request)(self._request.scope, self._request.receive, self._send)
             return
         await self._send(message)

@@ -1,5 +1,5 @@
-"""HTTP connections with limits that uvicorn lacks: size and time of headers, number of pipelined requests, unsent
-bytes, and the time in which a client must receive them.
+"""HTTP connections with limits that uvicorn lacks: on the size of headers and the time to receive them, the number of
+pipelined requests, the number of unsent bytes, and the time in which a client must receive these bytes.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from rlrun_server.http.connection_limits import Activity, OpenConnection, Waitin
 log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES = 32 * 1024
-"""Maximum size of the request line and headers in bytes. Tokens of users have a few kilobytes."""
+"""Maximum size of the request line and headers in bytes. Users' tokens take a few kilobytes."""
 HEADER_SECONDS = 30.0
 """Time limit in seconds for the headers, from the start of the connection or the first byte of a further request."""
 TAKE_SECONDS = 60.0
@@ -195,7 +195,7 @@ class LimitedConnection(HttpToolsProtocol):
             self.on_response_complete()
 
     def _cut_off(self) -> None:
-        log.info("a connection was aborted, because its client does not read the response")
+        log.info("a connection was aborted, because its client did not read the response")
         self.cut()
 
     def _end_cut(self) -> None:

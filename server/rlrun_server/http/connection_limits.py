@@ -1,4 +1,4 @@
-"""Limits of open connections, in total and per source, and the choice of the connection to close.
+"""Limits on open connections, in total and per source, and the choice of the connection to close.
 
 When connections or memory run short, clients that do not read their responses lose their connections first.
 """
@@ -48,7 +48,7 @@ class HeldAnswer(Protocol):
 
     @property
     def owner(self) -> str:
-        """Client to which limits attribute the response."""
+        """Client to which the response is attributed."""
         ...
 
     def release(self) -> None:
@@ -115,9 +115,9 @@ class ConnectionLimits:
     """Open connections by source.
 
     If a source has reached its limit, a new connection replaces the source's connection with the slowest client, or
-    else its oldest connection that is idle or receiving a request. If the total limit is reached, the same rule applies
-    to the source with the most connections, unless the new connection's source has more. A connection whose client is
-    reading a response, and is not slow, is never closed.
+    else its oldest idle connection, or else its oldest connection that is receiving a request. If the total limit is
+    reached, the same rule applies to each source with at least as many connections as the new connection's source, in
+    descending order of connections. A connection whose client is reading a response, and is not slow, is never closed.
     """
 
     def __init__(
@@ -220,8 +220,8 @@ class ConnectionLimits:
         connection.close()
 
     def _least_active(self, source: str) -> OpenConnection | None:
-        """Return the connection with the slowest client, or else the oldest of the least active ones, or None if all
-        clients are reading responses.
+        """Return the source's connection with the slowest client, or else the oldest of its least active connections.
+        Returns None if all its clients are reading responses.
         """
         now = self.now()
 

@@ -14,7 +14,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def cross_site_reason(request: Request) -> str | None:
-    """Return why a request with a cookie may be a cross-site request, or None if it comes from the page."""
+    """Return why a request with a cookie is considered a cross-site request, or None if it is not."""
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None and site not in OWN_SITES:
         return f"the browser sent it for a different site (Sec-Fetch-Site: {site[:20]!r})"

@@ -17,7 +17,7 @@ async def until_left(receive: Receive, work: Coroutine[Any, Any, T], deadline: f
     """Run `work` and return its result. Cancels `work` and raises ClientLeft if the client disconnects, or TimeoutError
     at the deadline.
 
-    `receive` returns messages of a request whose body has been read. `deadline` is a time of the event loop.
+    `receive` returns messages of a request whose body has been read. `deadline` is a time on the event loop's clock.
     """
     task = asyncio.create_task(work)
     left = asyncio.create_task(_wait_for_disconnect(receive))

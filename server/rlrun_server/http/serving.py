@@ -1,4 +1,4 @@
-"""Server of an ASGI application. It accepts connections within limits, and uvicorn's protocol serves them."""
+"""Serves an ASGI application. Accepts connections within limits, and serves them with uvicorn's protocol."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ RETRY_SECONDS = 1.0
 """Pause in seconds after a failure to accept a connection."""
 PAUSE_SECONDS = 0.01
 HANDSHAKE_SECONDS = 5.0
-"""Time limit of the TLS handshake in seconds."""
+"""Time limit for the TLS handshake in seconds."""
 TLS_BUFFER_BYTES = 32 * 1024
 """Size of the read buffer of each TLS connection. A TLS record has at most 16 KiB."""
 
@@ -247,8 +247,8 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Serve the application on all addresses of this host while the context is open.
 
-    With `tls`, `tls_port` is open to other hosts, but `port` only to this host. When the context ends, requests in
-    progress have `drain_seconds` to finish. `limits` apply to the connections of all ports together. Raises OSError
+    If `tls` is set, `port` is open to this host only, and `tls_port` to all hosts. When the context ends, requests in
+    progress have `drain_seconds` to finish. `limits` apply to the connections to both ports in total. Raises OSError
     if a port is in use.
     """
     limits = limits or ConnectionLimits()

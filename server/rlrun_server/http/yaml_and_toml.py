@@ -22,7 +22,7 @@ TOML_SEPARATOR = re.compile(r"[=,{}\[\]\n]")
 
 
 def read_yaml(body: bytes) -> Any:
-    """Parse a YAML document. Raises InputInvalid, also for aliases, which could expand to a huge document."""
+    """Parse a YAML document. Raises InputInvalid, including for aliases, which could expand to a huge document."""
     try:
         value = yaml.load(decode(body), Loader=_StrictLoader)
     except yaml.YAMLError as error:
@@ -35,11 +35,11 @@ def read_yaml(body: bytes) -> Any:
 
 
 def check_toml(body: bytes) -> str:
-    """Check that the body is TOML of limited depth, and return the text. Raises InputInvalid."""
+    """Check that the body is TOML of limited size and depth, and return the text. Raises InputInvalid."""
     text = decode(body)
     parts = TOML_SEPARATOR.split(TOML_TEXT.sub("", text))
     if len(parts) > MAX_PARTS:
-        raise InputInvalid(BODY, f"has more than {MAX_PARTS} values and keys in TOML. Send it as JSON.")
+        raise InputInvalid(BODY, f"has more than {MAX_PARTS} values, keys and lines in TOML. Send it as JSON.")
     # The parser's time and memory grow with the square of the number of parts in a key.
     if any(part.count(".") > MAX_DEPTH for part in parts):
         raise InputInvalid(BODY, f"is nested deeper than {MAX_DEPTH} levels.")
@@ -62,7 +62,7 @@ class _StrictLoader(yaml.SafeLoader):
         self._nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Refuse aliases and more than MAX_NODES nodes, before the rest of the text is parsed."""
+        """Reject aliases and more than MAX_NODES nodes before the rest of the text is parsed."""
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise InputInvalid(BODY, f"has more than {MAX_NODES} values and keys in YAML. Send it as JSON.")
@@ -71,7 +71,7 @@ class _StrictLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Refuse a key that is repeated or not a string."""
+        """Reject a key that is repeated or is not a string."""
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         seen: set[str] = set()
         for key in keys:

@@ -10,7 +10,7 @@ from rlrun_server.inference.errors import InferenceError
 
 PER_USER = 32
 MAX_HELD = 64 * 1024 * 1024
-"""Maximum memory in bytes for the bodies and responses of all requests together."""
+"""Maximum memory in bytes for the bodies and responses of all requests in total."""
 
 
 class Capacity:
@@ -33,7 +33,7 @@ class Capacity:
         if result is QuotaResult.tenant_limit:
             count = self._quota.uses_of(user)
             message = (
-                f"User {user} has {count} requests in progress, which is the limit. Wait until one of them completes."
+                f"User {user} has reached the current limit on requests in progress, {count}. Wait until one completes."
             )
             raise InferenceError(429, "too_many_requests", message)
         if result is QuotaResult.exhausted:

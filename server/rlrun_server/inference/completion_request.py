@@ -30,7 +30,7 @@ def read_request(body: bytes) -> CompletionRequest:
     fields = _fields(body)
     model = fields.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= MAX_MODEL:
-        raise _invalid("model", "`model` must be the name of a deployed adapter. GET /v1/models lists them.")
+        raise _invalid("model", "`model` must be the name of a deployed model. GET /v1/models lists these names.")
     stream, options = fields.get("stream"), fields.get("stream_options")
     if not isinstance(stream, bool | None):
         raise _invalid("stream", "`stream` must be true or false.")
@@ -39,7 +39,7 @@ def read_request(body: bytes) -> CompletionRequest:
     if options and not stream:
         raise _invalid("stream_options", "`stream_options` requires `stream: true`.")
     if (refused := refused_content(fields.get("messages"), media=True)) is not None:
-        message = f"{refused}. Engines do not load images, audio and video from URLs."
+        message = f"{refused}. Engines do not load images, audio or video from URLs."
         raise _invalid("messages", message)
     return CompletionRequest(model, bool(stream), bool((options or {}).get("include_usage")))
 

@@ -1,4 +1,4 @@
-"""Completions of deployed models. Relays a client's request to an engine, and the response to the client."""
+"""Completions from deployed models. Relays a client's request to an engine, and the response to the client."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ FEW_BYTES = 16 * 1024
 MAX_REFUSAL = 64 * 1024
 MAX_MESSAGE = 2000
 MAX_SECONDS = 600.0
-"""Time limit of a request in seconds, from its headers to the last byte of the response."""
+"""Time limit for a request in seconds, from its headers to the last byte of the response."""
 CLIENT_LEFT = 499
 """Status in the log for a request whose client disconnected."""
 PASSED_STATUSES = frozenset({400, 413, 422, 429})
@@ -148,7 +148,7 @@ class Completions:
 
 
 def engine_failed(model: DeployedModel, what: str) -> InferenceError:
-    """Return the error for an engine that fails. `what` describes the failure."""
+    """Return the error for a failed engine. `what` is the predicate of the message, such as `closed the connection`."""
     message = f"The engine of {model.own_name} {what}. Retry the request; the engine pod's log shows the cause."
     return InferenceError(502, "engine_failed", message)
 

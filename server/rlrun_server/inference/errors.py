@@ -1,4 +1,4 @@
-"""Errors in the format of OpenAI's API, which its clients show to their users."""
+"""Errors in the format of OpenAI's API, whose clients show them to users."""
 
 import json
 import logging
@@ -77,9 +77,9 @@ def install(app: FastAPI) -> None:
 
     def on_http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
-            message = f"The path does not support {request.method}. Paths are {PATHS}."
+            message = f"The path does not support {request.method}. The paths are {PATHS}."
             return error_response(InferenceError(405, "method_not_allowed", message))
-        message = f"The path does not exist. Paths are {PATHS}."
+        message = f"The path does not exist. The paths are {PATHS}."
         return error_response(InferenceError(error.status_code, "path_not_found", message))
 
     respond_to_errors(

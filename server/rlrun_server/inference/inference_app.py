@@ -1,4 +1,4 @@
-"""OpenAI-compatible API of deployed adapters, for the users of the REST API: completions, chat and models."""
+"""OpenAI-compatible API of deployed models, for the users of the REST API: completions, chat and models."""
 
 import time
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def _operation(example: dict[str, Any]) -> dict[str, Any]:
     schema = {"type": "object", "required": list(example), "properties": {**properties, **_types(example)}}
     body = {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}
     stream = {"text/event-stream": {"schema": {"type": "string"}}, "application/json": {"schema": {"type": "object"}}}
-    responses = {"200": {"description": "Completion, or its parts with `stream: true`", "content": stream}}
+    responses = {"200": {"description": "Completion, or its parts as events if `stream` is true", "content": stream}}
     return {"requestBody": body, "responses": responses, "security": SECURITY}
 
 
@@ -151,7 +151,7 @@ def inference_app(
     names_tenants: bool = False,
     max_completions: int = MAX_COMPLETIONS,
 ) -> FastAPI:
-    """Return the application. Without services and pools, it only provides the OpenAPI document.
+    """Return the application. If `services` or `pools` is None, it only provides the OpenAPI document.
 
     `names_tenants` has the same meaning as in `Completions`. `max_completions` is the maximum number of concurrent
     requests of all users.

@@ -1,4 +1,4 @@
-"""Resolution of the model name in a request to a deployed model that the user may use."""
+"""Resolves the model name in a request to a deployed model that the user may use."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -9,7 +9,7 @@ from rlrun_server.inference.errors import InferenceError
 from rlrun_server.rest.base.access import VISIBLE, Access
 
 MAX_NAMESPACES = 200
-"""Maximum number of namespaces that are checked for one list."""
+"""Maximum number of namespaces that are checked for one list of models."""
 MAX_CANDIDATES = 32
 """Maximum number of models with the same name that are checked."""
 MAX_NAMED = 5
@@ -21,7 +21,7 @@ def chat_check(namespace: str) -> Check:
 
 
 class ModelAccess:
-    """Lookup of models by name and permission. Methods raise InferenceError, ProblemError."""
+    """Finds models by name and permission. Methods raise InferenceError, RestError, ProblemError."""
 
     def __init__(self, models: DeployedModels, access: Access) -> None:
         self._models = models
@@ -47,7 +47,9 @@ class ModelAccess:
         return meant[0]
 
     async def list_permitted(self, user: User) -> list[tuple[str, DeployedModel]]:
-        """Return the models that the user may use, each with a name for which `find` returns this model."""
+        """Return the models that the user may use, each with a name for which `find` returns this model. Checks at most
+        MAX_NAMESPACES namespaces, starting with that of the API key.
+        """
         models = self._models.all()
         namespaces = sorted({model.namespace for model in models}, key=lambda name: (name != user.namespace, name))
         asked = namespaces[:MAX_NAMESPACES]

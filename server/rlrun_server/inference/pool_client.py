@@ -58,7 +58,8 @@ class PoolClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, model: DeployedModel, path: str, body: bytes) -> EngineAnswer:
-        """Send a request and return the response, which the caller must close. Raises InferenceError.
+        """Send a request and return the response, which the caller must close. Raises InferenceError, and exceptions of
+        `platform_key`.
 
         `path` is the path of a route below `/v1`.
         """

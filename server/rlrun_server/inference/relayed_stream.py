@@ -25,7 +25,7 @@ class RelayedStream(StreamingResponse):
     def __init__(
         self, answer: EngineAnswer, events: EventSplitter, record: RequestRecord, deadline: float, stack: AsyncExitStack
     ) -> None:
-        """`deadline` is a time of the event loop; `stack` releases the request's resources."""
+        """`deadline` is a time on the event loop's clock; `stack` releases the request's resources."""
         super().__init__((), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
         self._answer = answer
         self._events = events

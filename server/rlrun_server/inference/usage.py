@@ -1,4 +1,4 @@
-"""Usage of deployed models: tokens in the engines' responses, and the server's metrics about them."""
+"""Usage of deployed models: token counts from the engines' responses, and the server's metrics for requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from rlrun_server.inference.deployed_models import DeployedModel
 from rlrun_server.runtime.metrics import REGISTRY
 
 MAX_TOKENS = 10_000_000
-"""Maximum number of tokens of a request. A higher number is an error of the engine, and is ignored."""
+"""Maximum number of tokens that are counted for a request. A higher number is an engine error."""
 REQUESTS = Counter(
     "rlrun_server_inference_requests_total",
-    "Requests to deployed models, by namespace and adapter (if shown; empty: the base model) and outcome.",
+    "Requests to deployed models, by namespace and adapter (empty for a base model or hidden tenants) and outcome.",
     ["namespace", "adapter", "outcome"], registry=REGISTRY,
 )  # fmt: skip
 TOKENS = Counter(
     "rlrun_server_inference_tokens_total",
-    "Tokens of deployed models as counted by the engines, by namespace and adapter (as for requests) and kind.",
+    "Tokens that the engines of deployed models counted, by namespace and adapter (as for requests) and kind.",
     ["namespace", "adapter", "kind"], registry=REGISTRY,
 )  # fmt: skip
 SECONDS = Histogram(
-    "rlrun_server_inference_seconds", "Time of requests to deployed models, to the last byte.",
+    "rlrun_server_inference_seconds", "Duration of requests to deployed models, to the last byte of the response.",
     buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 150, 300, 600), registry=REGISTRY,
 )  # fmt: skip
 IN_PROGRESS = Gauge(
@@ -50,8 +50,8 @@ def read_usage(answer: Any) -> TokenUsage | None:
 def count(model: DeployedModel, outcome: str, usage: TokenUsage | None, seconds: float, *, names_tenants: bool) -> None:
     """Add a request to the server's metrics.
 
-    `outcome` is `ok`, `refused` (by the engine), `failed`, or `left` (the client disconnected). Without
-    `names_tenants`, the labels for namespace and adapter stay empty, because every pod can read the metrics.
+    `outcome` is `ok`, `refused` (by the engine), `failed`, or `left` (the client disconnected). If `names_tenants` is
+    False, the labels for namespace and adapter are empty, because every pod can read the metrics.
     """
     namespace, adapter = (model.namespace, model.adapter) if names_tenants else ("", "")
     REQUESTS.labels(namespace, adapter, outcome).inc()

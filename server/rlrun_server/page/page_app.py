@@ -1,6 +1,4 @@
-"""HTTP application of the page: its shell at `/`, and its files below `/assets/`. Other paths go to the next
-application.
-"""
+"""HTTP application that serves the page: its shell at `/`, and its files below `/assets/`."""
 
 import re
 

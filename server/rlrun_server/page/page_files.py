@@ -1,4 +1,4 @@
-"""Files of the page, read once at the start, so that no part of a URL reaches the file system.
+"""Files of the page, read once at startup, so that no part of a URL reaches the file system.
 
 `index.html` and the modules use relative addresses, so that the files work without this module. The server serves them
 below `assets/{digest of all}/`: browsers cache them permanently, and a new version has new addresses.
@@ -102,7 +102,7 @@ def to_shell(html: str, prefix: str) -> tuple[str, str]:
 def _file(name: str, content: bytes) -> PageFile:
     suffix = Path(name).suffix
     if suffix not in TYPES:
-        raise PageInvalid(f"the page has a file {name}, whose media type is not known")
+        raise PageInvalid(f"the media type of the page's file {name} is unknown")
     compressed = None if suffix in UNCOMPRESSED else gzip.compress(content, mtime=0)
     if compressed is not None and len(compressed) >= len(content):
         compressed = None
