@@ -1,4 +1,4 @@
-"""API of hosted clients (prime 0.6.0, 0.12.0 and 0.18.0) as one application below `/api/v1`."""
+"""Serves Prime Intellect's hosted API below `/api/v1`, for its client `prime` (0.6.0, 0.12.0 and 0.18.0)."""
 
 import asyncio
 import functools
@@ -29,7 +29,7 @@ from rlrun_server.rest.context.services import Services
 from rlrun_server.rest.rest_app import Guard
 
 ANSWER_SECONDS = 27.0
-"""Time limit of read requests in seconds. Other requests are not interrupted, because they may be in the middle of a
+"""Time limit for GET requests in seconds. Other requests are not interrupted, because they may be in the middle of a
 change.
 """
 
@@ -104,7 +104,7 @@ def hosted_app(services: Services | None = None, parts: HostedParts | None = Non
 
 @functools.cache
 def _routes() -> Sequence[BaseRoute]:
-    """Return the routes. All applications share them, because FastAPI builds them slowly, at the first request."""
+    """Return the routes. All applications share them, because FastAPI builds them slowly, on the first request."""
     together = APIRouter()
     for router in ROUTERS:
         together.include_router(router, prefix=PREFIX)

@@ -1,4 +1,4 @@
-"""Callers of the API for hosted clients, each with an API key of one namespace."""
+"""Callers of the hosted API, each with the API key of one namespace."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,7 +45,7 @@ class KeyIdentified:
         caller = await access_of(request).identify(request)
         if not caller.user.namespace:
             detail = (
-                "This path requires an API key (rlrun key create). Kubernetes tokens are accepted only under /rlrun/v1."
+                "This path requires an API key (rlrun key create). Kubernetes tokens are not accepted below /api/v1."
             )
             raise RestError(401, Reason.TOKEN_INVALID, detail)
         hosted = HostedCaller(caller, caller.user.namespace)

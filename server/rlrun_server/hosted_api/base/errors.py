@@ -1,4 +1,4 @@
-"""Errors in the format of hosted clients: `{"detail": ...}`, with a list of `loc` and `msg` for invalid fields."""
+"""Errors in the format of the hosted API: `{"detail": ...}`, with a list of `loc` and `msg` for invalid fields."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class FieldProblems(Exception):
 
 
 def no_counterpart(why: str, status: int = 501) -> RestError:
-    """Return the error for a request for a feature that the platform lacks. `why` completes its message."""
+    """Return the error for a request for a feature that the platform lacks. `why` completes the message."""
     return RestError(status, Reason.INVALID_REQUEST, f"{NOT_HERE}{why}")
 
 
@@ -46,7 +46,7 @@ def install(app: FastAPI) -> None:
         return fields_response([(list(each["loc"]), str(each["msg"])) for each in error.errors()])
 
     def on_http(request: Request, error: HTTPException) -> Response:
-        detail = f"{NOT_HERE}{request.method} {request.url.path[:200]}. See the guide for hosted clients."
+        detail = f"{NOT_HERE}{request.method} {request.url.path[:200]}. See docs/guides/hosted-clients.md."
         return detail_response(error.status_code, detail, error.headers)
 
     respond_to_errors(
@@ -91,7 +91,7 @@ def fields_response(problems: Sequence[tuple[Sequence[str | int], str]]) -> Resp
 
 
 def detail_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the response for an error that does not concern single fields."""
+    """Return the response for an error that does not concern individual fields."""
     sent = dict(headers or {})
     if status in RETRYABLE:
         sent.setdefault("Retry-After", str(RETRY_SECONDS))

@@ -1,6 +1,6 @@
-"""Values in the format of hosted clients.
+"""Values in the format of the hosted API.
 
-The clients render texts as terminal markup: a lower-case word in square brackets disappears, and a closing tag crashes
+Its clients render texts as terminal markup: a lower-case word in square brackets disappears, and a closing tag crashes
 the client. Texts of tenants are therefore sent without square brackets.
 """
 

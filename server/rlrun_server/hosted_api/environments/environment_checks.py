@@ -1,4 +1,4 @@
-"""Checks of a new run's environments: missing packages and versions are refused before anything is created."""
+"""Checks a new run's environments, so that missing packages and versions are rejected before anything is created."""
 
 import asyncio
 import logging
@@ -23,8 +23,8 @@ MAX_SHOWN = 10
 
 
 async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[FieldProblem]:
-    """Return a problem for each missing environment. If S3 is slow, skips the remaining environments, which the
-    operator checks later.
+    """Return a problem for each environment whose package or version is missing. Skips environments that cannot be
+    checked because S3 fails or is slow. The operator checks them later.
     """
     problems: list[FieldProblem] = []
     try:
@@ -54,7 +54,7 @@ async def _check(request: Request, caller: HostedCaller, spec: RLRunSpec, proble
             )
         elif entry.version is not None and find_version(entry.version, versions) is None:
             newest = [each.version for each in newest_first(versions)[:MAX_SHOWN]]
-            message = f"does not exist; versions of {entry.id}: {', '.join(newest)}"
+            message = f"does not exist; newest versions of {entry.id}: {', '.join(newest)}"
             problems.append(FieldProblem(f"{path}.version", message))
 
 

@@ -1,4 +1,4 @@
-"""Environment packages in S3 for hosted clients: ids, versions and files."""
+"""Environment packages in S3 for the hosted API: ids, versions and files."""
 
 import base64
 import binascii
@@ -139,14 +139,14 @@ class EnvironmentPackages:
         return [name for name in folders if NAME.fullmatch(name)]
 
     async def similar(self, tenant: str, owner: str, name: str) -> str:
-        """Return a suffix that lists packages with similar names, for a message about a missing package."""
+        """Return a sentence that lists packages with similar names, to append to a message about a missing package."""
         similar = similar_packages(name, await self.names(tenant, owner))
         return f". Similar packages: {', '.join(f'{owner}/{each}' for each in similar)}" if similar else ""
 
     async def read_wheel(
         self, tenant: str, owner: str, name: str, version: str, file: str, read: Callable[[bytes], T]
     ) -> T:
-        """Return the result of `read`, called in a thread with a wheel's content, which may have MAX_WHEEL bytes."""
+        """Return the result of `read`, called in a thread with the content of a wheel of at most MAX_WHEEL bytes."""
         uri = self._file(owner, name, version, file)
 
         def call() -> T:
@@ -210,7 +210,7 @@ class EnvironmentPackages:
 
 def too_large(file: str) -> RestError:
     """Return the error for a wheel that exceeds MAX_WHEEL."""
-    detail = f"{file} is larger than {MAX_WHEEL} bytes. Push it with: rlrun env push"
+    detail = f"{file} is larger than {MAX_WHEEL} bytes. Push it with rlrun env push, or read it with rlrun env install."
     return RestError(413, Reason.BODY_TOO_LARGE, detail)
 
 

@@ -1,4 +1,4 @@
-"""Routes of `prime env push`, which resolve an environment, announce its wheel and source archive, and upload both
+"""Routes for `prime env push`, which resolve an environment, announce its wheel and source archive, and upload both
 files.
 """
 
@@ -234,7 +234,7 @@ async def _read_source(request: Request, ticket: UploadTicket) -> None:
 
 
 def _upload_url(request: Request, ticket: str) -> str:
-    """Return the URL of an upload, with the address under which the client has reached this server.
+    """Return the URL of an upload, with the address at which the client has reached this server.
 
     Forwarding headers are only used for this response, which goes to the client that sent them.
     """

@@ -120,7 +120,7 @@ async def inspect_version(
     max_bytes: Annotated[int, Query(ge=1, le=1_000_000)] = 100_000,
     caller: HostedCaller = KEY_IDENTIFIED,
 ) -> Response:
-    """Return a file or folder of a version's wheel."""
+    """Return a file or folder in a version's wheel. The content of a file is cut after `max_bytes`."""
     stored = _choose_version(await _versions(request, caller, owner, name), version, owner, name)
     file = _own_wheel(stored, name)
     content = await packages_of(request).read_wheel(

@@ -1,4 +1,4 @@
-"""Routes of an environment's secrets, which are the variables of the Secret linked to the environment by name."""
+"""Routes for an environment's secrets, which are the variables in the Secret linked to the environment by name."""
 
 from typing import Annotated
 
@@ -39,7 +39,7 @@ Variable = Annotated[str, Path(min_length=1, max_length=253)]
 async def list_environment_secrets(
     request: Request, environment: Environment, caller: HostedCaller = READS
 ) -> Response:
-    """List the secrets of an environment in the namespace of the caller."""
+    """List the secrets of an environment in the caller's namespace."""
     cluster = await caller_cluster(request, caller.caller)
     held = await cluster.find(requests.get(SECRET, caller.namespace, _secret_of(environment)))
     names = sorted((held or {}).get("data") or {})

@@ -36,7 +36,7 @@ MAX_WAITING = 32
 """Maximum number of uploads that wait for a slot."""
 MAX_WAITING_OF_NAMESPACE = 2
 WAIT_SECONDS = 20.0
-"""Maximum wait for a slot in seconds. Clients time out after 30 s without data."""
+"""Maximum time in seconds for which an upload waits for a slot. Clients time out after 30 s without data."""
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 3.0
 """Seconds for which an upload keeps its slot regardless of its speed."""
@@ -53,7 +53,7 @@ MAX_SOURCE = 64 * 1024**2
 
 
 class UploadTicket(Schema):
-    """Permission to upload one file."""
+    """Permission to upload one file, as signed text in the URL."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -163,7 +163,7 @@ class PackageUploads:
 
     @asynccontextmanager
     async def place(self, namespace: str) -> AsyncIterator[UploadSlot]:
-        """Hold a slot while the context is open. Raises RestError if no slot becomes free in WAIT_SECONDS, or if too
+        """Hold a slot while the context is open. Raises RestError if no slot becomes free within WAIT_SECONDS, or too
         many uploads are waiting.
         """
         upload = UploadSlot(namespace, self._clock())
@@ -239,7 +239,9 @@ def _busy() -> RestError:
 def check_wheel(data: bytes, ticket: UploadTicket) -> None:
     """Check that the data is the announced wheel. Raises RestError."""
     if len(data) != ticket.size or hashlib.sha256(data).hexdigest() != ticket.sha256:
-        raise invalid(f"The upload does not match the announced {ticket.file}: size or SHA-256 differ.", status=422)
+        raise invalid(
+            f"The upload does not match the announced {ticket.file}: its size or SHA-256 differs.", status=422
+        )
     try:
         with opened_wheel(data) as wheel:
             is_wheel = any(name.endswith(".dist-info/METADATA") for name in wheel.namelist())

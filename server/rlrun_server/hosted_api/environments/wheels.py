@@ -1,4 +1,4 @@
-"""Reader of environments' wheels. They are untrusted, so it limits files, bytes and compression methods."""
+"""Reads the wheels of environments. They are untrusted, so files, bytes and compression methods are limited."""
 
 import io
 import struct
@@ -30,7 +30,7 @@ class WheelInvalid(Exception):
 
 @contextmanager
 def opened_wheel(data: bytes) -> Iterator[zipfile.ZipFile]:
-    """Open a wheel. Raises WheelInvalid if opening it fails, or reading it while the context is open."""
+    """Open a wheel. Raises WheelInvalid if it cannot be opened, or cannot be read while the context is open."""
     if data.count(ENTRY) > MAX_FILES:
         raise WheelInvalid(f"it has more than {MAX_FILES} files")
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints and adapters in the format of hosted clients."""
+"""Checkpoints and adapters in the format of the hosted API."""
 
 from rlrun.api.adapter import DeploymentState
 from rlrun.api.base.phases import ArtifactPhase
@@ -14,12 +14,12 @@ def phase_of(artifact: Obj) -> str:
 
 
 def is_leaving(artifact: Obj) -> bool:
-    """Return whether the artifact is being deleted, a state that the clients do not support."""
+    """Return whether the artifact is being deleted, a state that the hosted API lacks."""
     return phase_of(artifact) == "DELETING" or bool(artifact["metadata"].get("deletionTimestamp"))
 
 
 def checkpoint_of(checkpoint: Obj) -> Json:
-    """Return the RLCheckpoint in the format of hosted clients."""
+    """Convert an RLCheckpoint to the format of the hosted API."""
     metadata, spec, status = checkpoint["metadata"], checkpoint["spec"], checkpoint.get("status") or {}
     return {
         "id": metadata["name"],
@@ -34,7 +34,7 @@ def checkpoint_of(checkpoint: Obj) -> Json:
 
 
 def adapter_of(adapter: Obj, user_id: str, display_name: str | None) -> Json:
-    """Return the RLAdapter in the format of hosted clients. `display_name` is the display name of its run."""
+    """Convert an RLAdapter to the format of the hosted API. `display_name` is the display name of its run."""
     metadata, spec, status = adapter["metadata"], adapter["spec"], adapter.get("status") or {}
     changes = [c.get("lastTransitionTime") for c in status.get("conditions") or [] if isinstance(c, dict)]
     state = deployment_state(adapter)

@@ -1,4 +1,4 @@
-"""Runs in the format of hosted clients."""
+"""Runs in the format of the hosted API."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +14,12 @@ DEFAULTS = {"rolloutsPerExample": 8, "maxSteps": 100, "batchSize": 128}
 """Defaults of the schema, which the API server writes into every spec."""
 NOT_RUNNING = (Phase.queued, Phase.pending, Phase.suspended)
 SETTINGS = ("args", "taskset", "harness")
-"""Free-form fields of an environment, which may have 127 KiB."""
+"""Free-form fields of an environment, which may take 127 KiB."""
 MAX_TEXT = 2000
 
 
 def run_of(run: Obj, user_id: str, seq_len: int | None) -> Json:
-    """Convert an RLRun to the clients' run. `seq_len` is the sequence length of the run's model, or None if unknown."""
+    """Convert an RLRun to a run of the hosted API. `seq_len` is the model's sequence length, or None if unknown."""
     metadata, spec, status = run["metadata"], run.get("spec") or {}, run.get("status") or {}
     phase, progress = phase_of(run), status.get("progress") or {}
     resolved, wandb = status.get("resolved") or {}, spec.get("wandb") or {}
@@ -93,7 +93,7 @@ def is_paused(run: Obj) -> bool:
 
 
 def status_of(run: Obj) -> str:
-    """Return the clients' status: PAUSED for a suspended run, PAUSING while its pods terminate."""
+    """Return the status in the hosted API: PAUSED for a suspended run, PAUSING while its pods terminate."""
     phase, spec = phase_of(run), run.get("spec") or {}
     if is_paused(run):
         return "PAUSED"
@@ -157,7 +157,7 @@ def optional_text(value: Any) -> str | None:
 
 
 def newest(times: list[Any]) -> str:
-    """Return the newest of the times, which must be in UTC because they are compared as text."""
+    """Return the latest of the times, which must be in UTC because they are compared as text."""
     return max(str(time) for time in times if time)
 
 

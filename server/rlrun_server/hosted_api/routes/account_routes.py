@@ -1,4 +1,4 @@
-"""Routes of the account, and responses for features that this platform does not have."""
+"""Routes for the caller's account, and responses for features that this platform does not have."""
 
 from fastapi import APIRouter
 from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""Routes of models, checkpoints and adapters."""
+"""Routes for models, checkpoints and adapters."""
 
 from typing import Annotated, Literal
 
@@ -34,7 +34,7 @@ KeptArtifact = KeptObject[ArtifactSummary]
 
 @router.get("/rft/models")
 async def list_models(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """List the models for runs. The response contains no prices."""
+    """List the models that runs may use. The response contains no prices."""
     return json_object({"models": [{"name": name, "atCapacity": False} for name in model_ids(request)]})
 
 

@@ -1,4 +1,4 @@
-"""Routes of a run's metrics, one object per step, and of its usage."""
+"""Routes that return a run's metrics, as one object per step, and the number of tokens that it has trained on."""
 
 import json
 import math
@@ -32,7 +32,7 @@ async def get_metrics(
     limit: RowCount | None = None,
     caller: HostedCaller = READS_METRICS,
 ) -> Response:
-    """Return the metrics of each step. With a limit, returns only the newest steps."""
+    """Return the metrics of each step or, if there is a limit, of the newest steps only."""
     services = services_of(request)
     metrics = await services.metrics.read(caller.namespace, find_run(services, caller.namespace, run).uid)
 
@@ -48,7 +48,7 @@ async def get_metrics(
 
 @router.get("/billing/runs/{run}/usage")
 async def get_usage(request: Request, run: RunId, caller: HostedCaller = READS_METRICS) -> Response:
-    """Return the number of trained tokens of a run from its metrics. This platform has no prices or usage records."""
+    """Return the number of tokens that a run has trained on, from its metrics. There are no prices or usage records."""
     services = services_of(request)
     kept = await load_run(services, caller.namespace, run)
     metrics = await services.metrics.read(caller.namespace, kept.uid)
@@ -80,7 +80,7 @@ TOTAL_TOKENS = "progress/total_tokens"
 
 
 class TooManyRows(Exception):
-    """Raised if a response would have too many values. The message says how many steps fit."""
+    """Raised if a response would have too many values or bytes. The message says how many steps fit."""
 
 
 def rows_of(columns: Columns, min_step: int, max_step: int, limit: int | None) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Routes of dedicated runs: create, pause, resume, and lists of models and GPU types. The runs are the same as in
+"""Routes for dedicated runs: create, pause and resume runs, and list models and GPU types. The runs are the same as in
 `/rft/runs`.
 """
 
@@ -45,7 +45,7 @@ router = APIRouter(tags=["dedicated runs"])
 
 @router.post("/training/runs")
 async def create_dedicated_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> Response:
-    """Create a run from a configuration of prime-rl, from scratch or from a paused run's newest checkpoint."""
+    """Create a run from a prime-rl configuration, from scratch or from a paused run's newest checkpoint."""
     asked = await read_client_body(request, caller, read_dedicated_run, caller.namespace)
     run = asked.run
     if asked.resume_from is not None:
@@ -94,7 +94,7 @@ async def resume_run(request: Request, run: RunId, caller: HostedCaller = CREATE
 
 @router.get("/training/available-fft-models")
 async def list_dedicated_models(request: Request, caller: HostedCaller = KEY_IDENTIFIED) -> Response:
-    """List the models for runs, without clusters or on-demand capacity: all runs use this cluster."""
+    """List the models that runs may use, without clusters or on-demand capacity, because all runs use this cluster."""
     return json_object({"models": [{"name": name, "clusters": []} for name in model_ids(request)], "onDemand": []})
 
 
@@ -118,7 +118,7 @@ async def answer_about_others(path: str, caller: HostedCaller = KEY_IDENTIFIED) 
 
 
 async def _paused_run(request: Request, caller: HostedCaller, run: str) -> tuple[Obj, ArtifactSummary | None]:
-    """Return a paused run and its newest checkpoint. Raises RestError, also if the caller may not get the run."""
+    """Return a paused run and its newest checkpoint. Raises RestError, including if the caller may not get runs."""
     await require_run(request, caller)
     services = services_of(request)
     paused = (await load_run(services, caller.namespace, run)).read()

@@ -1,4 +1,4 @@
-"""Routes of a run's logs, as lines of JSON with `timestamp`, `level` and `message`."""
+"""Routes that return a run's logs, as lines of JSON with `timestamp`, `level` and `message`."""
 
 import json
 from collections.abc import Mapping

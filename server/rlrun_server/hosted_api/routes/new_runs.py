@@ -1,4 +1,4 @@
-"""Conversion of a hosted client's request for a run to Kubernetes objects."""
+"""Converts requests to the hosted API that create runs to Kubernetes objects."""
 
 import base64
 import hashlib
@@ -85,7 +85,7 @@ def newest_checkpoint(run: Obj, checkpoints: Iterable[ArtifactSummary]) -> Artif
     step = ((run.get("status") or {}).get("progress") or {}).get("step") or 0
     if newest is None and step > 0:
         detail = (
-            f"Run {run['metadata']['name']} has made {step} steps but has no checkpoint, so it cannot be continued. "
+            f"Run {run['metadata']['name']} is at step {step} but has no checkpoint, so it cannot be continued. "
             f"Create a run without resumeFrom to start from scratch."
         )
         raise RestError(409, Reason.INVALID_REQUEST, detail)
@@ -117,13 +117,13 @@ def continue_from(
 
 
 def earlier_steps(run: Obj) -> int:
-    """Return the number of steps made by the runs that this run continues, or 0 if it continues none."""
+    """Return the number of steps completed by the runs that this run continues, or 0 if it continues none."""
     text = annotation(run, EARLIER_STEPS_ANNOTATION)
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def resumed_run(run: Obj, checkpoint: ArtifactSummary | None, variables: Mapping[str, str]) -> ClientRun:
-    """Return the run that continues a paused run from its checkpoint, with a new Secret for its variables."""
+    """Return the run that continues a paused run from its checkpoint, with its own variables. Raises FieldProblems."""
     own = secret_name(run["metadata"]["name"])
     fields = {key: value for key, value in run["spec"].items() if key not in ("suspend", "stop")}
     fields["envFrom"] = [e for e in fields.get("envFrom") or [] if (e.get("secretRef") or {}).get("name") != own]
@@ -142,7 +142,7 @@ def continues(run: Obj, spec: RLRunSpec) -> bool:
 def reference_problems(
     spec: RLRunSpec, namespace: str, models: Sequence[str], checkpoints: Mapping[str, ArtifactSummary]
 ) -> list[FieldProblem]:
-    """Return the problems with the references of a run. `checkpoints` has the checkpoints of the namespace by name."""
+    """Return the problems with a run's model and checkpoint. `checkpoints` has the namespace's checkpoints by name."""
     problems = []
     if spec.model not in models:
         known = ", ".join(sorted(models)[:20]) or "none"
@@ -160,13 +160,13 @@ def _checkpoint_problem(checkpoint: ArtifactSummary | None, model: str) -> str:
     if checkpoint is None:
         return "does not exist in your team; the `checkpoints` command lists them"
     if checkpoint.phase != "Ready":
-        return f"is {checkpoint.phase}, not READY"
+        return f"is {checkpoint.phase.upper()}, not READY"
     return "" if checkpoint.model == model else f"belongs to a different model, {checkpoint.model}"
 
 
 def run_name(spec: RLRunSpec, suffix: str | None = None) -> str:
-    """Return a unique name: the run's display name, the name of its first environment or of its model, with a random
-    suffix.
+    """Return a name made from the run's display name, or else from the name of its first environment or its model, with
+    `suffix` or a random suffix.
     """
     base = base_name(spec.name or next((entry.effective_name for entry in spec.env), spec.model))[:MAX_BASE].rstrip("-")
     return f"{base}-{suffix or ''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX))}"

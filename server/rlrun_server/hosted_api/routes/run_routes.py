@@ -1,4 +1,4 @@
-"""Routes of runs: list, create, show, stop, restart, delete, and their environment servers."""
+"""Routes that list, create, show, stop, restart and delete runs, and list their environment servers."""
 
 import logging
 from collections.abc import Callable
@@ -94,7 +94,7 @@ async def create_run(request: Request, caller: HostedCaller = CREATE_RLRUNS) -> 
 async def read_client_body(
     request: Request, caller: HostedCaller, read: Callable[Concatenate[bytes, P], T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Read the body of the request with `read`. Raises FieldProblems, RestError, ProblemError."""
+    """Parse the body of the request with `read`. Raises FieldProblems, RestError, ProblemError."""
     body = await read_body(request, MAX_BODY)
     try:
         return await services_of(request).bodies.run(caller.caller.user.limited_as, read, body, *args, **kwargs)
@@ -103,9 +103,9 @@ async def read_client_body(
 
 
 async def submit_run(request: Request, caller: HostedCaller, asked: ClientRun, name: str | None = None) -> Obj:
-    """Check the references of a run, and create it with the Secret for its variables. Returns the run.
+    """Check a run's model, checkpoint and environments, create it with the Secret for its variables, and return it.
 
-    If `name` is None, a unique name is chosen. Raises FieldProblems, RestError.
+    If `name` is None, a name with a random suffix is chosen. Raises FieldProblems, RestError, ProblemError.
     """
     services = services_of(request)
     cluster = await caller_cluster(request, caller.caller)

@@ -1,4 +1,4 @@
-"""Routes of a run's rollouts, of its progress, and of the distribution of its rewards."""
+"""Routes that return a run's rollouts, its progress, and the distribution of its rewards."""
 
 import asyncio
 import contextlib
@@ -187,7 +187,7 @@ def samples_of(
 
 
 def sample_of(item: SampleItem, group: SampleGroupInfo | None, record: SampleRecord | None) -> Json:
-    """Convert a rollout to the clients' sample, with its texts if `record` is available."""
+    """Convert a rollout to a sample of the hosted API, with its texts if `record` is available."""
     known: Json = {"sample_id": item.rollout, "group": item.group, "reward": item.reward, "advantage": item.advantage}
     if record is not None:
         whole = record.model_dump(mode="json", by_alias=False, exclude_none=True, exclude={"v", "rollout", "group"})

@@ -1,4 +1,4 @@
-"""Mapping of hosted clients' secrets to Kubernetes Secrets.
+"""Maps the secrets of the hosted API to Kubernetes Secrets.
 
 A global secret is a separate Secret with one variable. The secrets of an environment are the variables of the Secret
 that the platform links to the environment by its name.
@@ -32,7 +32,7 @@ class NewSecret(Schema):
     value: str = Field(max_length=MAX_VALUE, repr=False)
     description: str | None = Field(default=None, max_length=500)
     is_file: bool = False
-    """True if the value is the base64 of a file."""
+    """True if the value is a file's content in base64."""
     team_id: str | None = Field(default=None, max_length=253)
 
 

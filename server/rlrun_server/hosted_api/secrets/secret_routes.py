@@ -1,4 +1,4 @@
-"""Routes of global secrets, with the permissions of the caller. Values are never returned."""
+"""Routes for global secrets, with the caller's permissions. Values are never returned."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeVar
@@ -73,7 +73,7 @@ async def get_secret(request: Request, secret: SecretId, caller: HostedCaller = 
 
 @router.patch("/secrets/{secret}")
 async def change_secret(request: Request, secret: SecretId, caller: HostedCaller = CHANGES) -> Response:
-    """Change name, value or description of a global secret."""
+    """Change the name, value or description of a global secret."""
     cluster = await caller_cluster(request, caller.caller)
     change = await read_model(request, SecretChange)
     await find_global(cluster, caller.namespace, secret)

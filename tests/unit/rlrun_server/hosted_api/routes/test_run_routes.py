@@ -145,7 +145,7 @@ async def test_a_run_that_was_not_stored_leaves_no_secret(api: HostedApi) -> Non
         ),
         ({"eval": {"environments": [{"id": "x/none"}]}}, ["body", "eval", "environments", 0, "id"], "env push"),
         ({"checkpoint_id": "none"}, ["body", "checkpoint_id"], "does not exist"),
-        ({"checkpoint_id": "cp_team.broken"}, ["body", "checkpoint_id"], "is Failed"),
+        ({"checkpoint_id": "cp_team.broken"}, ["body", "checkpoint_id"], "is FAILED, not READY"),
         ({"checkpoint_id": "strange"}, ["body", "checkpoint_id"], "different model"),
         ({"max_steps": -1}, ["body", "max_steps"], "greater"),
         ({"secrets": [{"key": "1", "value": "hidden"}]}, ["body", "secrets", 0, "key"], "letters"),
