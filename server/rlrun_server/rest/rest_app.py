@@ -1,4 +1,4 @@
-"""The users' REST API as one application."""
+"""Application that serves the REST API for users."""
 
 import functools
 import logging
@@ -75,7 +75,7 @@ Send a Kubernetes token or an API key as `Authorization: Bearer` or, through the
 
 
 def rest_app(services: Services | None = None) -> FastAPI:
-    """Return the application. Without services, it only provides the OpenAPI document."""
+    """Return the application. If `services` is None, it only provides the OpenAPI document."""
     app = FastAPI(
         title="rlrun-server",
         version=VERSION,
@@ -98,7 +98,7 @@ def rest_app(services: Services | None = None) -> FastAPI:
 
 @functools.cache
 def _routes() -> Sequence[BaseRoute]:
-    """Return the routes. All applications share them, because FastAPI builds them slowly, at the first request."""
+    """Return the routes. All applications share them, because FastAPI builds them slowly, on the first request."""
     together = APIRouter()
     for router in ROUTERS:
         together.include_router(router, prefix=PREFIX, responses={"4XX": PROBLEM, "5XX": PROBLEM})
@@ -117,7 +117,7 @@ def _methods() -> Mapping[str, set[str]]:
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document of `app`, which is built at the first call."""
+    """Return the OpenAPI document of `app`, which is built on the first call."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes,
@@ -189,7 +189,5 @@ class Guard:
 
     def _refuse(self, request: Request) -> Response:
         """Return the response to send instead of one that exceeds the memory budget."""
-        detail = (
-            "You have too many large responses that you have not read yet. Read or close them, then retry the request."
-        )
+        detail = "Too many large responses are waiting to be read. Read or close yours, then retry the request."
         return self._respond(request, problems.RestError(503, Reason.TOO_MANY_REQUESTS, detail))

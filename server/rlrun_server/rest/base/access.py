@@ -26,7 +26,7 @@ REVIEWS = Rate(per_second=2 * REQUESTS.per_second, burst=500.0)
 namespaces needs one per namespace.
 """
 VISIBLE = ("list", "rlruns")
-"""Permission with which a namespace is visible to a user."""
+"""Permission that makes a namespace visible to a user."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Access:
         return Caller(user, token)
 
     def count(self, user: User, requests: int = 1) -> None:
-        """Charge a user's quota for requests or operations of equal cost. Raises RestError above the limit."""
+        """Count requests, or operations of equal cost, toward a user's rate limit. Raises RestError above the limit."""
         if not self._requests.allow(user.limited_as, self._clock(), requests):
             detail = (
                 f"User {user.limited_as} sends more than {REQUESTS.per_second:.0f} requests per second. "

@@ -29,7 +29,7 @@ class Page(Generic[T]):
 
     rows: Sequence[T]
     total: int
-    """Total number of rows of all pages."""
+    """Number of rows on all pages."""
     next_cursor: str | None
 
 
@@ -43,7 +43,10 @@ def page_of(
     cursor: str,
     limit: int,
 ) -> Page[T]:
-    """Return the page after the cursor, which is only valid for the same `filters`. Raises RestError."""
+    """Sort the rows by `value_of` and then `uid_of`, rows without a value last, and return the page after the cursor.
+
+    Raises RestError if the cursor is invalid or belongs to a list with different `filters`.
+    """
 
     def key_of(row: T) -> Key:
         value = value_of(row)

@@ -52,7 +52,7 @@ class ProblemDetails(Schema):
     in the conditions of Kubernetes objects.
     """
     errors: list[FieldError] = Field(default_factory=list)
-    """All problems with fields."""
+    """Problems with individual fields, at most 100."""
     request_id: str
     """Id of the request in the log of rlrun-server."""
 
@@ -89,7 +89,7 @@ def not_found(what: str) -> RestError:
 
 
 def from_field_problems(problems: Sequence[FieldProblem], prefix: str = "") -> list[FieldError]:
-    """Convert the problems of a spec. `prefix` is a pointer to the spec in the body."""
+    """Convert at most MAX_FIELD_ERRORS problems of a spec. `prefix` is the JSON pointer to the spec in the body."""
     return [FieldError(pointer=prefix + pointer_of(p.path), detail=p.message) for p in problems[:MAX_FIELD_ERRORS]]
 
 

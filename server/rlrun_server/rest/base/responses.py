@@ -1,4 +1,4 @@
-"""Responses of the routes, and the types of their paths."""
+"""Responses of the routes, and the types of their path parameters."""
 
 import hashlib
 import json
@@ -14,7 +14,9 @@ from starlette.responses import Response
 from rlrun_server.http.request import has_tag
 from rlrun_server.rest.base.pages import Page
 
-UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "The client's copy is current: `If-None-Match`"}}
+UNCHANGED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The client's copy, whose ETag is in `If-None-Match`, is current"}
+}
 """Description of the 304 response of routes that clients poll."""
 
 RunName = Annotated[str, Path(min_length=1, max_length=64, pattern=SUBDOMAIN, description="Name or uid of the run.")]
@@ -30,7 +32,7 @@ def schema_response(body: Schema, status: int = 200, headers: Mapping[str, str] 
 def list_response(
     request: Request, page: Page[Any], items: Sequence[bytes], *, is_complete: bool = True, **facts: object
 ) -> Response:
-    """Return a response with a page. `items` are its rows as JSON. `facts` are additional fields of the response."""
+    """Return a response with a page. `items` are the rows as JSON. `facts` are additional fields of the response."""
     rest: dict[str, object] = {"total": page.total, "isComplete": is_complete, **facts}
     headers = {}
     if page.next_cursor is not None:
@@ -60,11 +62,11 @@ def tag_of(content: bytes) -> str:
 
 
 def with_list(body: Schema, name: str, items: Sequence[bytes]) -> Response:
-    """Return the schema as JSON. The list field `name` gets these items, which are already JSON."""
+    """Return `body` as JSON, with the items, which are already JSON, in the list field `name`."""
     return with_json(body, name, b"[" + b",".join(items) + b"]")
 
 
 def with_json(body: Schema, name: str, value: bytes) -> Response:
-    """Return the schema as JSON, with one field replaced by a value that is already JSON."""
+    """Return `body` as JSON, with the field `name` replaced by a value that is already JSON."""
     rest = body.model_dump_json(by_alias=True, exclude_none=True, exclude={name}).encode()
     return Response(rest[:-1] + b',"' + name.encode() + b'":' + value + b"}", media_type="application/json")

@@ -1,4 +1,4 @@
-"""Access to the platform's files in S3 with fair thread pools, and responses to requests that fail because of S3."""
+"""Access to the platform's files in S3 through fair thread pools, and errors for requests that fail because of S3."""
 
 import asyncio
 import logging
@@ -69,12 +69,12 @@ class PlatformStorage:
     renew: Callable[[], Awaitable[None]]
     """Refreshes the S3 credentials. Raises CredentialsMissing."""
     root: S3Uri
-    """Folder of all namespaces."""
+    """Folder of the platform in the bucket."""
 
 
 async def wait_for_files(what: str, work: Awaitable[T]) -> T:
-    """Wait at most WAIT_SECONDS for the result of `work`, which uses files. Raises RestError if S3 fails. `what` names
-    the files in the log.
+    """Return the result of `work`, which uses files in S3. Raises RestError if S3 fails or `work` takes longer than
+    WAIT_SECONDS. `what` names the files in the log.
     """
     try:
         return await asyncio.wait_for(work, WAIT_SECONDS)
@@ -106,7 +106,7 @@ class StoredFiles:
         return RunLayout.of(self.root.bucket, self.root.key, namespace, uid)
 
     async def run(self, tenant: str, what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that uses files in S3 in a thread, and return its result. `what` names the files in the log.
+        """Call a function that uses files in S3 in a thread, and return the result. `what` names the files in the log.
 
         Raises RestError if S3 fails, or if too many calls of the tenant (a namespace or a user) are waiting.
         """

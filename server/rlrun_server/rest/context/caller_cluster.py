@@ -41,7 +41,7 @@ async def caller_cluster(request: Request, caller: Caller) -> "CallerCluster":
 
 
 class CallerCluster:
-    """Client of the API server with the permissions of one caller. All errors are RestErrors."""
+    """Client of the API server with the permissions of one caller. Methods raise RestError, except `stream`."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class CallerCluster:
         on_refused_token: Callable[[], None] | None = None,
         impersonated: User | None = None,
     ) -> None:
-        """`transport` has no credentials or, with `impersonated`, the credentials of an account that may impersonate
-        this user.
+        """`transport` has no credentials or, if `impersonated` is set, the credentials of an account that may
+        impersonate this user.
 
         `on_refused_token` is called if the API server does not accept the token.
         """
@@ -80,7 +80,7 @@ class CallerCluster:
 
     @asynccontextmanager
     async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open the response as a stream of chunks. Raises ApiError, also while the response is read."""
+        """Open the response as a stream of chunks. Raises ApiError, even while the response is read."""
         async with self._transport.stream(self._authorize(request)) as chunks:
             yield chunks
 

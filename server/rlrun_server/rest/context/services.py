@@ -122,7 +122,9 @@ class Services:
     async def show(
         self, caller: str, kept: KeptObject[Any], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return the result of `call`, which runs in a thread if the object is large."""
+        """Return the result of `call`, which runs in a thread if the object is large. Raises RestError if too many
+        calls of the caller are waiting.
+        """
         if kept.size <= LARGE_OBJECT:
             return call(*args, **kwargs)
         return await self.metrics.compute(caller, call, *args, **kwargs)

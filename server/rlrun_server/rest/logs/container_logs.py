@@ -27,13 +27,13 @@ from rlrun_server.rest.logs.log_lines import LogOrigin, time_text
 CONTROLLERS = frozenset({"ReplicaSet", "Job"})
 """Kinds of the objects that create the pods of runs."""
 MAX_PODS = 32
-"""Maximum number of pods whose logs are read together. The newest pods are read."""
+"""Maximum number of pods whose logs are read for one request. The newest pods are read."""
 TOTAL_BYTES = 8 * 1024**2
-"""Maximum size of all logs in a request, in bytes."""
+"""Maximum total size of the logs that are read for one request, in bytes."""
 MAX_POD_BYTES = 5 * 1024**2
 CONCURRENT_PODS = 4
 READ_SECONDS = 25.0
-"""Time limit of all logs in a request, in seconds."""
+"""Time limit for reading all logs for one request, in seconds."""
 NO_LOG = frozenset({400, 404})
 """Statuses for a container that has not started or has no previous instance, and for a deleted pod."""
 MAX_FILES = 5000
@@ -48,7 +48,7 @@ class LogCluster(Protocol):
         ...
 
     def stream(self, request: KubeRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open the response as a stream of chunks. Raises ApiError, also while the response is read."""
+        """Open the response as a stream of chunks. Raises ApiError, even while the response is read."""
         ...
 
 
@@ -123,7 +123,7 @@ async def read_pods(
     since: int | None,
 ) -> list[ContainerLog]:
     """Return the last lines of each pod. `since` is in nanoseconds since 1970. Raises RestError if no pod's log can be
-    read.
+    read, or reading takes longer than READ_SECONDS.
     """
     limit = _limit(len(pods))
     slots = asyncio.Semaphore(CONCURRENT_PODS)

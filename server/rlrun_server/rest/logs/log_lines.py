@@ -31,13 +31,13 @@ ORDER = {level: number for number, level in enumerate(LogLevel)}
 WRITTEN = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?(?=[\s\]|]|$)")
 """Pattern of a time at the beginning of a line."""
 LAST_NANOSECOND = 253_402_300_799 * 10**9
-"""Last second of the year 9999 in nanoseconds since 1970, the latest time that can be written in UTC. A time with a
-negative UTC offset may be later.
+"""Last second of the year 9999 in UTC, in nanoseconds since 1970. Later times, which a negative UTC offset allows,
+cannot be written in UTC.
 """
 
 
 class Pattern(Protocol):
-    """Compiled pattern of RE2."""
+    """Compiled RE2 pattern."""
 
     def search(self, text: str) -> object | None:
         """Return the first match, or None."""

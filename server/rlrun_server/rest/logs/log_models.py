@@ -36,15 +36,17 @@ class LogQuery(Schema):
     """Parameters that select log lines."""
 
     role: list[Role] = Field(default_factory=list, max_length=4)
-    """Role of the processes. Repeatable. Defaults to the orchestrator, or with `env` to the environments."""
+    """Role of the processes. Repeatable. Defaults to the orchestrator or, if `env` is set, to environment."""
     env: str | None = Field(default=None, min_length=1, max_length=256)
     """Name, id or last part of the id of an environment. NAME/1 is the second environment with this name."""
     attempt: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Number of the attempt. Defaults to the newest attempt that has logs."""
+    """Number of the attempt. By default, the lines come from all existing pods or, if there are none, from the newest
+    attempt with logs in S3.
+    """
     previous: bool = False
-    """Logs of the containers before their last restart."""
+    """Read the logs from before the last restart of each container."""
     tail: int = Field(default=DEFAULT_TAIL, ge=1, le=MAX_TAIL)
-    """Maximum number of lines of all pods together, after all filters. The newest lines are returned."""
+    """Maximum number of lines from all pods in total, after all filters. The newest lines are returned."""
     since: str | None = Field(default=None, pattern=SINCE)
     """Earliest time of the lines: a number of seconds before now (600), or a time (2026-01-31T12:00:00Z)."""
     level: LogLevel | None = None
@@ -85,6 +87,6 @@ class LogAnswer(Schema):
     source: LogSource
     lines: list[LogLine]
     is_complete: bool
-    """False if older lines were left out, by `tail` or because there are too many or they are too long."""
+    """False if older lines were left out because of `tail`, or because the logs are too large."""
     problems: list[LogProblem] = Field(default_factory=list)
     """Pods whose log could not be read."""

@@ -82,13 +82,11 @@ class LogReader:
 
     @contextmanager
     def _slot(self, user: User) -> Iterator[None]:
-        """Count the user's request as open while the context is open. Raises RestError if there are too many open
-        requests.
-        """
+        """Count the user's request while the context is open. Raises RestError if too many requests are open."""
         result, tenant = self._quota.take(user.limited_as), user.limited_as
         if result is QuotaResult.tenant_limit:
             count = self._quota.uses_of(tenant)
-            detail = f"User {tenant} has {count} open log requests, which is the limit. Close one of them."
+            detail = f"User {tenant} has reached the current limit on open log requests, {count}. Close one of them."
             raise RestError(429, Reason.TOO_MANY_REQUESTS, detail)
         if result is QuotaResult.exhausted:
             detail = f"rlrun-server has {CONCURRENT} open log requests, which is the limit. Retry the request later."
@@ -104,13 +102,13 @@ class LogReader:
         if query.since is not None:
             since = parse_since(query.since, self._now())
             if since is None:
-                errors.append(FieldError(pointer="query/since", detail=f"{query.since} is not a time"))
+                errors.append(FieldError(pointer="query/since", detail=f"{query.since} is not a valid time"))
         pattern = None
         if query.regex is not None:
             try:
                 pattern = compile_pattern(query.regex)
             except ValueError as error:
-                errors.append(FieldError(pointer="query/regex", detail=f"not an RE2 pattern: {error}"))
+                errors.append(FieldError(pointer="query/regex", detail=f"is not an RE2 pattern: {error}"))
         if errors:
             raise invalid("The query is not valid.", errors, 422)
         return LineFilter(since, query.level, None if query.search is None else query.search.lower(), pattern)
@@ -153,8 +151,8 @@ class LogReader:
             which = "" if query.attempt is None else f" in attempt {query.attempt}"
             before = " from before a container restart" if query.previous else ""
             detail = (
-                f"This run has no stored {_names(wanted)} log{which}{before}, and the pods no longer exist. Logs are "
-                "stored when containers terminate. Select a different role or attempt."
+                f"This run has no {_names(wanted)} log{which}{before}, neither in existing pods nor in S3, where logs "
+                "are stored when containers terminate. Select a different role or attempt."
             )
             raise RestError(404, Reason.LOGS_NOT_AVAILABLE, detail)
         return await self._parsing.run(run.namespace, _answer, run, LogSource.kept, logs, lines, query.tail)

@@ -1,4 +1,4 @@
-"""Metrics of a run as columns, and their reduction to a limited number of points. Pure."""
+"""Parses the metrics of a run into columns, and reduces them to a limited number of points. Pure."""
 
 import io
 import json
@@ -84,7 +84,7 @@ class _Table:
         self.values: dict[str, array[float]] = {}
 
     def put(self, line: Line, *, replaces: bool) -> None:
-        """Add a line. With `replaces`, the values of an earlier line for the same step are removed. Raises
+        """Add a line. If `replaces` is True, removes the values of earlier lines for the same step. Raises
         TooManyValues.
         """
         row = self.rows.setdefault(line["step"], len(self.rows))

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 THREADS = 2
 WAIT_SECONDS = 25.0
-"""Longest time that a request waits for S3, in seconds."""
+"""Maximum time in seconds for which a request waits for S3."""
 FRESH_SECONDS = 2.0
 """Seconds for which the metrics of a run are cached."""
 READ_SECONDS = 20.0
@@ -269,8 +269,8 @@ def _failure(error: Exception) -> RestError:
     """Return the RestError for a failed read."""
     if isinstance(error, REFUSED):
         detail = (
-            f"The metrics of this run have more than {MAX_RUN_BYTES} bytes, or too many values. Read them with "
-            "`rlrun metrics`."
+            f"The metrics of this run exceed {MAX_RUN_BYTES} bytes, or have too many files, steps or values. Read them "
+            "with `rlrun metrics`."
         )
         return RestError(413, Reason.METRICS_TOO_LARGE, detail)
     return store_failure(error)

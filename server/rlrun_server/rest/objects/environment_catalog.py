@@ -16,7 +16,7 @@ from rlrun_server.runtime.caches import FetchedValue
 FRESH_SECONDS = 15.0
 """Seconds for which the list is cached."""
 MAX_FILES = 50_000
-"""Maximum number of files of all packages that are read."""
+"""Maximum number of files, of all packages, that are listed."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 FILE_PARTS = 4
@@ -47,7 +47,7 @@ class Packages:
 
     items: tuple[Package, ...]
     is_complete: bool
-    """False if there are too many files to read all."""
+    """False if there are too many files to list them all."""
 
 
 class EnvironmentCatalog:

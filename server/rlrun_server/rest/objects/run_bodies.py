@@ -45,13 +45,13 @@ class NewRun:
     spec: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
     pointer: str = ""
-    """Pointer to the spec in the body."""
+    """JSON pointer to the spec in the body."""
     notes: list[str] = field(default_factory=list)
     """Notes about ignored keys and adapted values of a TOML file."""
 
     def warning(self) -> dict[str, str]:
-        """Return a Warning header with the notes, in the format of the API server's warnings, or an empty dict without
-        notes.
+        """Return a Warning header with the notes, in the format of the API server's warnings, or an empty dict if there
+        are no notes.
         """
         if not self.notes:
             return {}
@@ -76,8 +76,8 @@ def read_run(media_type: str, body: bytes, namespace: str) -> NewRun:
 
 
 def read_object(body: bytes) -> Any:
-    """Parse the JSON of a run or a change, which may be large, because arguments of environments may be long lists.
-    Raises InputInvalid.
+    """Parse the JSON of a run or a change, which may be large because environment arguments may be long lists. Raises
+    InputInvalid.
     """
     return read_json(body, limits=LIMITS)
 
@@ -85,8 +85,8 @@ def read_object(body: bytes) -> Any:
 def to_object(run: NewRun, namespace: str, user: str, identity: str, key: str, body: bytes) -> Obj:
     """Return the RLRun to create, annotated with the name of its `user`.
 
-    With an Idempotency-Key (`key`), the name of the run is derived from `key` and `identity`, so that a retry finds the
-    run. Raises RestError if the body and the path have different namespaces.
+    If there is an Idempotency-Key (`key`) and the body has no name, the name is derived from `key` and `identity`, so
+    that a retry finds the run. Raises RestError if the body and the path have different namespaces.
     """
     if run.metadata.get("namespace") not in (None, "", namespace):
         detail = f"differs from the namespace of the path, {namespace}; remove it, or make both equal"
@@ -180,11 +180,11 @@ def _from_object(document: Any) -> NewRun:
         raise invalid("The body must be one object: the spec of a run, or an RLRun.")
     unknown = islice((name for name in document if name not in ("apiVersion", "kind", "metadata", "spec")), MAX_FAULTS)
     errors = [
-        FieldError(pointer=f"/{name}", detail="remove it: a request may only have spec and metadata")
+        FieldError(pointer=f"/{name}", detail="remove it: a request may have only apiVersion, kind, metadata and spec")
         for name in unknown
     ]
     errors += [
-        FieldError(pointer=f"/metadata/{name}", detail=f"remove it: a request may only set {', '.join(METADATA)}")
+        FieldError(pointer=f"/metadata/{name}", detail=f"remove it: a request may set only {', '.join(METADATA)}")
         for name in islice((name for name in metadata if name not in (*METADATA, "namespace")), MAX_FAULTS)
     ]
     if errors:

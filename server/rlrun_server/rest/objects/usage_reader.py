@@ -16,7 +16,7 @@ READ_BYTES = 64 * 1024**2
 """Maximum size of the files that one request reads, in bytes."""
 
 FileKey = tuple[str, int, datetime]
-"""Key, size and time of a file."""
+"""Key, size and modification time of a file."""
 
 
 class UsageReader:
@@ -29,7 +29,7 @@ class UsageReader:
     async def read(
         self, caller: str, since: datetime, now: datetime, includes: Callable[[UsageRecord], bool]
     ) -> tuple[list[UsageRecord], bool]:
-        """Return the selected records that ended at `since` or later, and whether all files could be read.
+        """Return the selected records that ended after `since`, and whether all files could be read.
 
         `caller` is the tenant whose concurrent reads are limited. Raises RestError.
         """

@@ -29,7 +29,7 @@ class Visible:
 
 
 class VisibleNamespaces:
-    """Finds the namespaces with runs that a user may see, by asking the API server about each of them."""
+    """Finds the namespaces that are visible to a user, by asking the API server about each namespace with objects."""
 
     def __init__(self, access: Access, namespaces: Callable[[], Collection[str]], clock: Callable[[], float]) -> None:
         self._access = access

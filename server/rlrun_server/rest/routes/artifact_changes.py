@@ -35,7 +35,7 @@ class DeletedArtifact(Schema):
 async def deploy_adapter(
     request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("patch", "rladapters")
 ) -> Response:
-    """Let a pool of the namespace serve an adapter. `deploymentState` shows when the adapter is served."""
+    """Deploy an adapter to a serving pool of the namespace. `deploymentState` shows when the adapter is served."""
     return await _set_deployed(request, namespace, name, caller, True)
 
 

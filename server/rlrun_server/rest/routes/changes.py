@@ -36,12 +36,12 @@ from rlrun_server.rest.routes.runs import RunDetail, find_run, run_response
 router = APIRouter(tags=["runs"])
 
 MAX_BODY = 256 * 1024
-"""Maximum size of a request body, in bytes. A run with larger arguments of environments could not start."""
+"""Maximum size of a request body, in bytes. A run with larger environment arguments could not start."""
 CREATED: dict[int | str, Any] = {
     201: {"model": RunDetail},
     200: {
         "model": RunDetail,
-        "description": "A request with the same Idempotency-Key has created the run, or `dryRun` is set",
+        "description": "An earlier request with the same Idempotency-Key created the run, or `dryRun` is set",
     },
 }
 SPEC_BODY: dict[str, Any] = {
@@ -90,10 +90,12 @@ class Deleted(Schema):
     uid: str
 
 
-DryRunQuery = Annotated[DryRun | None, Query(alias="dryRun", description="`all`: check everything, change nothing.")]
+DryRunQuery = Annotated[
+    DryRun | None, Query(alias="dryRun", description="`all` checks the request without changing anything.")
+]
 IfMatch = Annotated[
     str | None,
-    Header(max_length=64, description="ETag of the run. The request fails if the run has changed since."),
+    Header(max_length=64, description="ETag of the run. The request fails if the run has changed since then."),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Route that compares runs, and the field-by-field difference of their specs."""
+"""Route that compares runs, with the field-by-field difference between their specs."""
 
 import asyncio
 import json
@@ -84,7 +84,7 @@ router = APIRouter(tags=["runs"])
 
 MAX_RUNS = 20
 MAX_BYTES = 1024**2
-"""Maximum size of all runs together, in bytes. A comparison needs up to a hundred times as much memory."""
+"""Maximum total size of the runs, in bytes. A comparison needs up to a hundred times as much memory."""
 MAX_DIFFERENCES = 1000
 MAX_NAMES = 2000
 METRIC_SECONDS = 20.0
@@ -112,7 +112,7 @@ class RunComparison(Schema):
     """Fields that differ, at most 1,000. An unset field counts as its default value."""
     total_differences: int
     metric_names: list[str]
-    """Metrics that all runs have. At most 2,000."""
+    """Metrics that all runs with readable metrics have in common, at most 2,000."""
     problems: list[str] = Field(default_factory=list)
     """Reasons why the defaults or metrics of some runs are missing from the comparison."""
 

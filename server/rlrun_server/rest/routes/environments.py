@@ -1,4 +1,4 @@
-"""Route of the environment packages that the caller may use."""
+"""Route that lists the environment packages that the caller may use."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Route of a run's Events, with the caller's permissions."""
+"""Route that lists a run's Events, with the caller's permissions."""
 
 from fastapi import APIRouter, Request
 from rlrun.api.base.names import Namespace

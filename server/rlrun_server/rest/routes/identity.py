@@ -66,7 +66,7 @@ async def whoami(caller: Caller = IDENTIFIED) -> Response:
 
 @router.get("/namespaces", response_model=NamespaceList)
 async def list_namespaces(request: Request, caller: Caller = IDENTIFIED) -> Response:
-    """List the namespaces with runs or artifacts in which you may list rlruns."""
+    """List the namespaces that have runs or artifacts and in which you may list rlruns."""
     services = services_of(request)
     services.objects.require(services.objects.runs)
     visible = await services.visible.of(caller.user)

@@ -46,7 +46,7 @@ def require_date(value: object) -> object:
     1970.
     """
     if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d", value):
-        raise ValueError("write a time as in 2026-01-31T12:00:00Z")
+        raise ValueError("must be a time such as 2026-01-31T12:00:00Z")
     return value
 
 
@@ -248,7 +248,7 @@ def matches(run: RunSummary, wanted: RunFilter) -> bool:
 
 
 def in_utc(time: datetime) -> datetime:
-    """Return the time with its time zone, by default UTC."""
+    """Return the time with a time zone, which is UTC if it has none."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 

@@ -1,4 +1,4 @@
-"""Routes of a namespace's Secrets, with the caller's permissions. Values are never returned."""
+"""Routes that list and change a namespace's Secrets, with the caller's permissions. Values are never returned."""
 
 import base64
 from typing import Annotated, Any
@@ -118,9 +118,9 @@ def read_values(body: bytes) -> SecretValues:
     except InputInvalid as error:
         if not error.faults:
             raise invalid(str(error)) from None
-        message = "the value must be text, and the key may contain only letters, digits, - _ and ."
+        message = "the value must be text, and the key may contain only letters, digits, `-`, `_` and `.`"
         found = [FieldProblem(path_of(fault.location), message) for fault in error.faults]
-        raise invalid("The body must map keys to values.", from_field_problems(found), 422) from None
+        raise invalid("The field `data` must map keys to values.", from_field_problems(found), 422) from None
 
 
 def secret_object(namespace: str, name: str, values: SecretValues, existing: Obj | None) -> Obj:

@@ -1,4 +1,4 @@
-"""Routes of a browser's session: login, also at an OIDC issuer, logout, and codes for `rlrun open`."""
+"""Routes for browser sessions: login with a credential or at an OIDC issuer, logout, and codes for `rlrun open`."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from rlrun_server.authentication.sessions import MAX_CREDENTIAL, BrowserSessions
 from rlrun_server.http.body import read_body
 from rlrun_server.http.request import SESSIONS, client_of, header_token_of
 from rlrun_server.rest.base.access import ANYONE, IDENTIFIED, Caller
-from rlrun_server.rest.base.problems import RestError, from_field_problems, invalid, unauthorized_error
+from rlrun_server.rest.base.problems import RestError, from_field_problems, invalid
 from rlrun_server.rest.base.responses import schema_response
 from rlrun_server.rest.routes.identity import Identity, identity_of
 
@@ -57,7 +57,7 @@ class SessionInfo(Schema):
 
     identity: Identity
     expires: str | None = None
-    """Time in UTC, as in `2026-01-31T12:00:00Z`. None if the credential of the request is in a header."""
+    """Expiry in UTC, as in `2026-01-31T12:00:00Z`. Unset if the credential of the request is in a header."""
 
 
 class LoginCode(Schema):
@@ -65,7 +65,7 @@ class LoginCode(Schema):
 
     code: str
     expires: str
-    """Time in UTC at which the code expires, a minute from now."""
+    """Expiry in UTC, a minute after the request."""
 
 
 LOGIN_BODY: dict[str, Any] = {
@@ -130,7 +130,8 @@ async def create_code(request: Request, caller: Caller = IDENTIFIED) -> Response
     """
     sessions = _sessions_of(request)
     if not header_token_of(request):
-        raise unauthorized_error()
+        detail = "A code cannot be created with a session cookie. Send a token or an API key in a header."
+        raise RestError(401, Reason.TOKEN_INVALID, detail)
     code, expires = sessions.make_code(caller.token)
     return schema_response(LoginCode(code=code, expires=_time(expires)))
 
@@ -143,7 +144,7 @@ def read_login(body: bytes) -> Login:
         if not error.faults:
             raise invalid(str(error)) from None
         message = (
-            f"must be text of at most {MAX_CREDENTIAL} printable characters; the permitted fields are `token`, `code`, "
+            f"must be at most {MAX_CREDENTIAL} printable ASCII characters; the permitted fields are `token`, `code`, "
             "`oidc.code` and `oidc.state`"
         )
         found = [FieldProblem(path_of(fault.location), message) for fault in error.faults]
@@ -152,7 +153,7 @@ def read_login(body: bytes) -> Login:
             "The body must have a token, a login code from rlrun open, or an OIDC code and state.", field_errors, 422
         ) from None
     if len(login.model_dump(exclude_none=True)) != 1:
-        raise invalid("The body must have one of `token`, `code` and `oidc`.", status=422)
+        raise invalid("The body must have exactly one of `token`, `code` and `oidc`.", status=422)
     return login
 
 

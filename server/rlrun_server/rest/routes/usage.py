@@ -1,4 +1,4 @@
-"""Routes of the GPU time of runs and serving pools."""
+"""Routes that return the GPU time of runs and serving pools."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ MAX_DAYS = 400
 
 
 class UsageGroup(StrEnum):
-    """Object or user that a row of usage is about."""
+    """Key by which usage is grouped into rows."""
 
     run = "run"
     namespace = "namespace"
@@ -41,7 +41,7 @@ class UsageQuery(Schema):
 
     by: UsageGroup = UsageGroup.run
     month: str | None = Field(default=None, pattern=r"^20\d\d-(0[1-9]|1[0-2])$")
-    """Month in UTC, as in 2026-01. Cannot be combined with `since` and `until`."""
+    """Month in UTC, as in 2026-01. Cannot be combined with `since` or `until`."""
     since: Since | None = None
     """Start of the period, as in 2026-01-31T12:00:00Z. Defaults to the start of this month."""
     until: Since | None = None
@@ -52,14 +52,14 @@ class UsageRow(Schema):
     """Usage of one run or serving pool, namespace, user or model."""
 
     kind: UsageKind | None = None
-    """Run or ServingPool, for rows about one of them."""
+    """Run or ServingPool. Set only if usage is grouped by run."""
     namespace: str | None = None
     run: str | None = None
     """Name of the run, or of the pool's Deployment."""
     uid: str | None = None
     user: str | None = None
-    """User who created the run. Empty for a pool, and if unknown, for example if the manifest for kubectl names no
-    user.
+    """User who created the run. Empty for a pool, or if unknown, for example because a manifest applied with kubectl
+    names no user.
     """
     model: str | None = None
     runs: int
@@ -67,9 +67,9 @@ class UsageRow(Schema):
     gpus: int
     """Number of GPUs that the runs hold now. Serving pools are not included."""
     active_seconds: int
-    """Total time from the start to the end of attempts in seconds, without the time in the queue."""
+    """Total time in seconds from the start to the end of each attempt, excluding time in the queue."""
     gpu_seconds: int
-    """Total over all attempts of the active time in seconds multiplied by the number of GPUs."""
+    """GPU time: sum over all attempts of active seconds times number of GPUs."""
 
 
 class Usage(Schema):
@@ -82,7 +82,7 @@ class Usage(Schema):
     since: datetime
     until: datetime
     rows: list[UsageRow]
-    """Rows in descending order of usage, at most 500. The rest is included in `total` only."""
+    """Rows by descending `gpuSeconds`, at most 500. Further rows are included in `total` only."""
     total: UsageRow
     is_complete: bool = True
     """False if usage may be missing because there are too many namespaces to check, or too many records in the period.
@@ -101,13 +101,13 @@ def window_of(query: UsageQuery, now: datetime) -> Window:
     """Return the period of a query. Raises RestError."""
     if query.month is not None:
         if query.since is not None or query.until is not None:
-            raise invalid("month cannot be combined with since and until: remove month, or remove since and until")
+            raise invalid("month cannot be combined with since or until: remove month, or remove since and until")
         first = datetime.strptime(query.month, "%Y-%m").replace(tzinfo=UTC)
         return Window(first, (first + timedelta(days=31)).replace(day=1))
     since = in_utc(query.since) if query.since else now.replace(day=1, hour=0, minute=0, second=0)
     until = in_utc(query.until) if query.until else now
     if since > until:
-        raise invalid(f"since is after {'until' if query.until else 'now'}: choose an earlier time")
+        raise invalid(f"since is after {'until' if query.until else 'now'}: choose an earlier since")
     if until - since > timedelta(days=MAX_DAYS):
         raise invalid(f"since is more than {MAX_DAYS} days before until: choose a shorter period")
     return Window(since, until)
@@ -135,8 +135,8 @@ def current_records(runs: Iterable[RunSummary], now: datetime) -> list[UsageReco
 def usage_of(
     records: Iterable[UsageRecord], by: UsageGroup, window: Window, held: dict[str, int]
 ) -> tuple[list[UsageRow], UsageRow]:
-    """Return the usage of each group within a period, in descending order, and the total. `held` maps the uid of
-    each run to the number of GPUs that it occupies now.
+    """Return the usage of each group within a period, by descending GPU time, and the total. `held` maps the uid of
+    each run to the number of GPUs that the run occupies now.
     """
     groups: dict[tuple[str, ...], list[UsageRecord]] = {}
     key: Callable[[UsageRecord], tuple[str, ...]] = {

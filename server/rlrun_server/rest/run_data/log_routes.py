@@ -1,4 +1,4 @@
-"""Route of a run's logs."""
+"""Route that returns a run's logs."""
 
 from typing import Annotated
 
@@ -34,7 +34,10 @@ async def get_logs(
 
 
 async def read_logs(request: Request, caller: Caller, namespace: str, run: str, query: LogQuery) -> LogAnswer:
-    """Return log lines of the run with this name or uid. The route must check the permission. Raises RestError."""
+    """Return log lines of the run with this name or uid. The route must check the permission.
+
+    Raises RestError, ProblemError.
+    """
     services = services_of(request)
     runs = services.objects.runs
     services.objects.require(runs)

@@ -1,4 +1,4 @@
-"""Routes of a run's metrics, also for a run that is deleted."""
+"""Routes that return a run's metrics, even after the run is deleted."""
 
 from typing import Annotated
 
@@ -104,8 +104,8 @@ async def get_metric_names(
 
 
 async def read_if_changed(request: Request, namespace: str, run: str) -> tuple[str, str, Metrics] | Response:
-    """Return uid, ETag and metrics of the run with this name or uid, or a 304 response if the client has this version.
-    Raises RestError.
+    """Return uid, ETag and metrics of the run with this name or uid, or a 304 response if the client has the current
+    version. Raises RestError.
     """
     services = services_of(request)
     uid, exists = uid_of_run(services.objects, namespace, run)

@@ -1,4 +1,4 @@
-"""Routes of a run's stored rollouts, also for a run that is deleted."""
+"""Routes that return a run's stored rollouts, even after the run is deleted."""
 
 from collections.abc import Callable
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Routes of the steps of a run that have stored rollouts, also for a run that is deleted."""
+"""Routes that list a run's steps with stored rollouts, even after the run is deleted."""
 
 from typing import Annotated
 

@@ -40,7 +40,7 @@ class StepList(Schema):
     environments: list[str] = Field(default_factory=list)
     """Environments with rollouts. At most 200."""
     is_complete: bool = True
-    """False if there are more objects than the server lists."""
+    """False if objects or their summaries are missing because there are too many, or they are too large."""
     is_stale: bool = False
     """True if S3 does not respond and this is the data that was read last."""
 
@@ -110,7 +110,7 @@ class SampleList(StepAnswer):
     groups: list[SampleGroupInfo]
     """Groups of the items."""
     functions: list[str] = Field(default_factory=list)
-    """Names of reward functions. At most 64."""
+    """Names of the reward functions of the items, at most 64."""
     total: int
     """Number of rollouts on all pages."""
     next: str | None = None
@@ -161,7 +161,7 @@ class ExampleHistory(Schema):
     points: list[ExamplePoint]
     """Mean rewards, ordered by step. `GET .../steps/{step}/samples?env=&example=` lists the rollouts of a point."""
     is_complete: bool = True
-    """False if points may be missing, because the summary of a step has at most 512 groups."""
+    """False if points may be missing, for example because the summary of a step has at most 512 groups."""
     is_stale: bool = False
     """True if S3 does not respond and this is the data that was read last."""
 

@@ -17,7 +17,10 @@ MAX_REWARD = 1e308
 EnvironmentInRun = Annotated[str, Field(max_length=MAX_ENVIRONMENT_ID)]
 Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
 AddressedSample = Annotated[
-    str, Path(max_length=128, pattern=r"^[A-Za-z0-9~][A-Za-z0-9._-]*$", description="Id as in the list of the step.")
+    str,
+    Path(
+        max_length=128, pattern=r"^[A-Za-z0-9~][A-Za-z0-9._-]*$", description="Id, as in the step's list of rollouts."
+    ),
 ]
 Reward = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
 

@@ -122,7 +122,7 @@ def split_of(file: str) -> SampleSplit | None:
 def points_of(
     run: RunSamples, environment: str, example: int, split: SampleSplit | None
 ) -> tuple[list[ExamplePoint], bool]:
-    """Return the groups of an example in order, and whether the list is complete."""
+    """Return the mean rewards of an example's groups, ordered by step, and whether the list is complete."""
     points: list[ExamplePoint] = []
     is_complete = run.is_complete
     for summary in run.summaries:

@@ -127,7 +127,9 @@ class SummaryReader:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def read(self, run: Run) -> RunSamples:
-        """Return the summaries of a run. The thread must hold the lock. Raises StoreError if there are none yet."""
+        """Return the summaries of a run. The thread must hold the DecodingTurn. Raises StoreError if S3 fails and no
+        earlier summaries are cached.
+        """
         known = self._runs.get(run)
         if known is not None and self._clock() < known.read_at + FRESH_SECONDS:
             return known.samples
