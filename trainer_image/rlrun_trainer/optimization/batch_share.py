@@ -1,7 +1,7 @@
-"""Division of a batch among the processes of the trainer: each gets the columns of its own micro-batches.
+"""Divides a batch among the trainer's processes: each gets the columns of its own micro-batches.
 
-The first process has the whole batch. It packs the samples, and sends each other process the headers and columns of
-that process's samples and the totals of the batch, which the objective and the metrics need. Micro-batch i belongs to
+The first process has the whole batch. It packs the samples, and sends every other process the headers and columns of
+that process's samples, and the totals of the batch, which the objective and the metrics need. Micro-batch i belongs to
 process i modulo the number of processes. All processes make the same number of passes, as sharded weights require.
 """
 
@@ -61,7 +61,7 @@ class BatchShare:
     own: int
     """Number of micro-batches that belong to this process. Any other micro-batch has weight 0."""
     passes: int
-    """Number of passes of every process."""
+    """Number of passes that every process makes."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ SHARES = MessageFormat(_Message)
 
 
 def share_batch(world: ProcessGroup, samples: Sequence[Sample], layouts: Sequence[Layout]) -> BatchShare:
-    """Return this process's share. All processes must call it. Only the first process has `samples` and `layouts`."""
+    """Return this process's share. All processes must call it. Only the first process uses `samples` and `layouts`."""
     if not world.is_leader:
         return _receive(world)
     totals = BatchTotals.of(layouts, len(samples))

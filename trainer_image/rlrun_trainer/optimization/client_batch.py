@@ -1,7 +1,7 @@
-"""Decoding and validation of the datums of a client's command.
+"""Decodes and validates the datums of a client's command.
 
-The values come from a program of the user. Whatever the bytes are, decoding either returns datums with which a pass
-can run, or raises ProblemError (CommandInvalid), which names datum and tensor as the SDK does.
+The values come from a user's program. Whatever the bytes are, decoding either returns datums with which a pass can run,
+or raises ProblemError (CommandInvalid), whose message names the datum and the tensor as the SDK does.
 """
 
 import math
@@ -68,7 +68,9 @@ class ClientBatch:
 
 
 def decode(command: ForwardBackward, buffers: memoryview, vocab_size: int, seq_len: int) -> ClientBatch:
-    """Return the content of the command. Large tensors refer to `buffers`. Raises ProblemError (CommandInvalid)."""
+    """Return the content of the command. Tensors are views of `buffers`, except bfloat16 ones, which are converted.
+    Raises ProblemError (CommandInvalid).
+    """
     loss = _loss(command.loss)
     parameters = _parameters(command, loss)
     size = sum(datum.size for datum in command.datums)
@@ -80,8 +82,8 @@ def decode(command: ForwardBackward, buffers: memoryview, vocab_size: int, seq_l
         targets += reader.check_shapes(header, command.loss, loss, seq_len)
         if targets > MAX_TARGETS:
             raise _invalid(
-                f"The command has more than {MAX_TARGETS} targets up to data[{index}]. Send fewer datums in a call, or "
-                "fewer targets per token"
+                f"data[0] to data[{index}] have more than {MAX_TARGETS} targets in total. Send fewer datums per call, "
+                "or fewer targets per token"
             )
         datums.append(reader.read(header))
         place += header.size
@@ -99,7 +101,7 @@ def _parameters(command: ForwardBackward, loss: ClientLoss) -> dict[str, float]:
     for name, value in command.loss_config.items():
         if name not in loss.parameters:
             known = f"use only {', '.join(loss.parameters)}" if loss.parameters else "send no parameters"
-            raise _invalid(f"loss_fn_config has {name[:64]!r}, which {command.loss} does not have: {known}")
+            raise _invalid(f"loss_fn_config has {name[:64]!r}, which is not a parameter of {command.loss}: {known}")
         # Comparisons with NaN are false.
         if not 0 <= value <= LARGEST_PARAMETER:
             raise _invalid(f"loss_fn_config.{name} is {value}. Use a number from 0 to {LARGEST_PARAMETER:g}")
@@ -122,7 +124,7 @@ class _DatumReader:
         self._vocab_size = vocab_size
 
     def check_shapes(self, header: DatumHeader, loss_name: str, loss: ClientLoss, seq_len: int) -> int:
-        """Validate everything except the values. Returns the number of targets per token."""
+        """Validate everything except the values. Returns the number of the datum's targets."""
         if header.length > seq_len:
             raise self._refuse("model_input", f"has {header.length} tokens. The model's limit is {seq_len}; send fewer")
         names = [tensor.name for tensor in header.tensors]
@@ -130,9 +132,9 @@ class _DatumReader:
         takes = f"{loss_name} takes {', '.join(expected)}"
         for name in names:
             if name not in expected:
-                raise self._refuse(name, f"is not an input of the loss: {takes}. Remove it")
+                raise self._refuse(name, f"is not an input of this loss: {takes}. Remove it")
             if names.count(name) > 1:
-                raise self._refuse(name, "was sent twice. Send it once")
+                raise self._refuse(name, "was sent more than once. Send it once")
         for name in expected:
             if name not in names:
                 raise self._refuse(name, f"is missing: {takes}. Add it")
@@ -143,7 +145,7 @@ class _DatumReader:
         if loss.several_targets and shapes["weights"] != shapes[TARGETS]:
             raise self._refuse(
                 "weights",
-                f"has shape {list(shapes['weights'])}, but target_tokens has {list(shapes[TARGETS])}. Use equal shapes",
+                f"has shape {list(shapes['weights'])}, but target_tokens has {list(shapes[TARGETS])}. Use one shape",
             )
         return math.prod(shapes[TARGETS])
 
@@ -163,7 +165,8 @@ class _DatumReader:
         sizes = tensor.sizes
         if len(sizes) == 1:
             if sizes[0] != math.prod(tensor.shape) * tensor.dtype.size:
-                raise self._refuse(tensor.name, f"has {sizes[0]} bytes, which do not fit shape {tensor.shape}")
+                shape = f"{tensor.dtype.value} values of shape {tensor.shape}"
+                raise self._refuse(tensor.name, f"is {sizes[0]} bytes long, which does not match {shape}")
         elif len(sizes) != 3 or len(tensor.shape) != 2:
             raise self._refuse(tensor.name, "is neither dense nor a sparse CSR matrix. Send dense values")
         elif sizes[1] != 8 * (tensor.shape[0] + 1):
@@ -173,7 +176,7 @@ class _DatumReader:
         elif sizes[2] % 8 or sizes[0] != sizes[2] // 8 * tensor.dtype.size:
             raise self._refuse(
                 tensor.name,
-                "has a different number of column indices (int64) than of values. Send one index for each value",
+                "has different numbers of column indices (int64) and values. Send one index per value",
             )
 
     def read(self, header: DatumHeader) -> ClientDatum:
@@ -206,10 +209,10 @@ class _DatumReader:
         offsets, indices = (self._take(size, "<i8") for size in tensor.sizes[1:])
         if offsets[0] != 0 or offsets[-1] != len(indices) or (offsets[1:] < offsets[:-1]).any():
             raise self._refuse(
-                tensor.name, f"has row offsets that do not rise from 0 to its number of values, {len(indices)}"
+                tensor.name, f"has row offsets that do not ascend from 0 to {len(indices)}, its number of values"
             )
         if len(indices) and (indices.min() < 0 or indices.max() >= columns):
-            raise self._refuse(tensor.name, f"has a column index outside of 0 to {columns - 1}")
+            raise self._refuse(tensor.name, f"has a column index outside its shape. Send 0 to {columns - 1}")
         places: np.ndarray = np.repeat(np.arange(rows, dtype=np.int64) * columns, np.diff(offsets)) + indices
         if (places[1:] <= places[:-1]).any():
             raise self._refuse(

@@ -1,4 +1,4 @@
-"""Losses of clients' programs: the formulas of Tinker's public documentation, as sums over tokens and datums.
+"""Losses for client programs: the formulas in Tinker's public documentation, as sums over tokens and datums.
 
 p is the policy's probability of the target token, q = exp(`logprobs`) the sampler's, A the token's `advantages`, and
 r = p / q.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 
 LARGEST_PARAMETER = 1e6
-"""Maximum value of a parameter of a loss."""
+"""Maximum value of a loss parameter."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class LossInputs:
         return self.weighted(self.logprobs - self.tensors["logprobs"])
 
     def clip(self, ratio: torch.Tensor) -> torch.Tensor:
-        """Return the ratio within the loss's thresholds."""
+        """Return the ratio clipped to the loss's thresholds."""
         return ratio.clamp(self.parameters["clip_low_threshold"], self.parameters["clip_high_threshold"])
 
     def clipped_objective(self, ratio: torch.Tensor) -> torch.Tensor:
@@ -62,16 +62,16 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class ClientLoss:
-    """Loss that a client may name."""
+    """Loss that a client can select by name."""
 
     terms: Callable[[LossInputs], torch.Tensor]
     """Function that returns the loss of each token [N]."""
     tensors: tuple[str, ...]
     """Tensors that each datum must have in addition to `target_tokens`."""
     parameters: Mapping[str, float] = field(default_factory=dict)
-    """Parameters that `loss_fn_config` may set from 0 to LARGEST_PARAMETER, with their defaults."""
+    """Parameters that `loss_fn_config` may set, with their defaults. Values must be from 0 to LARGEST_PARAMETER."""
     several_targets: bool = False
-    """True if a token may have several targets. The loss is then linear in their log-probabilities, with `weights`."""
+    """True if a token may have several targets. The loss is then minus the sum of their log p times `weights`."""
 
 
 def _cross_entropy(of: LossInputs) -> torch.Tensor:

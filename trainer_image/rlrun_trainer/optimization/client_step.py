@@ -1,8 +1,8 @@
-"""Commands of a client's program on its slot: `forward_backward` adds to the slot's gradient, `optim_step` applies it.
+"""Commands of client programs: `forward_backward` adds to the gradient of the program's slot, `optim_step` applies it.
 
-The gradient belongs to the slot and stays until `optim_step`, also while other slots compute. Like a step (see `step`),
-`forward_backward` is made in units, between which other slots may compute. Its result depends only on the slot and the
-command, bit for bit. A command that fails leaves the slot as it was before.
+The gradient belongs to the slot and stays until `optim_step`, even while other slots compute. Like a step (see `step`),
+`forward_backward` runs in units, between which other slots may compute. Its result depends only on the slot and the
+command, bit for bit. If it fails, the slot is unchanged. A failed `optim_step` may clear the gradient.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,11 +36,11 @@ had a gradient would divide by 0.
 def forward_backward_units(
     base: BaseModel, slot: AdapterSlot, batch: ClientBatch, micro_batch_tokens: int
 ) -> Units[tuple[dict[str, float], list[bytes]]]:
-    """Add the gradient of the batch's loss to the slot's gradient. Returns metrics, and log p of each datum's targets:
-    float32 [T], or [T, K] in row-major order.
+    """Add the gradient of the batch's loss to the slot's gradient. Returns metrics, and log p of each datum's targets
+    as bytes: float32 [T], or [T, K] in row-major order.
 
-    With `batch.forward_only`, the slot does not change, and dropout is disabled. Raises ProblemError (StepNotFinite,
-    TrainerOutOfMemory).
+    If `batch.forward_only` is True, the slot does not change, and dropout is disabled. Raises ProblemError
+    (StepNotFinite, TrainerOutOfMemory).
     """
     datums = batch.datums
     passes = _pack(base, batch, micro_batch_tokens)
@@ -70,7 +70,7 @@ def forward_backward_units(
                 UNPROCESSABLE,
                 Reason.STEP_NOT_FINITE,
                 f"Loss {loss} or its gradient norm {norm} is not finite, or a log-probability is not a number; the "
-                "gradient is unchanged. Check the loss's inputs, lower the learning rate, or load an older checkpoint.",
+                "gradient is unchanged. Check the loss inputs, lower the learning rate, or load an older checkpoint.",
             )
         if not batch.forward_only:
             slot.rng = random_states
@@ -81,8 +81,8 @@ def optim_step(base: BaseModel, slot: AdapterSlot, command: OptimStep) -> dict[s
     """Make one AdamW update with the slot's gradient, clear the gradient, and return metrics. Parameters without a
     gradient are updated with a gradient of zero, so their moments decay.
 
-    Raises ProblemError with the weights unchanged, or StepAborted if the update fails. A gradient that is not finite is
-    cleared before ProblemError is raised.
+    Raises ProblemError with the weights and moments unchanged: CommandInvalid, TrainerOutOfMemory, or StepNotFinite,
+    which clears the gradient. Raises StepAborted if the update fails.
     """
     if command.eps < SMALLEST_EPSILON:
         raise ProblemError.of(
@@ -122,7 +122,7 @@ def optim_step(base: BaseModel, slot: AdapterSlot, command: OptimStep) -> dict[s
 
 @contextmanager
 def _added_gradient(slot: AdapterSlot) -> Iterator[None]:
-    """Context that starts with a cleared gradient, and at its end adds the slot's previous gradient to the new one.
+    """Context that starts with a cleared gradient, and on exit adds the slot's previous gradient to the new one.
     After an exception, the slot has its previous gradient.
     """
     before = [parameter.grad for parameter in slot.parameters.values()]
@@ -216,7 +216,7 @@ def _compute(base: BaseModel, micro_batch: _ClientMicroBatch, batch: ClientBatch
 def several_logprobs(
     hidden: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, head: Head, chunk: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log p of K targets of each token, [N, K] float32 without a gradient, and their weighted sums [N], which
+    """Return log p of each token's K targets, [N, K] float32 without a gradient, and their weighted sums [N], which
     are differentiable.
 
     hidden: [N, H]; targets, weights: [N, K]. Logits exist for `chunk` tokens at a time, and are computed again in the

@@ -1,4 +1,4 @@
-"""Validation of the values in a batch's columns. Invalid values would cause an unspecific device error in the model."""
+"""Validates the values in a batch's columns. Invalid values would cause an opaque device error in the model."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from rlrun.service.errors import ProblemError
 
 def check_columns(samples: Sequence[Sample], vocab_size: int) -> None:
     """Raise ProblemError (BatchInvalid) for a token outside of the vocabulary, and for a sampled token whose
-    log-probability is not the logarithm of a probability.
+    log-probability, or the teacher's, is not the logarithm of a probability above 0.
     """
     for index, sample in enumerate(samples):
         tokens = np.asarray(sample.token_ids)

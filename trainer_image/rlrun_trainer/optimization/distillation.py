@@ -8,9 +8,9 @@ engine sampled the token:
     advantage  log t - log p under the policy that is trained now, a constant within +-LIMIT
     gradient   weight * advantage * d log p
 
-The mean of this gradient over tokens sampled with m is the gradient of -KL(p, t), per token in the sampled contexts:
-the estimator of prime-rl (`ref_kl_loss_fn`) and of Agarwal et al. 2023 (arXiv 2306.13649) with reverse KL and student
-sampling. Policy and teacher use their unmodified distributions, because engines report no others: vLLM computes
+The mean of this gradient over tokens sampled with probability m is the gradient of -KL(p, t), per token in the sampled
+contexts: the estimator of prime-rl (`ref_kl_loss_fn`) and of Agarwal et al. 2023 (arXiv 2306.13649) with reverse KL and
+student sampling. Policy and teacher use their unmodified distributions, because engines report no others: vLLM computes
 `prompt_logprobs` from the logits alone, and a temperature or a nucleus cannot be applied to the probability of a single
 token. A policy that equals the teacher has advantage 0 at every temperature. Tokens outside of a nucleus are never
 sampled and have no gradient.
@@ -19,17 +19,17 @@ sampled and have no gradient.
 import torch
 
 LIMIT = 5.0
-"""Limit of the advantage in nats. Beyond a factor of 150 between the two probabilities, the size of the advantage
+"""Limit on the advantage in nats. Beyond a factor of 150 between the two probabilities, the size of the advantage
 carries no information, and one token that the teacher considers impossible would outweigh all other tokens of a batch.
 """
 WEIGHT_LIMIT = 8.0
-"""Limit of the weight between the two distributions, equal to the default of `loss.ratioHigh`."""
+"""Limit on the weight between the two distributions, equal to the default of `loss.ratioHigh`."""
 
 
 def distillation_targets(
     logprobs: torch.Tensor, plain: torch.Tensor, teacher: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the log-probabilities and advantages for `policy_loss`: [N] each.
+    """Return the log-probabilities and advantages, times their weights, for `policy_loss`: [N] each.
 
     `logprobs` are the policy's log-probabilities in the sampling distribution, `plain` are its log-probabilities in the
     unmodified distribution, and `teacher` are the teacher's log-probabilities. The returned log-probabilities have the

@@ -17,11 +17,11 @@ import torch
 from rlrun.api.run_sections.training import KlPenalty
 
 LOG_RATIO_LIMIT = 20.0
-"""Limit that keeps value and gradient finite for a token with probability 0 under one of the models."""
+"""Limit on the log-ratio. It keeps value and gradient finite for a token with probability 0 under one of the models."""
 WEIGHT_LIMIT = 8.0
-"""Limit of the importance weight, equal to the default of `loss.ratioHigh`. Larger weights would only add variance."""
+"""Limit on the importance weight, equal to the default of `loss.ratioHigh`. Larger weights would only add variance."""
 ERROR_LIMIT = 0.2
-"""Maximum relative error, in both directions, to which the controller reacts."""
+"""Limit on the relative error, in both directions. The controller reacts to a larger error as to this one."""
 GAIN = 0.1
 """Fraction of the error by which beta changes in a step."""
 
@@ -41,15 +41,15 @@ def divergence(logprobs: torch.Tensor, reference: torch.Tensor, engine_logprobs:
 
 
 def first_beta(penalty: KlPenalty, kept: float | None) -> float:
-    """Return the KL penalty's weight for a step. This is `kept`, the controller's current weight, if the controller is
-    enabled, and the configured weight otherwise.
+    """Return the KL penalty's weight for a step: `kept`, the controller's current weight, or the configured weight if
+    the controller is disabled or has not set a weight yet.
     """
     return penalty.beta if penalty.target_kl is None or kept is None else kept
 
 
 def next_beta(penalty: KlPenalty, beta: float, kl: float) -> float:
-    """Return the KL penalty's weight after a step with `kl` nats per token. Without a target, the weight is
-    unchanged.
+    """Return the KL penalty's weight after a step with a divergence of `kl` nats per token. If no target is configured,
+    the weight is unchanged.
     """
     if penalty.target_kl is None:
         return beta

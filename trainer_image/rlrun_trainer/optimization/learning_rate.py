@@ -9,7 +9,7 @@ from rlrun.protocol.trainer import SessionSpec
 
 
 def learning_rate(spec: SessionSpec, step: int, updates: int) -> float:
-    """Return the learning rate of the step that follows `step` steps of the run.
+    """Return the learning rate for the step that follows `step` steps of the run.
 
     `updates` counts earlier updates including those before a warm start, so that a warm start repeats no warmup.
     """

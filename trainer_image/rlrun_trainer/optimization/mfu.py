@@ -1,6 +1,6 @@
-"""Model FLOPs utilization: the work of a step divided by the GPUs' peak performance during the step.
+"""Model FLOPs utilization: the work of a step divided by what the GPUs could do at peak performance in the same time.
 
-The work is counted as usual in the field, so that values are comparable: 6 FLOP per token and weight outside of the
+The work is counted as is usual in the field, so that values are comparable: 6 FLOP per token and weight outside of the
 embeddings, plus causal attention, as if all weights were trained (Chowdhery et al. 2022, PaLM, appendix B). A LoRA step
 does less work, because frozen weights get no gradient.
 """
@@ -32,8 +32,8 @@ def model_step_flops(model: Any, lengths: Sequence[int]) -> float:
 def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
     """Return the number of weights used per token, from (name, size) of all parameters.
 
-    Embeddings and adapters are not counted. In a mixture-of-experts model, expert weights are multiplied by the
-    fraction of experts chosen per token.
+    Embeddings, the output head and adapters are not counted. In a mixture-of-experts model, expert weights are
+    multiplied by the fraction of experts chosen per token.
     """
     experts = next((count for field in EXPERT_COUNTS if (count := getattr(config, field, None))), None)
     chosen = (getattr(config, "num_experts_per_tok", None) or 1) / experts if experts else 1.0

@@ -18,15 +18,15 @@ from rlrun_trainer.optimization.policy_loss import policy_loss
 from rlrun_trainer.optimization.sampling_distribution import PLAIN, SamplingDistribution, token_logprobs
 
 OLDEST_AGE = 8
-"""Age in steps at and above which all tokens share one sum."""
+"""Age in steps from which tokens are counted together, in one sum."""
 AGE_TOKENS = tuple(f"tokens_of_age_{age}" for age in range(OLDEST_AGE + 1))
 AGE_MISMATCHES = tuple(f"mismatch_of_age_{age}" for age in range(OLDEST_AGE + 1))
 SUMS = (
     "policy_loss", "cross_entropy", "entropy", "mismatch", "ratio", "masked", "kl", "taught", "teacher_kl",
     *AGE_TOKENS, *AGE_MISMATCHES,
 )  # fmt: skip
-"""Sums over the tokens of a micro-batch. `taught` counts tokens with a teacher. The age of a token is the number of
-steps since the policy that sampled it; tokens of age 0 show how much trainer and engine differ.
+"""Metrics that are sums over the tokens of a micro-batch. `taught` counts tokens with a teacher. A token's age is the
+number of steps made since the policy that sampled it; the mismatch at age 0 shows how much trainer and engine differ.
 """
 MAXIMA = ("mismatch", "ratio")
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**25}
@@ -49,7 +49,7 @@ class Objective:
 
     loss: Loss
     beta: float | None
-    """Weight of the divergence. With None, the reference's forward pass is skipped."""
+    """Weight of the divergence. If it is None, the reference's forward pass is skipped."""
     version: int
     """Version of the policy before the step."""
     trainable: float

@@ -1,4 +1,4 @@
-"""Packing of samples into micro-batches.
+"""Packs samples into micro-batches.
 
 A micro-batch is a matrix of token ids, rows x width. Each row contains one or more samples in sequence. Positions
 restart at 0 with every sample, and attention separates samples at these restarts: transformers derives the
@@ -60,7 +60,7 @@ class MicroBatch:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[Sample]], distribution: SamplingDistribution = PLAIN) -> "MicroBatch":
-        """Return the micro-batch with the samples of each row. All samples must have the same sampling parameters.
+        """Return the micro-batch with these samples in its rows. All samples must have the same sampling parameters.
         `distribution` applies to samples without sampling parameters.
         """
         own = distribution.with_overrides(rows[0][0].sampling)
@@ -126,8 +126,8 @@ def pack(
 
     Uses first fit, longest samples first, so that the samples of a micro-batch have similar lengths and need little
     padding. Samples without trainable tokens are dropped. Returns at least `at_least` micro-batches unless there are
-    fewer samples. Samples with different sampling parameters never share a micro-batch. Without `share_rows` every
-    sample has its own row, and `single_row` is ignored. The result depends only on the arguments.
+    fewer samples. Samples with different sampling parameters never share a micro-batch. If `share_rows` is False,
+    every sample has its own row, and `single_row` is ignored. The result depends only on the arguments.
     """
     by_sampling: dict[str, list[_Item]] = {}
     for index, sample in enumerate(samples):

@@ -3,7 +3,7 @@
 Tokens were sampled by another program, the inference engine, and often by an older policy. Each token is therefore
 weighted by the ratio of its two probabilities, and tokens with too large or too small ratios are masked. The default is
 REINFORCE with masked importance weights as in prime-rl 0.4.0 (`default_loss_fn` with its default bounds on tokens,
-sequence means and single tokens of a sequence), with two corrections of later versions: the sum is divided by the
+sequence means and single tokens of a sequence), with two corrections from later versions: the sum is divided by the
 trainable tokens of the whole batch, not of one worker, and the mismatch is measured over all tokens of the policy,
 before masking. The estimator r - log r - 1 is Schulman's k3 (joschu.net/blog/kl-approx.html).
 
@@ -22,19 +22,19 @@ import torch
 from rlrun.api.run_sections.training import Dppo, Loss, RatioLimit, RatioType
 
 LOG_RATIO_LIMIT = 20.0
-"""Limit that keeps ratio and mismatch finite for a token with probability 0 in the trainer or the engine."""
+"""Limit on log-ratios. It keeps ratio and mismatch finite for a token with probability 0 in trainer or engine."""
 
 
 @dataclass
 class PolicyLoss:
-    """Sums over the N policy tokens of one micro-batch. The caller divides by the tokens of the whole batch."""
+    """Loss of one micro-batch with N policy tokens. The caller divides it by the trainable tokens of the batch."""
 
     loss: torch.Tensor
-    """Scalar, differentiable."""
+    """Scalar, differentiable: the sum over the tokens."""
     mismatch_kl: torch.Tensor
     """[N] float64: r - log r - 1 of every token, masked or not."""
     ratio: torch.Tensor
-    """[N]: importance ratio as defined by `ratio_type`, before any limit."""
+    """[N]: importance ratio as defined by `ratio_type` (of the token with DPPO), before any configured limit."""
     kept: torch.Tensor
     """[N] bool: True for tokens that contribute to the gradient."""
 
@@ -47,7 +47,7 @@ def policy_loss(
     samples: int,
     how: Loss | None = None,
 ) -> PolicyLoss:
-    """Return the policy gradient's loss, summed over tokens. All tensors are [N], `sample_of` is in [0, samples).
+    """Return the policy gradient's loss, summed over tokens. All tensors are [N]; `sample_of` is in [0, samples).
 
     A is the advantage. r is a probability ratio, used as a constant: exp(log p - engine's log p) of the token
     (`token`), or the geometric mean of the ratios of all tokens in the token's sample (`sequence`). A sample is masked

@@ -1,11 +1,11 @@
 """Sampling distribution of the inference engine, recomputed from the trainer's logits.
 
 With `--logprobs-mode processed_logprobs`, vLLM changes the model's logits in this order (v1/sample/sampler.py): it
-masks stop tokens before min_tokens; divides the logit of every token that prompt or completion already contain by the
-repetition penalty, or multiplies it if negative; divides by the temperature; keeps the tokens with at least min_p times
-the highest probability, and of these the smallest set with probability top_p; renormalizes. Importance ratios are only
-meaningful if the trainer does the same. Because of rounding errors, the two programs may disagree about a token at a
-limit, so a sampled token is never masked.
+masks stop tokens until min_tokens tokens are sampled; divides the logit of every token that the prompt or completion
+already contains by the repetition penalty, or multiplies it if negative; divides by the temperature; keeps the tokens
+with at least min_p times the highest probability, and of these the smallest set with a total probability of at least
+top_p; renormalizes. Importance ratios are only meaningful if the trainer does the same. Because of rounding errors, the
+two programs may disagree about a token at a threshold, so a sampled token is never masked.
 """
 
 import functools
@@ -32,7 +32,7 @@ class SamplingDistribution:
 
     sampling: Sampling = field(default_factory=Sampling)
     stop_tokens: tuple[int, ...] = ()
-    """Tokens masked before min_tokens, as in the engine. Use the result of the function `stop_tokens`."""
+    """Tokens masked until `min_tokens` tokens are sampled. Use those of the engine, from the function `stop_tokens`."""
 
     def with_overrides(self, sampling: SamplingOverrides | None) -> "SamplingDistribution":
         """Return a distribution in which the parameters of `sampling` take precedence."""
@@ -70,7 +70,7 @@ PLAIN = SamplingDistribution()
 
 @dataclass
 class History:
-    """Preceding tokens of each of N sampled tokens, within its sample."""
+    """Tokens that precede each of N sampled tokens in its sample."""
 
     drawn: torch.Tensor
     """[N] int64: number of tokens sampled before this token in the same turn."""
@@ -99,7 +99,7 @@ class History:
 
 @dataclass
 class HistoryBuilder:
-    """Builder of the history of concatenated samples."""
+    """Builder for the history of concatenated samples."""
 
     _drawn: list[np.ndarray] = field(default_factory=list)
     _distinct: list[np.ndarray] = field(default_factory=list)

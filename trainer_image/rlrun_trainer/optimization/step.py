@@ -1,10 +1,10 @@
 """Optimizer step: pack, forward and backward per micro-batch, clip, update.
 
-A step is made in units: its micro-batches and its update. Between them, other slots may compute on the same model.
-Gradients and the random state belong to the slot, so other slots' units change no bit of the step.
+A step runs in units: its micro-batches and its update. Between them, other slots may compute on the same model.
+Gradients and the random state belong to the slot, so the units of other slots do not change a single bit of the step.
 
 A failure before the update (a non-finite loss, not enough memory) leaves weights, moments, counters and random state
-unchanged. A failure of the update ends the process.
+unchanged. A failed update ends the process.
 """
 
 import logging
@@ -74,11 +74,11 @@ def step_units(
     base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], plan: StepPlan
 ) -> Units[dict[str, float]]:
     """Make one AdamW update on the slot's weights and return the step's metrics. Durations and rates in the metrics
-    leave out the pauses between units. A trainer of several processes makes no pause.
+    exclude the pauses between units (see `do_passes`).
 
     The update uses the gradient of the step's objective (see `objective`). `samples` are the whole batch on the first
     process, and ignored on the others. Raises ProblemError (StepNotFinite, TrainerOutOfMemory) with the slot unchanged,
-    or StepAborted if the update fails.
+    or StepAborted if the update fails, or a pass in which other processes wait.
     """
     started = time.perf_counter()
     penalty = plan.penalty
@@ -187,8 +187,8 @@ def do_passes(
     passes: int,
     compute: Callable[[int], R],
 ) -> Units[tuple[list[R], float, int]]:
-    """Call `compute` with the number of each pass, using the slot's adapter and `random_states`, which advance. A
-    trainer of one process pauses after each pass.
+    """Call `compute` with the number of each pass, using the slot's adapter and `random_states`, which advance.
+    Pauses after each pass, unless the trainer has several processes or the slot trains all weights.
 
     Returns the results, the seconds between the units, and the peak memory of the units in bytes.
     """
@@ -216,7 +216,7 @@ def do_passes(
 
 
 def apply_gradient(slot: AdapterSlot, **settings: Any) -> None:
-    """Update the slot's weights from its gradients, with these settings of AdamW. Raises StepAborted."""
+    """Update the slot's weights from its gradients, with these AdamW settings. Raises StepAborted if that fails."""
     for group in slot.optimizer.param_groups:
         group.update(settings)
     try:
@@ -228,7 +228,7 @@ def apply_gradient(slot: AdapterSlot, **settings: Any) -> None:
 
 
 def _check_gradients(slot: AdapterSlot) -> None:
-    """Add a warning that names the adapter's layers without a gradient, in the first step that trains other layers.
+    """Add a warning that names the adapter's layers without a gradient, in the first step in which any layer has one.
 
     A new adapter's `lora_A` has no gradient in any layer, because its `lora_B` is zero.
     """
@@ -266,7 +266,9 @@ def check_memory(slot: AdapterSlot) -> None:
 def _learning_metrics(
     totals: BatchTotals, sums: Sequence[float], maxima: Sequence[float], beta: float | None
 ) -> dict[str, float]:
-    """Return the metrics of the whole batch from its SUMS and MAXIMA. The policy's metrics require policy tokens."""
+    """Return the metrics of the whole batch from its SUMS and MAXIMA. Metrics of the policy are left out
+    if the batch has no policy tokens.
+    """
     total: Mapping[str, float] = dict(zip(SUMS, sums, strict=True))
     largest: Mapping[str, float] = dict(zip(MAXIMA, maxima, strict=True))
     trainable, policy = totals.trainable, totals.policy_tokens
@@ -297,7 +299,7 @@ def _learning_metrics(
 
 
 def is_finite(value: float) -> bool:
-    """Return True if the value is neither infinity nor NaN."""
+    """Return True if the value is neither infinite nor NaN."""
     return value - value == 0.0
 
 
@@ -326,8 +328,8 @@ def _random_numbers(states: dict[str, torch.Tensor]) -> Iterator[None]:
 
 @contextmanager
 def memory_limits(micro_batch_tokens: int, advice: str) -> Iterator[None]:
-    """Context in which a failed allocation raises ProblemError (TrainerOutOfMemory), or StepAborted with the problem if
-    the update failed. The context must not change the slot before the update.
+    """Context in which a failed allocation raises ProblemError (TrainerOutOfMemory) or, if the update failed,
+    StepAborted with that problem. The context must not change the slot before the update.
     """
     try:
         yield

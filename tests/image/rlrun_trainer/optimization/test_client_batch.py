@@ -87,11 +87,11 @@ MATRIX = {"target_tokens": [[2, 3]] * 3, "weights": [[1, 0]] * 3}
         ("stable_reinforce", TOKENS, RL, {}, "formula is not public; use loss_fn=importance_sampling"),
         ("custom", TOKENS, RL, {}, "forward_backward_custom"),
         ("dpo", TOKENS, RL, {}, "loss_fn 'dpo' is not available: use one of cross_entropy, importance_sampling, ppo"),
-        ("ppo", TOKENS, RL, {"beta": 1}, "loss_fn_config has 'beta', which ppo does not have: use only clip_low"),
+        ("ppo", TOKENS, RL, {"beta": 1}, "has 'beta', which is not a parameter of ppo: use only clip_low"),
         ("importance_sampling", TOKENS, RL, {"beta": 1}, "send no parameters"),
         ("dro", TOKENS, RL, {"beta": -1}, r"loss_fn_config.beta is -1.0. Use a number from 0"),
         ("ppo", TOKENS, RL, {"clip_low_threshold": 1.3}, "clip_low_threshold 1.3 is above clip_high_threshold 1.2"),
-        ("ppo", TOKENS, SFT, {}, r"loss_fn_inputs\['weights'\] is not an input of the loss: ppo takes target_tokens"),
+        ("ppo", TOKENS, SFT, {}, r"loss_fn_inputs\['weights'\] is not an input of this loss: ppo takes target_tokens"),
         ("gspo", TOKENS, RL, {}, r"data\[1\].loss_fn_inputs\['sequence_ratio_mask'\] is missing: gspo takes"),
         ("gspo", TOKENS, RL | {"sequence_ratio_mask": [0, 0, 0]}, {}, "marks no token"),
         ("ppo", [1, 2, 40], RL, {}, r"data\[1\].model_input has token 40, but the vocabulary has 40"),
@@ -140,15 +140,15 @@ def csr(offsets: list[int], columns: list[int], values: int | None = None, shape
     ("datum", "message"),
     [
         (csr([0, 1, 2], [0, 1]), "24 bytes of row offsets. Send 4 numbers"),
-        (csr([0, 1, 2, 3], [0, 1]), "do not rise from 0 to its number of values, 2"),
-        (csr([1, 1, 2, 2], [0, 1]), "do not rise"),
-        (csr([0, 2, 1, 2], [0, 1]), "do not rise"),
-        (csr([0, -(2**63), 1, 2], [0, 1]), "do not rise"),
-        (csr([0, 1, 2, 2], [0, 4]), "a column index outside of 0 to 3"),
-        (csr([0, 1, 2, 2], [0, -1]), "a column index outside of 0 to 3"),
-        (csr([0, 2, 2, 2], [1, 0]), "do not ascend"),
-        (csr([0, 2, 2, 2], [1, 1]), "do not ascend"),
-        (csr([0, 1, 2, 2], [0, 1], values=3), "a different number of column indices"),
+        (csr([0, 1, 2, 3], [0, 1]), "do not ascend from 0 to 2, its number of values"),
+        (csr([1, 1, 2, 2], [0, 1]), "offsets that do not ascend"),
+        (csr([0, 2, 1, 2], [0, 1]), "offsets that do not ascend"),
+        (csr([0, -(2**63), 1, 2], [0, 1]), "offsets that do not ascend"),
+        (csr([0, 1, 2, 2], [0, 4]), "a column index outside its shape. Send 0 to 3"),
+        (csr([0, 1, 2, 2], [0, -1]), "a column index outside its shape. Send 0 to 3"),
+        (csr([0, 2, 2, 2], [1, 0]), "indices do not ascend"),
+        (csr([0, 2, 2, 2], [1, 1]), "indices do not ascend"),
+        (csr([0, 1, 2, 2], [0, 1], values=3), "different numbers of column indices"),
     ],
 )
 def test_a_refusal_of_a_sparse_matrix_says_what_is_wrong(datum: Datum, message: str) -> None:
@@ -159,7 +159,7 @@ def test_a_refusal_of_a_sparse_matrix_says_what_is_wrong(datum: Datum, message: 
 def test_targets_are_limited_before_they_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_batch, "MAX_TARGETS", 23)
     assert decoded("cross_entropy", [csr([0, 0, 0, 0], [])])
-    with pytest.raises(ProblemError, match=r"more than 23 targets up to data\[1\]. Send fewer"):
+    with pytest.raises(ProblemError, match=r"data\[1\] have more than 23 targets in total. Send fewer"):
         decoded("cross_entropy", [csr([0, 0, 0, 0], [])] * 2)
 
 
