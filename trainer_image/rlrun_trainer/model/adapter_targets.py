@@ -1,11 +1,10 @@
-"""Layers of a model that get an adapter.
+"""Selects the layers of a model that get an adapter.
 
 A name in `targetModules` selects the linear layers of the decoder whose full name ends with it. `all-linear` selects
 every linear layer that the trainer can train and vLLM can serve. `experts` selects the routed experts. `all-linear`
 excludes them, because their adapters are many times larger and vLLM's CPU engine serves none of them. No name selects a
 router. Three other kinds of layers are not selected either: the indexer of a sparse attention, which gets no gradient;
-layers with a computation of their own; and layers whose adapter vLLM 0.32 ignores or computes differently. peft gets
-full names of layers, because in a mixture of experts it would replace names like `gate_proj` by the experts.
+layers with a non-standard computation; and layers whose adapter vLLM 0.32 ignores or computes differently.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,20 +27,20 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 EXPERTS = "experts"
 """Target module that selects the routed experts."""
 EXPERT = "layers of routed experts"
-UNKNOWN_EXPERTS = "routed experts with a computation of their own"
-UNSERVED_EXPERTS = "routed experts that the model's files store in a form in which vLLM cannot be given an adapter"
+UNKNOWN_EXPERTS = "routed experts with a non-standard computation"
+UNSERVED_EXPERTS = "routed experts that the model's files store in a form for which vLLM accepts no adapter"
 ROUTER = "a router or gate"
 ABSORBED = "a projection that vLLM merges into its attention, where adapters are ignored"
 OUTSIDE = "not a layer of the language model"
 INDEXER = "a layer that chooses tokens for sparse attention, which gets no gradient"
 DIRECT = "a layer whose weights are read directly by kernels of the engine or the trainer, which bypass its adapter"
 CONVERTED = "a layer that the model's files store in another form, so that the engine cannot assign an adapter to it"
-UNNAMED = "a shared expert that vLLM lists inside the routed experts, where it cannot be given an adapter"
+UNNAMED = "a shared expert that vLLM lists inside the routed experts, where it can get no adapter"
 KEYS_ONLY = "a projection that computes both keys and values, to which vLLM applies an adapter for the keys only"
 REORDERED = (
     "a projection whose rows vLLM reorders when it loads the weights, without reordering the rows of its adapter"
 )
-JOINED = "a projection that joins gate and up, for which vLLM takes an adapter of each only"
+JOINED = "a projection that joins gate and up, for which vLLM accepts only separate adapters"
 WITHOUT_ADAPTERS = frozenset({"kimi_linear", "kimi_k25", "mimo_v2_flash", "minimax_m3_vl"})
 """Values of `model_type` whose models in vLLM 0.32 lack the interface `SupportsLoRA`."""
 NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
@@ -68,7 +67,7 @@ class LinearLayers:
 
 def linear_layers(model: Any, stored: CheckpointNames, *, joined: bool) -> LinearLayers:
     """Return the linear layers of a transformers model, which may already have adapters. `stored` are the names in the
-    model's files. `joined` is True if the engine takes joined adapters of experts.
+    model's files. `joined` is True if the engine accepts joined adapters for experts.
     """
     config = model.config.get_text_config()
     experts = any(getattr(config, field, None) for field in EXPERT_COUNTS)
@@ -100,12 +99,12 @@ def linear_layers(model: Any, stored: CheckpointNames, *, joined: bool) -> Linea
 
 
 def check_served(model_type: str) -> None:
-    """Raise ProblemError (AdapterInvalid) if the engine serves no adapters of models with this `model_type`."""
+    """Raise ProblemError (AdapterInvalid) if the engine serves no adapters for models with this `model_type`."""
     if model_type in WITHOUT_ADAPTERS:
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.ADAPTER_INVALID,
-            f"vLLM 0.32 serves no adapters of models with `model_type` {model_type}. Set `lora.enabled` to false to "
+            f"vLLM 0.32 serves no adapters for models with `model_type` {model_type}. Set `lora.enabled` to false to "
             "train all weights, or use another model.",
         )
 
@@ -158,7 +157,8 @@ def warning(chosen: Iterable[str], layers: LinearLayers) -> Problem | None:
 
 
 def file_targets(chosen: Iterable[str], every: Iterable[str], experts: bool) -> tuple[list[str], list[str]]:
-    """Return the shortest target modules and parameters with which stock peft finds exactly the chosen layers.
+    """Return target modules and parameters with which stock peft finds exactly the chosen layers: the last one or two
+    parts of each name, or the full name if these are ambiguous.
 
     In a mixture of experts, layers whose last name part is in NAMES_OF_EXPERTS are listed by their weight parameters,
     because peft replaces modules with such names by the routed experts but leaves parameters unchanged. `every` are the
@@ -180,7 +180,7 @@ def _unknown(targets: Sequence[str], layers: LinearLayers) -> ProblemError:
     reasons = dict.fromkeys(layers.refused[name] for target in targets for name in _ending(target, layers.refused))
     why = "; ".join(reasons) or "not linear layers of this model"
     if layers.experts:
-        why += ". Routers get no adapter" + (", and routed experts by the name `experts` only" if layers.routed else "")
+        why += ". Routers get no adapter" + (", and routed experts only by the name `experts`" if layers.routed else "")
     leaves = sorted({name.rpartition(".")[2] for name in layers.served})
     return ProblemError.of(
         UNPROCESSABLE,
@@ -233,4 +233,4 @@ def _refusal(model: Any, name: str, layer: torch.nn.Linear) -> str | None:
     if parts[-1] == "k_proj" and getattr(block, "v_proj", layer) is None:
         return KEYS_ONLY
     # A subclass may compute something else, such as DeepSeek V4's block-diagonal projection.
-    return None if type(layer) is torch.nn.Linear else f"a {type(layer).__name__}, which adapters do not compute"
+    return None if type(layer) is torch.nn.Linear else f"a {type(layer).__name__}, which adapters do not support"

@@ -1,4 +1,4 @@
-"""Test whether a model can use `varlen` attention, which needs no mask.
+"""Tests whether a model can use `varlen` attention, which needs no mask.
 
 The model computes two samples of random tokens twice: separately, with the attention implementation that passed the
 other checks, and together, with `varlen`. If log probabilities and gradients agree, the model uses `varlen`. Otherwise,
@@ -77,7 +77,7 @@ def choose(passes: Passes, loader: Loader, mixing: Sequence[str]) -> bool:
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.MODEL_UNSUPPORTED,
-            f"{type(model).__name__} cannot be computed with varlen attention: {problem}. Use `attention: auto`.",
+            f"{type(model).__name__} cannot be computed with varlen attention: {problem}. Use `--attention auto`.",
         )
     model.set_attn_implementation(present)
     log.info("Using %s attention, because varlen attention is not exact for this model: %s", present, problem)
@@ -111,7 +111,7 @@ def _problem(passes: Passes, loader: Loader, separate: bool) -> str:
 def derivatives(passes: Passes, rows: Sequence[Sequence[torch.Tensor]]) -> Derivatives:
     """Return the log probabilities of the samples in these rows, and gradients with respect to the embeddings.
 
-    With sharded weights, a failure is recorded in the guard, and the result is invalid.
+    If weights are sharded, a failure is recorded in the guard, and the result is invalid.
     """
     embeddings: list[torch.Tensor] = []
 
@@ -138,7 +138,7 @@ def derivatives(passes: Passes, rows: Sequence[Sequence[torch.Tensor]]) -> Deriv
 
 
 def difference(found: Derivatives, alone: Derivatives, dtype: torch.dtype) -> str:
-    """Describe a difference of log probabilities or gradients that exceeds rounding in this precision. Returns an empty
+    """Describe a difference in log probabilities or gradients that exceeds rounding in this precision. Returns an empty
     string if there is none.
     """
     nats = row_layout.difference(found.logprobs, alone.logprobs)

@@ -108,7 +108,7 @@ class AdapterSlot:
 
     def parameters_of(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Convert the tensors of an adapter's files to values of the slot's parameters, by name. Tensors that do not
-        fit the experts' format keep their names in the file.
+        fit the experts' format keep the names that they have in the file.
         """
         values = dict(tensors)
         for layer, form in self.formats.items():
@@ -120,7 +120,7 @@ class AdapterSlot:
         return values
 
     def reference_factors(self) -> dict[str, Factors]:
-        """Return the reference of the KL penalty by layer, without dropout. It is empty for the base model."""
+        """Return the KL penalty's reference by layer, without dropout. Empty unless the reference is a copy."""
         if self.reference is not Reference.copy:
             return {}
         return {
@@ -131,7 +131,7 @@ class AdapterSlot:
 
 @dataclass
 class BaseModel:
-    """Model with its slots. Not thread-safe: all calls are made on the compute thread."""
+    """Model with its slots. Not thread-safe: all calls must be made on the compute thread."""
 
     model: Any
     device: torch.device
@@ -192,7 +192,9 @@ class BaseModel:
         return head
 
     def open(self, name: str, model: str, shape: AdapterShape, seed: int) -> AdapterSlot:
-        """Claim a slot with a new adapter, initialized from the seed. If it raises ProblemError, no slot is claimed."""
+        """Claim a slot with a new adapter, initialized from the seed. Raises ProblemError (NoFreeSlot, AdapterInvalid,
+        TrainerOutOfMemory), after which no slot is claimed.
+        """
         self._check_unshared()
         if len(self.slots) >= self.capacity:
             raise ProblemError.of(
@@ -246,8 +248,8 @@ class BaseModel:
             raise ProblemError.of(
                 LATER,
                 Reason.NO_FREE_SLOT,
-                f"Training all weights needs the whole trainer, but {sorted(self.slots)} are using it. Wait for these "
-                "runs to end.",
+                f"Training all weights needs the whole trainer, which is in use by {sorted(self.slots)}. Wait for "
+                "these runs to end.",
             )
         self._reload(trainable=True)
         if compared:
@@ -297,7 +299,7 @@ class BaseModel:
         slot.reference = Reference.copy
 
     def frozen_parameters(self) -> dict[str, torch.Tensor]:
-        """Return the reference parameters of a run that trains all weights, or an empty dict without a KL penalty."""
+        """Return the reference parameters of a run that trains all weights, or an empty dict if there is no penalty."""
         if self.start is None:
             return {}
         reshard(self.start)
@@ -305,7 +307,7 @@ class BaseModel:
 
     @contextmanager
     def reference(self, slot: AdapterSlot) -> Iterator[None]:
-        """Context in which forward passes use the slot's reference, without gradients and dropout."""
+        """Context in which forward passes use the slot's reference, without gradients or dropout."""
         with torch.no_grad():
             if slot.shape is None:
                 trained, self.model = self.model, self.start
@@ -394,7 +396,7 @@ def _initial_tensors(
 def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> BaseModel:
     """Load the frozen base model given by the settings. All processes must call it.
 
-    If one process fails, all processes raise ProblemError, because they try the implementations of attention together.
+    If one process fails, all processes raise ProblemError, because they try the same attention in step.
     """
     loader = Loader(settings, world or ProcessGroup())
     for attention in loader.attentions[:-1]:
@@ -428,7 +430,7 @@ def _load_checked(loader: Loader) -> BaseModel:
     with loader.explain_failures():
         _choose_rows(base, measured)
     reshard(base.model)
-    log.info("base model %s on %s, %s, %s attention", settings.model_dir, base.device, loader.dtype, loader.attention)
+    log.info("Base model %s on %s, %s, %s attention", settings.model_dir, base.device, loader.dtype, loader.attention)
     return base
 
 

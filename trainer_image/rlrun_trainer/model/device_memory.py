@@ -1,4 +1,4 @@
-"""Failures to allocate memory, on the device or the CPU."""
+"""Handling of failed allocations, on the device or the CPU."""
 
 import traceback
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from rlrun.service.errors import ProblemError
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return True if an allocation failed."""
+    """Return True if the error reports a failed allocation."""
     # torch reports a failed allocation on the CPU as a plain RuntimeError.
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 

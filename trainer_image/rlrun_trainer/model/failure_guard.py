@@ -24,7 +24,9 @@ class FailureGuard:
         self._guarding = False
 
     def protect(self, layers: Sequence[torch.nn.Module], recompute: bool) -> None:
-        """Guard the layers, which receive hidden states as first argument and return them."""
+        """Guard the layers, which receive hidden states as first argument and return them. If `recompute` is True, the
+        backward pass recomputes their activations.
+        """
         self._guarding = True
         for layer in layers:
             layer.forward = functools.partial(self._forward, layer, layer.forward, recompute)

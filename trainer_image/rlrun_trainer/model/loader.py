@@ -1,4 +1,4 @@
-"""Loading of the model: device, precision, attention, gradient checkpointing and sharding."""
+"""Model loading: device, precision, attention, gradient checkpointing and sharding."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ from rlrun_trainer.runtime.settings import TrainerSettings
 
 
 class Loader:
-    """Loader of the model given by the settings. Raises ProblemError if the device cannot be used."""
+    """Loader for the model given by the settings. Raises ProblemError if the device cannot be used."""
 
     def __init__(self, settings: TrainerSettings, world: ProcessGroup) -> None:
         torch.set_num_threads(settings.threads)
@@ -51,8 +51,8 @@ class Loader:
 
     @property
     def tries_varlen(self) -> bool:
-        """True if the model should use `varlen` attention where it is exact. By default this is the case on GPUs, for
-        which the kernel is made.
+        """True if the model should use `varlen` attention if it is exact. By default, True on GPUs, for which the
+        kernel is made.
         """
         setting = self.settings.attention
         return setting == varlen_attention.NAME or (setting == "auto" and self.device.type == "cuda")
@@ -62,7 +62,7 @@ class Loader:
         """Sentence that explains how to give the trainer more memory."""
         advice = "Give the trainer more memory or GPUs"
         if self.settings.shard_size and self.settings.shard_size < self.world.size:
-            advice += f", or set the RLModel's trainer.shardSize to {self.world.size}, the number of all GPUs"
+            advice += f", or set the RLModel's trainer.shardSize to {self.world.size}, the total number of GPUs"
         return f"{advice}."
 
     def load(self, trainable: bool = False) -> Any:
@@ -81,7 +81,7 @@ class Loader:
 
     @contextmanager
     def explain_failures(self) -> Iterator[None]:
-        """Context in which every failure raises ProblemError with the model's family and the cause."""
+        """Context in which every failure, except one of torch.distributed, raises ProblemError with the cause."""
         folder = self.settings.model_dir
         try:
             yield
@@ -172,7 +172,7 @@ def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str, 
     )
     if missing := sorted(report["missing_keys"]):
         raise ValueError(
-            f"{type(model).__name__} has {len(missing)} weights that the files do not contain, such as {missing[0]}"
+            f"{type(model).__name__} needs weights that the files do not contain: {len(missing)}, such as {missing[0]}"
         )
     return model
 
@@ -231,8 +231,8 @@ def dtype_of(name: str, device: str) -> torch.dtype:
 
 
 def attentions_of(name: str, device: str, flash: bool) -> tuple[str, ...]:
-    """Return transformers' attention names to try for a setting, before `varlen` is measured against the first that
-    works. `flash` is True if flash attention is installed.
+    """Return the attention implementations of transformers to try for a setting, in order. `varlen` is compared with
+    the first that works. `flash` is True if flash attention is installed.
     """
     if name == varlen_attention.NAME:
         return ("sdpa", "eager")
@@ -254,7 +254,7 @@ def _family(folder: Path) -> str:
 
 
 def _disable_noise(model: Any) -> None:
-    """Compute log-probabilities as the engine does: without dropout, jitter and sampled experts."""
+    """Compute log-probabilities as the engine does: without dropout, jitter or sampled experts."""
     model.eval()
     for module in model.modules():
         # transformers recomputes layers only in training mode.

@@ -1,4 +1,4 @@
-"""Rules with which transformers loads a model: names of weights, conversions and precision.
+"""Rules by which transformers loads a model: names of weights, conversions and precision.
 
 With FSDP, transformers cuts each stored weight along its first dimension while reading it, and converts the part
 (https://github.com/huggingface/transformers/blob/main/src/transformers/distributed/sharding_utils.py). The result
@@ -24,9 +24,7 @@ from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames
 
 
 class LoadingRules:
-    """Rules for one model. The memory of the model's weights may not be allocated yet, and the model must not be
-    sharded yet.
-    """
+    """Rules for one model. The model must not be sharded yet, and its weights need no memory yet."""
 
     def __init__(self, model: Any) -> None:
         rules = get_model_conversion_mapping(model)
@@ -54,7 +52,7 @@ class LoadingRules:
         """Return True if each of `processes` can read only its own part of every weight. `stored` has the shapes of the
         weights in the files, by name.
 
-        Returns False unless the files contain exactly the model's weights in the model's shapes, because transformers
+        Returns False unless the files contain all of the model's weights in its shapes, because transformers
         initializes missing weights with collective operations if the model is sharded.
         """
         if any(getattr(config, "quantization_config", None) for config in self._configs()):
@@ -92,7 +90,7 @@ class LoadingRules:
 
     def _target(self, stored: str) -> tuple[str, str | None]:
         """Return a stored weight's name in memory, and the source pattern of the rule that merges or splits the weight,
-        or None without such a rule.
+        or None if there is no such rule.
         """
         model, own = self._model, self._own
         name, pattern = rename_source_key(stored, self._renamings, self._converters, model.base_model_prefix, own)

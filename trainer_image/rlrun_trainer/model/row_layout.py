@@ -156,5 +156,5 @@ def _separates(kind: str) -> bool:
 
 
 def difference(found: Sequence[torch.Tensor], alone: Sequence[torch.Tensor]) -> float:
-    """Return the largest mean difference of a sample's log probabilities."""
+    """Return the largest mean absolute difference in a sample's log probabilities."""
     return max(float((ours - theirs).abs().mean()) for ours, theirs in zip(found, alone, strict=True))

@@ -62,8 +62,8 @@ def is_sharded(model: Any) -> bool:
 
 
 def shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, dtypes: set[torch.dtype]) -> None:
-    """Shard the model in place. The model then computes in the dtype `compute`. `dtypes` are the dtypes of the model's
-    weights.
+    """Shard the model in place. The model then computes in the dtype `compute`. `dtypes` are the dtypes of its weights.
+    Raises ProblemError (ModelUnsupported) if it has no list of decoder layers.
     """
     layers = getattr(decoder_of(model), "layers", None)
     if not layers:
@@ -101,8 +101,8 @@ def mesh_shape(size: int, shard_size: int | None) -> tuple[int, ...]:
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.MODEL_UNSUPPORTED,
-            f"The trainer has {size} processes, which is not a multiple of trainer.shardSize {shard_size}. Correct "
-            "the RLModel's trainer.shardSize.",
+            f"The trainer has {size} processes, which is not a multiple of trainer.shardSize {shard_size}. Set the "
+            f"RLModel's trainer.shardSize to a divisor of {size}.",
         )
     return (size // shard_size, shard_size)
 

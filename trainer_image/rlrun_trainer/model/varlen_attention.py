@@ -24,13 +24,13 @@ class Boundaries:
     """Boundaries of the samples in a micro-batch whose rows are concatenated."""
 
     starts: torch.Tensor
-    """[samples + 1] int32: index of each sample's first token, and the number of tokens."""
+    """[samples + 1] int32: index of each sample's first token, then the total number of tokens."""
     longest: int
-    """Number of tokens of the longest sample."""
+    """Number of tokens in the longest sample."""
 
     @classmethod
     def of(cls, position_ids: torch.Tensor) -> "Boundaries":
-        """Return the boundaries of position ids [rows, width], which restart at 0 with every sample and row."""
+        """Return the boundaries for position ids [rows, width], which restart at 0 with every sample and row."""
         flat = position_ids.flatten()
         starts = F.pad((flat == 0).nonzero().flatten(), (0, 1), value=len(flat)).to(torch.int32)
         return cls(starts, int(starts.diff().max()))

@@ -106,13 +106,13 @@ def test_a_family_is_trained_with_exact_probabilities_in_every_layer(tmp_path: P
     [
         ("deepseek_v32", "indexer.wk", "chooses tokens for sparse attention"),
         ("glm_moe_dsa", "weights_proj", "chooses tokens for sparse attention"),
-        ("deepseek_v4", "o_a_proj", "a DeepseekV4GroupedLinear, which adapters do not compute"),
+        ("deepseek_v4", "o_a_proj", "a DeepseekV4GroupedLinear, which adapters do not support"),
         ("deepseek_v4", "compressor.kv_proj", "which bypass its adapter"),
         ("mistral4", "shared_experts.down_proj", "lists inside the routed experts"),
-        ("mistral4", "experts", "store in a form in which vLLM cannot"),
-        ("glm4", "gate_up_proj", "takes an adapter of each only"),
+        ("mistral4", "experts", "store in a form for which vLLM accepts no adapter"),
+        ("glm4", "gate_up_proj", "accepts only separate adapters"),
         ("llama4_text", "q_proj", "whose rows vLLM reorders"),
-        ("llama4_text", "experts", "a computation of their own"),
+        ("llama4_text", "experts", "a non-standard computation"),
         ("llama4", "k_proj", "whose rows vLLM reorders"),
         ("gemma4_text", "layers.1.self_attn.k_proj", "for the keys only"),
         ("qwen3_vl", "qkv", "not a layer of the language model"),
@@ -187,7 +187,7 @@ def test_weights_that_the_files_lack_are_named(model_dir: Path, tmp_path: Path) 
     name = "model.layers.1.mlp.up_proj.weight"
     del weights[name]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ProblemError, match=f"1 weights that the files do not contain, such as {name}") as caught:
+    with pytest.raises(ProblemError, match=f"weights that the files do not contain: 1, such as {name}") as caught:
         tiny_model.load(tmp_path)
     assert caught.value.problem.reason == "ModelUnsupported"
 

@@ -187,7 +187,7 @@ def test_names_select_by_the_end_of_the_full_name() -> None:
 def test_only_their_name_selects_the_experts_and_it_selects_all_of_them() -> None:
     assert resolve(("experts",), LAYERS) == tuple(sorted(LAYERS.routed))
     assert resolve(("all-linear", "experts"), LAYERS) == tuple(sorted((*LAYERS.served, *LAYERS.routed)))
-    with pytest.raises(ProblemError, match=r"has gate_up_proj: .*, and routed experts by the name `experts` only"):
+    with pytest.raises(ProblemError, match=r"has gate_up_proj: .*, and routed experts only by the name `experts`"):
         resolve(("up", "gate_up_proj"), LAYERS)
 
 
