@@ -1,6 +1,6 @@
 """`python -m rlrun_trainer`: loads the model, serves until SIGTERM, and finishes the uploads.
 
-Under torchrun the first process does this; the other processes load the model and run its commands.
+Under torchrun the first process does this; the others load the model and run the commands that the first sends.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Process that serves the sessions of a backend until SIGTERM, then finishes the uploads."""
+"""Serves the sessions of a backend until SIGTERM, then finishes their uploads."""
 
 import asyncio
 import logging
@@ -37,16 +37,16 @@ log = logging.getLogger("rlrun_trainer")
 
 S3_THREADS = 64
 S3_THREADS_PER_SLOT = 4
-"""Maximum number of threads for S3 that a session needs: for a policy, an artifact, a deletion and a listing."""
+"""Maximum number of S3 threads that a session uses: one each for a policy, an artifact, a deletion and a listing."""
 CONNECTIONS = 1024 + MAX_RUNS * MAX_POLLS
-"""Maximum number of connections: 1024 for orchestrators and for up to 256 engines, each of which may open several to
-load policies while S3 is unreachable, and one for each client request that waits for a result.
+"""Maximum number of connections: 1024 for orchestrators and up to 256 engines, plus one for each client request that
+waits for a result. While S3 is unreachable, an engine may open several connections to load policies.
 """
 BEAT_SECONDS = 5.0
 """Seconds between two heartbeats.
 
-The other processes wait for a command at most `process_group.COLLECTIVE_TIMEOUT`. Responding to a command is also their
-only way to report a SIGTERM, and the first process needs the remaining time for a last checkpoint.
+The other processes wait at most `process_group.COLLECTIVE_TIMEOUT` for a command. Responding to a command is also
+their only way to report a SIGTERM, and the first process needs the rest of the grace period for a last checkpoint.
 """
 
 LoadBackend = Callable[[TrainerSettings, Callable[[], None]], Backend]
@@ -70,7 +70,7 @@ def exit_with(code: int) -> NoReturn:
 
 
 async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
-    """Serve until SIGTERM and return the exit code."""
+    """Serve until SIGTERM, or until loading the model fails. Returns the exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     # An unresponsive S3 blocks threads of every session for minutes, and steps need threads too.
@@ -157,7 +157,7 @@ async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
         log.warning("%s: %s", problem.reason, problem.message)
         write_termination_message(problem, termination_log())
     elif lost:
-        log.warning("%d uploads are incomplete. The run resumes from the newest complete checkpoint.", lost)
+        log.warning("Incomplete uploads: %d. Their runs resume from the newest complete checkpoint.", lost)
     log.info("Shutdown took %.1f s", time.monotonic() - started)
 
 
@@ -179,11 +179,11 @@ async def _beat(sessions: Sessions) -> None:
 
 
 async def _watch_units(compute: Compute, settings: TrainerSettings) -> None:
-    """End the process of a shared pool's trainer if a unit hangs, because all other runs wait for it. The file with the
-    deaths then names its run.
+    """End the process of a shared pool's trainer if a unit hangs, because all other runs wait for it. The deaths file
+    then names the run of the unit.
     """
     while settings.order_path is not None:
         await asyncio.sleep(min(BEAT_SECONDS, settings.unit_seconds))
         if (seconds := compute.unit_seconds()) > settings.unit_seconds:
-            log.error("a computation has been running for %.0f s; exiting, because the other runs are waiting", seconds)
+            log.error("A computation has been running for %.0f s; exiting, because the other runs are waiting", seconds)
             exit_with(ExitCode.RESTART)

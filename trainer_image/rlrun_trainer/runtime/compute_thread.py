@@ -1,9 +1,9 @@
-"""Thread for all work with torch. Runs share it fairly, and the event loop is not blocked.
+"""Runs all torch work on one thread, which runs share fairly, so that the event loop is not blocked.
 
-Work is done in units, such as a micro-batch, which are never interrupted. The next unit belongs to the run with the
-least virtual time: the seconds that the run has used. An idle run continues at the virtual time of the other runs, so
-that it cannot save up time (start-time fair queueing: Goyal, Vin and Cheng, 1996). Of two runs that always have work in
-units of the same length, none is ever more than two units ahead.
+Work runs in units, such as a micro-batch, which are never interrupted. The next unit belongs to the run with the least
+virtual time: the seconds that the run has used. A run that was idle continues at the virtual time of the other runs, so
+that it cannot save up time (start-time fair queueing: Goyal, Vin and Cheng, 1996). If two runs always have work, in
+units of the same length, neither is ever more than two units ahead of the other.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Compute:
         self._running: _Task | None = None
         """Task whose unit is running."""
         self._unit_began = 0.0
-        """Time at which it began."""
+        """Time at which the running unit began."""
         self._in_turn = False
         self._closed = False
 
@@ -65,13 +65,13 @@ class Compute:
         return result
 
     async def run_units(self, owner: str, function: Callable[P, Units[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do the units that the function returns for the run `owner`, and return their result."""
+        """Run the units that the function returns for the run `owner`, and return their result."""
         result: T = await self._wait_for(_Task(owner, function(*args, **kwargs), is_step=True))
         return result
 
     def seconds_of(self, owner: str) -> float:
-        """Return the seconds that the owner's units have taken. The sum over all owners is the time that the thread was
-        busy.
+        """Return the seconds that the owner's units have taken since the last `forget`. Without `forget`, the sum over
+        all owners is the time that the thread was busy.
         """
         with self._lock:
             return self._seconds.get(owner, 0.0)
@@ -85,7 +85,7 @@ class Compute:
             return tasks[0].held_seconds(self._clock()) if tasks else 0.0
 
     def unit_seconds(self) -> float:
-        """Return the seconds for which a run's unit has been running, or 0 without one."""
+        """Return the seconds for which a run's unit has been running, or 0 if none is running."""
         with self._lock:
             is_of_run = self._running is not None and self._running.owner != PLATFORM
             return self._clock() - self._unit_began if is_of_run else 0.0
@@ -96,7 +96,7 @@ class Compute:
             return self._seconds.pop(owner, 0.0)
 
     def finish_in_turn(self) -> None:
-        """Finish one step after another from now on, instead of all steps at the same time, because the process exits
+        """From now on, finish one step before the next instead of alternating between steps, because the process exits
         soon. Single-unit work, such as a snapshot, runs before the next unit of a step.
         """
         self._in_turn = True
@@ -184,7 +184,7 @@ class Compute:
 
 
 def finish(units: Units[T]) -> T:
-    """Do all units and return the result."""
+    """Run all units and return the result."""
     while True:
         try:
             next(units)
@@ -227,7 +227,7 @@ class _Task:
             self.result.set_exception(CancelledError())
 
     def do_unit(self) -> Callable[[], None] | None:
-        """Do the next unit. Returns None, or the function that completes the future if this was the last unit."""
+        """Run the next unit. Returns None, or the function that completes the future if this was the last unit."""
         if not self.result.running() and not self.result.set_running_or_notify_cancel():
             return lambda: None
         try:

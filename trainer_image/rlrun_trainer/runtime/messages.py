@@ -48,7 +48,7 @@ class MessageFormat(Generic[T]):
         name, _, fields = message.partition(b"\n")
         adapter = self._adapters.get(name.decode(errors="replace"))
         if adapter is None:
-            raise RuntimeError(f"The message of another process starts with {name[:40]!r}, which is not a known class.")
+            raise RuntimeError(f"A message from another process starts with {name[:40]!r}, which is not a known class.")
         try:
             value: T = adapter.validate_json(fields)
         except ValueError as error:

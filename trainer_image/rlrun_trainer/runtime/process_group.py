@@ -1,4 +1,4 @@
-"""Process group of the trainer and its collective operations.
+"""The trainer's process group and its collective operations.
 
 torchrun starts one process per GPU and sets its rank in environment variables. Messages and CPU tensors are sent with
 gloo, GPU tensors with NCCL. In a group of one process, no data is sent.
@@ -30,24 +30,24 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""Timeout of collective operations, which is longer than a step and limits how long a hanging process blocks others."""
+"""Timeout for collective operations. It is longer than a step, and limits how long a hanging process blocks others."""
 CPU = torch.device("cpu")
 LARGEST_MESSAGE = 2 * STATE_LIMITS.size
 """Maximum size of a message in bytes: twice the maximum size of the orchestrator's state. Columns are not sent as
 messages.
 """
 PIECE_BYTES = 8 * 1024**2
-"""Size of a piece of columns in bytes."""
+"""Maximum size in bytes of a piece of columns."""
 
 VOTE_TIMEOUT = timedelta(minutes=5)
-"""Timeout of votes after passes. Processes finish a pass at the same time, unless they wait for a failed process."""
+"""Timeout for votes after passes. Processes finish a pass at the same time, unless they wait for a failed process."""
 
 SUCCEEDED, FAILED = b"succeeded", b"failed"
 
 
 @dataclass(frozen=True)
 class Passed:
-    """Result of a process without a problem."""
+    """Result of a process that succeeded."""
 
 
 RESULTS: MessageFormat[Passed | Refusal] = MessageFormat(Passed, Refusal)
@@ -70,7 +70,7 @@ class ProcessGroup:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Rank on this node, which is the number of its GPU."""
+    """Rank of this process on its node, which is also the index of its GPU."""
     votes: Any = None
     """torch process group for votes, or None for the default group."""
     local_size: int = 1
@@ -112,7 +112,8 @@ class ProcessGroup:
         """Context that raises a ProblemError of one process on all processes. If several processes fail, raises the
         error of the lowest rank. All processes must enter the context.
 
-        `in_step` is False if the block has no collective operations, so that processes may leave it minutes apart.
+        `in_step` is False if the block has no collective operations, so that processes may leave it minutes apart;
+        VOTE_TIMEOUT then does not apply.
         """
         result: Passed | Refusal = Passed()
         try:
@@ -143,7 +144,7 @@ class ProcessGroup:
     def all_gather_bytes(self, data: bytes, group: Any = None) -> list[bytes]:
         """Return `data` of all processes, by rank, on all processes. `data` must not be empty on any process.
 
-        `group` is a torch process group with a shorter timeout than the default group.
+        `group` is a torch process group with a shorter timeout, or None for the default group.
         """
         if self.size == 1:
             return [data]
@@ -189,7 +190,7 @@ class ProcessGroup:
         return message_format.decode(bytes(self.receive_columns(_checked_length(int(length)))))
 
     def send_columns(self, columns: Iterable[memoryview | bytes], rank: int) -> None:
-        """Send bytes to one other process, which knows their number, in pieces of PIECE_BYTES."""
+        """Send bytes in pieces of PIECE_BYTES to one other process, which must know how many bytes to expect."""
         piece = torch.empty(PIECE_BYTES, dtype=torch.uint8)
         room, filled = memoryview(piece.numpy()), 0
         for column in columns:
@@ -225,8 +226,8 @@ class ProcessGroup:
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Context in which a failure on one process raises ProblemError on all other processes. `StepAborted` is raised
-        immediately, without informing the other processes.
+        """Context in which a failure on one process raises ProblemError (TrainerOutOfMemory) on all others.
+        `StepAborted` is raised immediately, without informing the other processes.
         """
         failure: Exception | None = None
         try:
@@ -286,7 +287,7 @@ def message_buffer(length: int) -> torch.Tensor:
 
 def _checked_length(length: int) -> int:
     if not 0 < length <= LARGEST_MESSAGE:
-        raise RuntimeError(f"A message between processes has {length} bytes; 1 to {LARGEST_MESSAGE} are allowed.")
+        raise RuntimeError(f"A message between processes is {length} bytes long; 1 to {LARGEST_MESSAGE} are allowed.")
     return length
 
 

@@ -1,9 +1,8 @@
-"""Deaths of a shared pool's trainer and the run that was computing, so that one run cannot end the other runs' trainer
-repeatedly.
+"""Records which run was computing when a shared pool's trainer crashed, so that one run cannot crash it repeatedly.
 
-Two files are kept in a folder that survives the container, but not the pod. One names the run whose unit is running;
-the other lists deaths. Every regular exit, also after SIGTERM, removes the name. If a name is present when the process
-starts, that run counts as the cause of the previous process's death.
+Two files are kept in a folder that outlives the container, but not the pod. One names the run whose unit is running;
+the other lists crashes ("deaths"). Every normal exit, including one after SIGTERM, removes the name. If a name is
+present when the process starts, that run counts as the cause of the previous process's crash.
 """
 
 import logging
@@ -20,50 +19,50 @@ from rlrun.api.base.schema import Schema
 log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 3600.0
-"""Age in seconds up to which a death counts."""
+"""Age in seconds below which a crash counts."""
 MAX_DEATHS = 2
-"""Number of deaths within WINDOW_SECONDS at which a run is evicted. A single death may have had another cause."""
+"""Number of crashes within WINDOW_SECONDS at which a run is evicted. A single crash may have another cause."""
 MAX_LISTED = 256
-"""Maximum number of deaths in the file. The kubelet restarts a container less often within WINDOW_SECONDS."""
+"""Maximum number of crashes in the file. The kubelet restarts a container less often within WINDOW_SECONDS."""
 NAME_BYTES = 64
 """Size in bytes of the file with the run's name. Uids are shorter."""
 
 
 class Death(Schema):
-    """Unexpected end of the trainer's process."""
+    """Crash of the trainer's process."""
 
     uid: str = Field(min_length=1, max_length=NAME_BYTES)
     """Uid of the run that was computing."""
     at: float
-    """Unix time in seconds at which the next process found the death."""
+    """Unix time in seconds at which the next process detected the crash."""
 
 
 class DeathList(Schema):
-    """Content of the file of deaths."""
+    """Content of the deaths file."""
 
     deaths: list[Death] = Field(default_factory=list, max_length=MAX_LISTED)
-    """Deaths, oldest first."""
+    """Crashes, oldest first."""
 
 
 def recent_deaths(deaths: Sequence[Death], now: float) -> list[Death]:
-    """Return the newest MAX_LISTED deaths less than WINDOW_SECONDS away from `now`, in either direction, because the
-    clock may have been set back.
+    """Return the crashes less than WINDOW_SECONDS before or after `now`, because the clock may have been set back; at
+    most the newest MAX_LISTED.
     """
     return [death for death in deaths if abs(now - death.at) < WINDOW_SECONDS][-MAX_LISTED:]
 
 
 def is_evicted(deaths: Sequence[Death], uid: str, now: float) -> bool:
-    """Return True if the run ended the process so often that it needs a trainer of its own."""
+    """Return True if the run crashed the process so often that it needs a trainer of its own."""
     return sum(death.uid == uid for death in recent_deaths(deaths, now)) >= MAX_DEATHS
 
 
 class RunDeaths:
-    """Files with the name of the running run and the deaths. Without a path, nothing is recorded. A failure to read or
-    write a file is logged and stops no run.
+    """Files with the name of the computing run and the list of crashes. If there is no path, nothing is recorded. A
+    failure to read or write a file is logged and stops no run.
     """
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
-        """`path` is the file with the deaths. `clock` returns seconds since 1970."""
+        """`path` is the deaths file. `clock` returns the Unix time in seconds."""
         self._clock = clock
         self._deaths: list[Death] = []
         self._current = ""
@@ -76,9 +75,7 @@ class RunDeaths:
             self._record(path, running)
             self._file = os.open(running, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         except OSError as error:
-            log.warning(
-                "a run that ends this process cannot be identified: %s; check the folder %s", error, path.parent
-            )
+            log.warning("Cannot record which run crashes this process: %s; check the folder %s", error, path.parent)
 
     def enter(self, owner: str) -> None:
         """Write the name of the run whose unit starts, or no name if `owner` is empty. Writes only if the run has
@@ -90,7 +87,7 @@ class RunDeaths:
             self._write(owner)
 
     def close(self) -> None:
-        """Remove the name of the running run, because the process exits regularly."""
+        """Remove the name of the computing run, because the process exits normally."""
         with self._lock:
             self._write("")
             self._close()
@@ -106,7 +103,7 @@ class RunDeaths:
         try:
             os.pwrite(self._file, owner.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0"), 0)
         except OSError as error:
-            log.warning("a run that ends this process cannot be identified: %s", error)
+            log.warning("Cannot record which run crashes this process: %s", error)
             self._close()
 
     def _close(self) -> None:
@@ -115,13 +112,13 @@ class RunDeaths:
         self._file = None
 
     def _record(self, path: Path, running: Path) -> None:
-        """Read the deaths, and add a death if the previous process left the name of a run. Raises OSError."""
+        """Read the crashes, and add one if the previous process left the name of a run. Raises OSError."""
         now = self._clock()
         self._deaths = recent_deaths(_read(path), now)
         uid = _read_bytes(running, NAME_BYTES).rstrip(b"\0").decode("utf-8", "replace")
         if not uid:
             return
-        log.error("the trainer ended while it computed for the run %s", uid)
+        log.error("The trainer crashed while computing for run %s", uid)
         self._deaths = recent_deaths([*self._deaths, Death(uid=uid, at=now)], now)
         temporary = path.with_name(f"{path.name}.tmp")
         temporary.write_text(DeathList(deaths=self._deaths).model_dump_json(by_alias=True), encoding="utf-8")
@@ -132,7 +129,7 @@ def _read(path: Path) -> list[Death]:
     try:
         return parse(DeathList, _read_bytes(path, limits_of(DeathList).size + 1) or b"{}", f"The file {path}").deaths
     except InputInvalid as error:
-        log.warning("earlier crashes of the trainer are not counted: %s", error)
+        log.warning("Earlier crashes of the trainer are not counted: %s", error)
         return []
 
 

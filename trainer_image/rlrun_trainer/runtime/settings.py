@@ -18,7 +18,7 @@ class TrainerSettings:
     """Model id that sessions must name. None accepts every id."""
     slots: int = 1
     device: str = "auto"
-    """Device. `auto` is a GPU if `gpus` is positive or, without `gpus`, if there is a GPU; otherwise the CPU."""
+    """Device. `auto` is a GPU if `gpus` is positive or, if `gpus` is None, if there is one; otherwise the CPU."""
     gpus: int | None = None
     """Number of GPUs requested by the pod."""
     shard_size: int | None = None
@@ -36,21 +36,25 @@ class TrainerSettings:
     port: int = 8080
     threads: int = 1
     keep_policies: int = 8
-    """Number of a run's policy versions that are kept in S3."""
+    """Number of policy versions per run that are kept in S3."""
     upload_queue: int = 4
     """Maximum number of uploads per session, including the running one. Each holds a snapshot in scratch. One recovery
     copy may be queued in addition.
     """
     upload_bytes: int = 64 * 1024**3
-    """Maximum total size of a session's snapshots in bytes. A single snapshot and a recovery copy may exceed it."""
+    """Maximum total size in bytes of a session's snapshots that wait for upload. A single snapshot may be larger, and a
+    recovery copy may be queued in addition.
+    """
     upload_tries: int = 10
-    """Number of attempts for an upload after its session was closed. Before that, attempts are unlimited."""
+    """Number of failed attempts after which an upload is given up if its session is closed. While the session is open,
+    errors from S3 are retried without limit.
+    """
     shutdown_seconds: float = 25.0
     """Seconds for a last checkpoint and background uploads after SIGTERM."""
     recovery_seconds: float = 0.0
     """Device time of a run in seconds after which its state is saved in a recovery copy. 0 disables recovery copies."""
     scratch: Path | None = None
-    """Folder for snapshots until their upload. It is emptied at start.
+    """Folder for snapshots until they are uploaded. Emptied when the process starts.
 
     None keeps adapters in memory and models in the system's temporary folder.
     """
@@ -60,19 +64,19 @@ class TrainerSettings:
     None trains a single run, which has the process's token, grant and settings.
     """
     deaths_file: Path | None = None
-    """File for deaths of a shared pool's trainer, in a folder that survives the container. None disables the
+    """File that records crashes of a shared pool's trainer, in a folder that outlives the container. None disables the
     recording.
     """
     unit_seconds: float = 1800.0
     """Seconds after which a run's unit counts as hanging and ends the process of a shared pool's trainer. Half of the
-    default of `stallDeadlineSeconds`, so that no other run fails.
+    default `stallDeadlineSeconds`, so that no other run fails.
     """
     log_level: str = "INFO"
 
 
 def cpu_threads(environ: Mapping[str, str], cgroup: Path = CGROUP_CPU_LIMIT) -> int:
     """Return the number of torch threads: RLRUN_THREADS if it is set, or else this process's share of the CPU limit.
-    Without a limit, the cores are shared instead.
+    If there is no limit, the cores are shared instead.
     """
     if environ.get("RLRUN_THREADS"):
         return max(1, int(environ["RLRUN_THREADS"]))
@@ -87,19 +91,19 @@ def cpu_threads(environ: Mapping[str, str], cgroup: Path = CGROUP_CPU_LIMIT) -> 
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> TrainerSettings:
-    """Parse a command line, with defaults from RLRUN_* variables. Exits with usage on invalid flags."""
+    """Parse a command line, with defaults from RLRUN_* variables. Exits with a usage message if a flag is invalid."""
     base = TrainerSettings()
 
     def default(name: str, fallback: object) -> str:
         return environ.get(f"RLRUN_{name.upper()}", "" if fallback is None else str(fallback))
 
     parser = argparse.ArgumentParser(
-        prog="python -m rlrun_trainer", description="Serve one base model and K LoRA slots."
+        prog="python -m rlrun_trainer", description="Serve one base model with K LoRA slots."
     )
     add = parser.add_argument
     add("--model-dir", type=Path, default=Path(default("model_dir", base.model_dir)), help="folder with the base model")
     add("--model", default=default("model", base.model) or None, help="model id that sessions must name")
-    add("--slots", type=_positive, default=default("slots", base.slots), help="adapter slots (runs at once)")
+    add("--slots", type=_positive, default=default("slots", base.slots), help="adapter slots (concurrent runs)")
     add("--device", choices=("auto", "cpu", "cuda"), default=default("device", base.device))
     add("--gpus", type=int, default=default("gpus", base.gpus) or None, help="required number of GPUs (default: any)")
     add(
@@ -109,7 +113,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         help="number of processes that divide the weights (default: all)",
     )
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default=default("dtype", base.dtype))
-    add("--attention", default=default("attention", base.attention), help="attention implementation of transformers")
+    add("--attention", default=default("attention", base.attention), help="auto, varlen or a name in transformers")
     add(
         "--gradient-checkpointing",
         choices=("auto", "on", "off"),
@@ -117,7 +121,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     )
     add("--host", default=default("host", base.host) or None, help="address to listen on (default: all)")
     add("--port", type=int, default=default("port", base.port))
-    add("--threads", type=_positive, default=cpu_threads(environ), help="torch threads (default: the CPU limit)")
+    add("--threads", type=_positive, default=cpu_threads(environ), help="torch threads (default: from the CPU limit)")
     add("--keep-policies", type=_positive, default=default("keep_policies", base.keep_policies))
     add("--upload-queue", type=_positive, default=default("upload_queue", base.upload_queue))
     add("--upload-bytes", type=_positive, default=default("upload_bytes", base.upload_bytes))
@@ -127,13 +131,13 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         "--recovery-seconds",
         type=float,
         default=default("recovery_seconds", base.recovery_seconds),
-        help="device time of a run between recovery copies (default: 0, no copies)",
+        help="seconds of a run's device time between recovery copies (default: 0, no copies)",
     )
     add(
         "--scratch",
         type=Path,
         default=default("scratch", base.scratch) or None,
-        help="folder for snapshots until their upload",
+        help="folder for snapshots until they are uploaded",
     )
     add(
         "--order-path",

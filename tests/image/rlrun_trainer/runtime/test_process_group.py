@@ -188,7 +188,7 @@ def run_uri(s3_server: S3Server) -> str:
 
 @pytest.mark.parametrize("length", [-1, 0, LARGEST_MESSAGE + 1])
 def test_no_memory_is_taken_for_a_length_that_no_message_has(length: int) -> None:
-    with pytest.raises(RuntimeError, match=f"has {length} bytes"):
+    with pytest.raises(RuntimeError, match=f"is {length} bytes long"):
         message_buffer(length)
 
 
