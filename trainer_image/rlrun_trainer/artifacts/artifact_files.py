@@ -12,8 +12,8 @@ DISK_FULL = Reason.TRAINER_DISK_FULL
 
 
 class TempFolder:
-    """Temporary folder. Its owner should remove it as early as possible; at the latest, it is removed when the process
-    exits.
+    """Temporary folder. Its owner should remove it as early as possible. A folder left in `scratch` is removed when the
+    trainer starts again.
 
     Raises ProblemError if it cannot be created.
     """
@@ -42,7 +42,8 @@ def source_of(files: Files) -> Mapping[str, bytes] | Path:
 
 @contextmanager
 def writing(folder: TempFolder, *failures: type[Exception]) -> Iterator[None]:
-    """Context for writing to the folder, which is removed if writing fails. Raises ProblemError if the disk is full.
+    """Context for writing to the folder, which is removed if writing fails. Raises ProblemError for an OSError,
+    such as a full disk.
 
     `failures` are exception types other than OSError with which a library reports a full disk.
     """
@@ -93,5 +94,5 @@ def discard(files: Files) -> None:
 
 
 def _full(place: Path, error: Exception) -> ProblemError:
-    message = f"Could not write to {place}: {error}. Give the trainer's pod more ephemeral storage."
-    return ProblemError.of(LATER, DISK_FULL, message)
+    advice = "If the disk is full, give the trainer's pod more ephemeral storage."
+    return ProblemError.of(LATER, DISK_FULL, f"Could not write to {place}: {error}. {advice}")

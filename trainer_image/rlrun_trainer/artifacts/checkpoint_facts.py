@@ -68,7 +68,7 @@ def json_files(
 def read_facts(folder: Path) -> dict[str, Any]:
     """Return the content of trainer.json. Raises ProblemError if the file is missing."""
     if not (folder / TRAINER).is_file():
-        raise mismatch(f"The checkpoint has no {TRAINER}.")
+        raise mismatch(f"The checkpoint has no {TRAINER}. Use a complete checkpoint.")
     facts: dict[str, Any] = json.loads((folder / TRAINER).read_bytes())
     return facts
 
@@ -92,7 +92,7 @@ def check_files(folder: Path, *names: str) -> None:
     """Raise ProblemError if one of the files is missing from the checkpoint."""
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        raise mismatch(f"The checkpoint has no {', '.join(missing)}.")
+        raise mismatch(f"The checkpoint has no {', '.join(missing)}. Use a complete checkpoint.")
 
 
 def shape_facts(model: str, rank: int, alpha: float, target_modules: Sequence[str]) -> dict[str, Any]:
@@ -129,11 +129,11 @@ def check_tensors(here: Mapping[str, list[int]], there: Mapping[str, list[int]])
     """Raise ProblemError if a checkpoint's tensors do not match the model's. Both arguments map names to shapes."""
     if there.keys() != here.keys():
         raise mismatch(
-            "The checkpoint's layers differ from the model's, or it was trained with different `lora.targetModules`."
+            "The checkpoint's tensors differ from this run's. Use the checkpoint's model and `lora.targetModules`."
         )
     for name, shape in here.items():
         if there[name] != shape:
-            raise mismatch(f"{name} is {there[name]} in the checkpoint and {shape} in the model.")
+            raise mismatch(f"{name} has shape {there[name]} in the checkpoint and {shape} in the model.")
 
 
 def mismatch(what: str) -> ProblemError:

@@ -22,7 +22,7 @@ class ModelClass:
         """Read the folder's configuration. Raises ValueError or OSError if it cannot be read."""
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
-            raise ValueError(f"{CONFIG} is not an object")
+            raise ValueError(f"{CONFIG} is not a JSON object")
         return cls(str(config.get("model_type")), tuple(map(str, config.get("architectures") or ())))
 
     def __str__(self) -> str:

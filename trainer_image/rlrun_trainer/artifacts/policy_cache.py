@@ -43,7 +43,7 @@ class PolicyCache:
                 discard(self._kept.pop(name).files)
 
     def file(self, name: str, file: str) -> bytes | Path | None:
-        """Return a file of the policy or its manifest, or None if the policy is not cached."""
+        """Return a file of the policy or its manifest, or None if the policy is not cached or has no such file."""
         policy = self._kept.get(name)
         if policy is None:
             return None

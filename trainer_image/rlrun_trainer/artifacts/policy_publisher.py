@@ -1,7 +1,7 @@
-"""Publication of policy versions to S3. A version is announced only when it is complete; only the newest ones are kept.
+"""Publishes policy versions to S3. A version is announced only once it is complete, and only the newest are kept.
 
 While S3 is unreachable, the trainer serves the newest versions itself, and training continues. One background task
-retries the upload, so that not every step waits for S3. Policies of clients' programs are kept only in S3 (`store`).
+retries the upload, so that later steps do not wait for S3. Policies of client programs are kept only in S3 (`store`).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ LONGEST_WAIT = 15.0
 
 
 def patience(size: int) -> float:
-    """Return the seconds that a step waits for an upload of `size` bytes."""
+    """Return how many seconds a step waits for an upload of `size` bytes."""
     return PATIENCE_SECONDS + size / PATIENCE_BYTES
 
 
@@ -86,11 +86,11 @@ class Publisher:
         self._storing = asyncio.Lock()
 
     async def publish(self, version: int, files: Files) -> PolicyRef:
-        """Publish the version. Afterwards it is complete in S3 or, while S3 is unreachable, in this trainer.
+        """Publish the version. On return it is complete in S3 or, if S3 is unreachable, cached in this trainer.
 
-        The publisher takes ownership of the files. It waits for S3 at most `patience` seconds, and not at all while S3
-        is known to be unreachable; the policy is then uploaded later, unless a newer one replaces it. Raises StoreError
-        if S3 rejects the policy; a repeated call retries.
+        The publisher takes ownership of the files. It waits at most `patience` seconds for S3, and not at all while S3
+        is known to be unreachable. In both cases the policy is uploaded later, unless a newer version replaces it.
+        Raises StoreError if S3 rejects the policy; call it again to retry.
         """
         policy = await self._describe(version, files)
         self._shelf.put(policy, self._under_way)
@@ -132,7 +132,7 @@ class Publisher:
                     return policy.ref
 
     def file(self, policy: str, file: str) -> bytes | Path | None:
-        """Return a file of one of the newest policies, or None if the policy is not cached."""
+        """Return a file of one of the newest policies, or None if it is not cached."""
         return self._shelf.file(policy, file)
 
     async def close(self) -> None:

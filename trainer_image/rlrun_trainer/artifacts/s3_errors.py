@@ -1,4 +1,4 @@
-"""HTTP statuses of the trainer's problems, and problems of a failed request to S3.
+"""Problems of the trainer that a failed request to S3 causes, and their HTTP statuses.
 
 The status decides what the orchestrator does: it retries after 503, checks the session's state after 404 and 409, and
 reports 422, 424 and 507, because the same request would fail again.
@@ -18,6 +18,6 @@ def refused_opening(error: StoreError) -> ProblemError:
 
 
 def refused_publishing(error: StoreError) -> ProblemError:
-    """Return the error for a step that S3 rejected. The step is kept, and published when it is requested again."""
+    """Return the error for a step whose policy S3 rejected. A repeated request for the step publishes it."""
     message = f"The step is done but not published: {error.problem.message}"
     return ProblemError.of(LATER, error.problem.reason, message)

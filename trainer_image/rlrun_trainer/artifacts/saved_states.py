@@ -41,7 +41,9 @@ class SavedStatesObject:
         return max(self._states.weights.items(), key=lambda item: item[1].step, default=None)
 
     def record(self, kind: SaveKind, name: str, state: SavedState) -> None:
-        """Add or replace a name, and write the object to S3. Called in a thread, one at a time. Raises StoreError."""
+        """Add or replace a name, and write the object to S3. Must be called in a thread, one call at a
+        time. Raises StoreError.
+        """
         changed = self._states.model_copy(update={kind.value: self._states.of(kind) | {name: state}})
         self._store.put_bytes(self._uri, changed.model_dump_json(by_alias=True, exclude_none=True).encode())
         self._states = changed

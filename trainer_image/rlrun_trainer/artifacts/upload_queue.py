@@ -1,9 +1,9 @@
 """Background uploads of one session: a bounded queue, one upload at a time, with retries.
 
 A job contains a complete snapshot, so training continues during the upload, even while S3 is unreachable. The queue is
-bounded, because each job keeps its files on disk (or in memory without a scratch folder). A newer checkpoint replaces
-an older checkpoint that still waits, unless a client's program has named the older one. A job is retried as long as its
-session is open.
+bounded, because each job keeps its files on disk (or in memory, if there is no scratch folder). A newer checkpoint
+replaces an older checkpoint that still waits, unless a client's program has named the older one. After errors from S3,
+a job is retried as long as its session is open.
 
 Recovery copies are not for users and never take capacity from users' artifacts: the queue has at most one copy and
 uploads it last. A newer checkpoint replaces the copy, and the copy is dropped if its upload fails while another job
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 FIRST_WAIT = 1.0
 LONGEST_WAIT = 60.0
 SHUTDOWN_WAIT_SECONDS = 1.0
-"""Seconds between attempts while the process shuts down."""
+"""Maximum number of seconds between attempts while the process shuts down."""
 OWN_TRIES = 3
 """Maximum number of attempts after errors that do not come from S3, because such errors usually repeat."""
 
@@ -113,7 +113,7 @@ class UploadQueue:
     limit_bytes: int
     """Maximum total size in bytes of the jobs' files. A single job may exceed it."""
     tries: int
-    """Number of attempts for a job after its session was closed."""
+    """Number of failed attempts after which a job is given up if the session is closed."""
     first_step: int = 0
     """Step at which the session started. Artifacts of earlier steps are not in `completed`."""
     usable_checkpoint: int = 0
@@ -130,9 +130,9 @@ class UploadQueue:
     problem: Problem | None = None
     clock: Callable[[], float] = time.monotonic
     uploaded: int = 0
-    """Number of artifacts of users that this queue has uploaded."""
+    """Number of users' artifacts that this queue has uploaded."""
     checkpoint_seconds: float | None = None
-    """Seconds that the newest complete checkpoint took: snapshot and upload, without failed attempts."""
+    """Seconds that the newest complete checkpoint took: snapshot and upload, excluding failed attempts."""
     _jobs: list[UploadJob] = field(default_factory=list)
     """Jobs in order; the first one is running."""
     _sizes: dict[ArtifactKind, int] = field(default_factory=dict)
@@ -167,8 +167,9 @@ class UploadQueue:
         raise ProblemError.of(
             LATER,
             Reason.UPLOADS_BEHIND,
-            f"{len(staying)} uploads of this run, {sum(job.size for job in staying)} bytes in total, are still "
-            f"pending{because}. If S3 is healthy, save checkpoints and adapters less often.",
+            f"The run's upload queue has no room: {len(staying)} of {self.limit} uploads and "
+            f"{sum(job.size for job in staying)} of {self.limit_bytes} bytes are pending{because}. If S3 is healthy, "
+            "save checkpoints and adapters less often.",
         )
 
     async def wait_for_capacity(self, kind: ArtifactKind, seconds: float) -> None:
@@ -215,7 +216,7 @@ class UploadQueue:
         self._again.set()
 
     async def drain(self, seconds: float) -> int:
-        """Wait for the queue to empty, with short retry pauses. Returns the number of remaining jobs."""
+        """Wait up to `seconds` for the queue to empty, with short pauses. Returns the number of remaining jobs."""
         self._leaving = True
         self._again.set()
         if self._worker is not None:
@@ -333,7 +334,7 @@ class UploadQueue:
             # After a restart from an older checkpoint, the run repeats the step. Users may already have the first
             # artifact.
             log.warning(
-                "keeping the existing %s of step %d, which the run uploaded before: %s", job.kind, job.step, error
+                "Keeping the existing %s of step %d, which the run uploaded before: %s", job.kind, job.step, error
             )
             if job.named is not None and (manifest := self._named_manifest(job.uri, job.named)) is None:
                 raise
