@@ -1,4 +1,4 @@
-"""Routes of runs whose training loop is a client's program (`rlrun.protocol.client_command`)."""
+"""Routes for runs whose training loop is a client's program (`rlrun.protocol.client_command`)."""
 
 import asyncio
 import math
@@ -15,7 +15,7 @@ from rlrun_trainer.sessions.received_command import ReceivedCommand
 
 MAX_NUMBER = 2**31 - 1
 TOO_LARGE = 413
-WAITS_FOR_SESSION = "the trainer opens the session"
+WAITS_FOR_SESSION = "the trainer is opening the session"
 
 
 class ClientRoutes:
@@ -66,7 +66,7 @@ class ClientRoutes:
 def _number_of(request: web.Request) -> int:
     text = request.match_info["number"]
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= MAX_NUMBER):
-        raise _invalid(f"{text[:40]!r} is not the number of a call. Send one from 1 to {MAX_NUMBER}.")
+        raise _invalid(f"{text[:40]!r} is not a call number. Send a number from 1 to {MAX_NUMBER}.")
     return int(text)
 
 
@@ -78,7 +78,7 @@ def _size_of(request: web.Request) -> int:
         # aiohttp would decompress the body, and Content-Length is not the size of the result.
         raise _invalid("The command is compressed. Send it without Content-Encoding.")
     if size > MAX_COMMAND_BYTES:
-        message = f"The command has {size} bytes, more than {MAX_COMMAND_BYTES}. Divide the batch into several calls."
+        message = f"The command has {size} bytes; at most {MAX_COMMAND_BYTES} are allowed. Split it into several calls."
         raise ProblemError.of(TOO_LARGE, Reason.COMMAND_INVALID, message)
     return size
 
@@ -102,7 +102,7 @@ async def _read_body(request: web.Request, size: int) -> bytes:
         message = f"The body did not arrive within {BODY_SECONDS:g} s. Send it again."
         raise ProblemError.of(408, Reason.BODY_TOO_SLOW, message) from None
     except asyncio.IncompleteReadError:
-        raise _invalid("The body has fewer bytes than Content-Length. Send it again.") from None
+        raise _invalid("The body is shorter than Content-Length. Send it again.") from None
 
 
 def _invalid(message: str) -> ProblemError:

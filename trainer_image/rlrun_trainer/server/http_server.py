@@ -1,4 +1,4 @@
-"""HTTP routes of the trainer (see `rlrun.protocol.problem`), which parse requests and call the session."""
+"""HTTP routes of the trainer. They parse requests, call the session, and report failures as a `Problem`."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -87,8 +87,8 @@ class Server:
         """Raise ProblemError if the run may not change its session."""
 
     async def _storage_for(self, name: str, spec: SessionSpec) -> RunStorage | None:
-        """Return the place of the session's artifacts, or None to use the process's own store. Raises ProblemError if
-        the run may not open this session.
+        """Return where the session's artifacts are stored, or None to use the process's own store. Raises
+        ProblemError if the run may not open this session.
         """
         return None
 
@@ -167,7 +167,7 @@ class Server:
 
     def _session_to_change(self, request: web.Request) -> TrainingSession:
         """Return the request's session. Raises ProblemError if the orchestrator does not own the session, or if the run
-        has left the pool. Called again after the body has arrived, because this may take long.
+        has left the pool. Called again after the body has arrived, because that may take long.
         """
         name = request.match_info["session"]
         self._require(name)

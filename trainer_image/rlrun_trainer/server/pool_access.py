@@ -28,10 +28,10 @@ TOKEN = web.RequestKey("token", str)
 
 def pool_middleware(runs: TrainedRuns, token: str | None) -> Middleware:
     """Return a middleware that responds with 401 to requests without the token that their path requires. `token` is the
-    pool's token.
+    pool's token. Raises ValueError if it is empty or None.
     """
     if not token:
-        raise ValueError(f"the trainer of a shared pool needs the pool's token: set {TOKEN_VARIABLE}")
+        raise ValueError(f"The trainer of a shared pool needs the pool's token. Set {TOKEN_VARIABLE}.")
 
     @web.middleware
     async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:

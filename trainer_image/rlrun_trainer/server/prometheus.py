@@ -1,4 +1,4 @@
-"""Prometheus metrics of every session's newest step, with the names of prime-rl's dashboards."""
+"""Prometheus metrics of every session's newest step, under the names that prime-rl's dashboards use."""
 
 import time
 from collections.abc import Callable, Collection

@@ -1,4 +1,4 @@
-"""Interface between sessions and the training library, which hides all of torch."""
+"""Interface through which sessions use the training library. It hides torch from them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ class Backend(Protocol):
     """Base model with a slot for the training state of each session.
 
     Methods block: sessions call them on the compute thread, one at a time. Properties may be read from any thread. If a
-    method raises ProblemError, the slot is unchanged.
+    method raises ProblemError, the slot's weights and moments are unchanged, except after `restore`.
     """
 
     @property
@@ -34,9 +34,9 @@ class Backend(Protocol):
         """Release the slot. An unknown name has no effect."""
 
     def restore(self, name: str, folder: Path, resume: bool, optimizer: bool = True) -> CheckpointProgress:
-        """Load a checkpoint into a newly opened slot. `resume` is True if this run saved the checkpoint. Without
-        `optimizer`, only the weights are loaded: the optimizer, the schedule and the random numbers stay in their
-        initial state.
+        """Load a checkpoint into a newly opened slot. `resume` is True if this run saved the checkpoint. If
+        `optimizer` is False, only the weights are loaded: the optimizer, the schedule and the random numbers stay in
+        their initial state.
 
         After ProblemError the caller must close the slot.
         """
@@ -56,7 +56,9 @@ class Backend(Protocol):
         """
 
     def optim_step(self, name: str, command: OptimStep) -> dict[str, float]:
-        """Make one update with the slot's gradient, and clear the gradient. Returns metrics."""
+        """Make one update with the slot's gradient, and clear the gradient. Returns metrics. A gradient that is not
+        finite is cleared before ProblemError is raised.
+        """
 
     def policy_files(self, name: str) -> Files:
         """Return the policy as the files that inference engines load."""

@@ -1,4 +1,4 @@
-"""Validation of a batch before its step, except for the values of its columns (see `Backend.train`)."""
+"""Validates a batch before its step, except for the values in its columns (see `Backend.train`)."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from rlrun.service.errors import ProblemError
 
 
 def check_batch(samples: Sequence[Sample], seq_len: int) -> None:
-    """Validate the batch. Raises ProblemError, which names the invalid sample."""
+    """Validate the batch. Raises ProblemError (BatchInvalid), whose message names the first invalid sample, if any."""
     if not samples:
         raise ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, "samples is empty. Send at least one sample.")
     for index, sample in enumerate(samples):
@@ -36,5 +36,5 @@ def _first_sampled(sample: Sample) -> list[int]:
 
 
 def invalid_sample(index: int, what: str) -> ProblemError:
-    """Return the error for a sample."""
+    """Return the error for an invalid sample."""
     return ProblemError.of(UNPROCESSABLE, Reason.BATCH_INVALID, f"samples[{index}]: {what}")

@@ -1,4 +1,4 @@
-"""Runs of a shared pool whose training loop is a client's program. The trainer opens their sessions by itself."""
+"""Runs of a shared pool whose training loop is a client's program. The trainer itself opens their sessions."""
 
 import asyncio
 import logging
@@ -20,18 +20,18 @@ from rlrun_trainer.sessions.trained_runs import TrainedRuns, not_in_pool
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 10.0
-"""Maximum seconds until the next attempt to open a session that waits for a slot, for S3 or for a former session."""
+"""Maximum time in seconds until the next attempt to open a session that waits for a slot, S3 or a former session."""
 LOADING = Problem(reason=Reason.TRAINER_LOADING, message="The base model is still loading.")
 
 
 class ClientProgram:
-    """Run of a client's program."""
+    """Run whose training loop is a client's program."""
 
     def __init__(self, uid: str, clock: Callable[[], float], pool_bytes: Callable[[], int]) -> None:
         self.uid = uid
         self.sequence = CommandSequence(pool_bytes=pool_bytes)
         self.parsing = asyncio.Lock()
-        """Lock that is held while a large command of the run is parsed, so that one run uses one thread."""
+        """Lock that is held while a large command of the run is parsed, so that a run uses at most one thread."""
         self.session: ClientSession | None = None
         self.opening_problem: Problem | None = LOADING
         """Reason why the session is not open yet."""
@@ -96,7 +96,7 @@ class ClientRuns:
 
     @property
     def activities(self) -> list[ClientActivity]:
-        """State of the session of each run."""
+        """State of each run's session."""
         return [client.activity for uid, client in self._clients.items() if uid in self._runs.uids]
 
     def _waiting_bytes(self) -> int:

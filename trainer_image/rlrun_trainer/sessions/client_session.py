@@ -1,8 +1,8 @@
 """Session of a run whose training loop is a client's program: it executes the program's commands.
 
 Artifacts use the number of a command as their step. A named state or a policy has the number of the command that saved
-it; any other checkpoint has the number of the newest command. A failed command changes only the number of the newest
-command.
+it; any other checkpoint has the number of the newest command. A failed command counts as the newest command, but leaves
+the weights unchanged.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from rlrun_trainer.sessions.session import OpenedSlot, Session
 log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 300.0
-"""Time limit in seconds for a save to wait for capacity in the upload queue, and then for its upload."""
+"""Time limit in seconds for a save's wait for capacity in the upload queue, and again for its upload."""
 MAX_PUBLICATIONS = 2
 """Maximum number of a run's policies in memory that are being uploaded or wait for their upload."""
 UPDATES = "updates"
@@ -86,11 +86,12 @@ class ClientSession(Session):
 
     @property
     def newest_saved(self) -> str:
-        """Description of the newest named checkpoint, for messages."""
+        """Sentence without a period for messages: the newest named checkpoint, and how to continue from it."""
         if (newest := self._saved.newest) is None:
-            return "No state was saved"
+            return "No state was saved: start again with a new model"
         name, state = newest
-        return f"The newest saved state is {saved_path(self.spec, name)!r} of call {state.step}"
+        path = saved_path(self.spec, name)
+        return f"The newest saved state is {path!r} from call {state.step}: create a new model from a saved state"
 
     @property
     def problem(self) -> Problem | None:
@@ -174,8 +175,8 @@ class ClientSession(Session):
         return (yield from self._backend.forward_backward(self.name, self.spec, command, buffers))
 
     async def _wait_for_capacity(self, command: SaveState) -> None:
-        """Wait until another snapshot may be uploaded. Raises ProblemError (`UploadsBehind`) after SAVE_SECONDS, or at
-        once while uploads fail.
+        """Wait until another snapshot may be uploaded. Raises ProblemError (`UploadsBehind`) after SAVE_SECONDS, or
+        immediately if uploads are failing.
         """
         if command.name is not None:
             await self.uploads.wait_for_capacity(KINDS[command.saved_as], SAVE_SECONDS)
@@ -189,7 +190,7 @@ class ClientSession(Session):
     async def _publish(self, number: int, command: SaveState) -> Outcome:
         """Take a snapshot of the policy and return its publication."""
         if command.saved_as is SaveKind.weights:
-            raise _user_error("name: is required to save weights for training. Only weights for sampling need no name.")
+            raise _user_error("A name is required to save weights for training; only weights for sampling need none.")
         files = await self._compute.run(self.name, self._backend.policy_files, self.name)
         publication = asyncio.create_task(self._complete_publication(number, files), name=f"policy {self.name}")
         self._publications.add(publication)
@@ -252,7 +253,9 @@ class ClientSession(Session):
         return asyncio.create_task(self._complete_save(name, state, place, ended))
 
     async def _check_name(self, number: int, command: SaveState, name: str) -> None:
-        """Raise ProblemError if the run may not save a state with this name."""
+        """Raise ProblemError (CommandInvalid) if the name is in use, or the run has too many states, or the command too
+        much metadata.
+        """
         kind = command.saved_as
         found = self._saved.find(kind, name)
         is_taken = (kind, name) in self._pending.values()
@@ -261,7 +264,7 @@ class ClientSession(Session):
             is_taken = not await self._is_gone(kind, found)
         if is_taken and not command.overwrite:
             by = f"by call {found.step}" if found is not None else "by an earlier call"
-            raise _user_error(f"The name {name!r} of {kind} was used {by}. Choose another name.")
+            raise _user_error(f"The name {name!r} was already used for {kind} {by}. Choose another name.")
         if found is None and len(self._saved) + len(self._pending) >= MAX_SAVES:
             raise _user_error(f"The run has {MAX_SAVES} saved states, which is the maximum. Continue with a new model.")
         if len(to_json(command.user_metadata)) > MAX_METADATA_BYTES:

@@ -1,7 +1,7 @@
 """Commands of one client's program in the order of their numbers, and their results.
 
 A command that arrives early waits for the commands before it, and for the session to open. Results are kept after they
-were read, because the program asks again if a response is lost.
+are read, because the program asks again if a response is lost.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 KEPT_RESULTS = 1024
 KEPT_BYTES = 64 * 1024**2
-"""Maximum size of a run's results in bytes. A single result may exceed it."""
+"""Maximum total size of a run's kept results in bytes. A single result may exceed it."""
 MAX_POLLS = 2 * MAX_WAITING_COMMANDS
 """Maximum number of a run's requests that wait for results. Further requests get an immediate response."""
 MAX_REASON = 1024
@@ -68,7 +68,7 @@ class CommandSequence:
         self._dropped = 0
         """Largest number of a command whose result has been dropped."""
         self._first: int | None = None
-        """First command that this process executes, or None until the session is open."""
+        """Number of the first command that this process executes, or None until the session is open."""
         self._next: int | None = None
         self._session: ClientSession | None = None
         self._reading: dict[int, int] = {}
@@ -101,11 +101,12 @@ class CommandSequence:
         is_next = number == self._next and number not in self._entries and number not in self._reading
         is_too_much = count >= MAX_WAITING_COMMANDS or waiting_bytes + size > MAX_WAITING_BYTES
         if not is_next and (is_too_much or self._pool_bytes() + size > MAX_POOL_BYTES):
-            whose = "of this model" if is_too_much else "of this model, and many calls of other models,"
+            others = "" if is_too_much else ", and many calls of other models"
             raise ProblemError.of(
                 TOO_MANY,
                 Reason.TOO_MANY_COMMANDS,
-                f"{count} calls {whose} with {waiting_bytes} bytes are not complete. Send this call again later.",
+                f"Too many calls are not complete: {count} of this model, with {waiting_bytes} bytes{others}. Send "
+                "this call again later.",
             )
         self._reading[number] = self._reading.get(number, 0) + 1
         self._reading_bytes += size
@@ -259,8 +260,8 @@ class CommandSequence:
         """Fail all waiting commands, because the next command did not arrive."""
         waiting = [entry for entry in self._entries.values() if entry.received is not None]
         self._lost = (
-            f"Call {self._next} of this model did not arrive within {self._gap():.0f} s, but {len(waiting)} "
-            f"later ones did{self._resume_advice()}"
+            f"Call {self._next} of this model did not arrive within {self._gap():.0f} s, but later calls did "
+            f"({len(waiting)}){self._resume_advice()}"
         )
         log.warning("%s", self._lost)
         for entry in waiting:
@@ -281,8 +282,5 @@ class CommandSequence:
 
     def _resume_advice(self) -> str:
         if self._session is None:
-            return ". It may have restarted. Create a new model from the newest saved state."
-        return (
-            f". The model is in the state after call {self._session.step}. {self._session.newest_saved}: create a new "
-            "model from a saved state."
-        )
+            return ". The trainer may have restarted. Create a new model from the newest saved state."
+        return f". The model is in the state after call {self._session.step}. {self._session.newest_saved}."

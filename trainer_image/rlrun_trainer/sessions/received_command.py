@@ -22,7 +22,7 @@ from rlrun.protocol.client_command import (
 from rlrun.protocol.client_run import MAX_METADATA_BYTES
 
 OFFSET_BYTES = 8
-"""Size in bytes of one row offset, and of one column index, of a sparse tensor."""
+"""Size in bytes of a row offset and of a column index in a sparse tensor."""
 HEADER_MEMORY = 24
 """Estimated bytes of memory per byte of a header, because JSON that describes many small tensors becomes many
 objects.
@@ -65,16 +65,16 @@ class ReceivedCommand:
 def _read(body: memoryview) -> tuple[Command, memoryview]:
     """Return the command and its buffers. Raises ValueError."""
     if len(body) < PREFIX.size:
-        raise ValueError(f"The command has {len(body)} bytes, fewer than its prefix of {PREFIX.size} bytes.")
+        raise ValueError(f"The command is {len(body)} bytes long, shorter than its prefix of {PREFIX.size} bytes.")
     magic, size, reserved = PREFIX.unpack_from(body)
     if magic != MAGIC or reserved != 0:
         raise ValueError("The command does not begin with the prefix of this version of rlrun.")
     rest = body[PREFIX.size :]
     if size > len(rest):
-        raise ValueError(f"The command's header has {size} bytes, but {len(rest)} bytes follow its prefix.")
+        raise ValueError(f"The command's prefix declares a header of {size} bytes, but {len(rest)} bytes follow.")
     command = _read_header(bytes(rest[:size]))
     if not isinstance(command, ForwardBackward) and size > MAX_SMALL_HEADER:
-        raise ValueError(f"The command's header has {size} bytes, more than {MAX_SMALL_HEADER}. Send less metadata.")
+        raise ValueError(f"The command's header has {size} bytes; the limit is {MAX_SMALL_HEADER}. Send less metadata.")
     if isinstance(command, SaveState):
         check_value(command.user_metadata, "user_metadata")
     buffers, wanted = rest[size:], 0

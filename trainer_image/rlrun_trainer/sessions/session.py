@@ -76,7 +76,7 @@ class Session(ABC):
         self.uploads = slot.uploads
         self.is_closed = False
         self.on_trained: Callable[[int], None] = lambda tokens: None
-        """Function that gets the number of tokens of each step that was made."""
+        """Callback that receives the number of tokens in each completed step."""
         self._backend = slot.backend
         self._compute = slot.compute
         self._settings = slot.settings
@@ -124,8 +124,8 @@ class Session(ABC):
             )
 
     async def save_before_exit(self) -> None:
-        """Save a checkpoint unless a checkpoint already contains the newest step, or this session has made no step and
-        started from a recovery copy. Waits for the current request. The upload precedes all queued uploads.
+        """Save a checkpoint unless a complete or pending checkpoint already contains the newest step, or this session
+        has made no step. Waits for the current request. The upload goes before all queued uploads.
 
         The checkpoint contains `_progress`. For a run with an orchestrator, this includes the orchestrator's newest
         known state with its step, and the newest step's metrics, because an orchestrator that shuts down at the same

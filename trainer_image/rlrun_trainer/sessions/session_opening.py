@@ -1,5 +1,5 @@
-"""Opening of a session: claims a slot, restores a recovery copy or checkpoint, and publishes the initial policy unless
-a client's program trains the run.
+"""Opens a session: claims a slot, restores a recovery copy or checkpoint, and publishes the initial policy unless a
+client's program trains the run.
 
 A session starts from the newest usable checkpoint or recovery copy of the run that is newer than the checkpoint in the
 spec, and from the spec's checkpoint if there is none. The spec may name an older checkpoint, because the orchestrator
@@ -45,7 +45,8 @@ async def open_session(
     """Claim a slot, restore the run's newest state or else the spec's checkpoint, if any, and publish the initial
     policy.
 
-    Raises ProblemError (NoFreeSlot, AdapterInvalid, CheckpointMismatch or an S3 reason) with the slot released.
+    Raises ProblemError (SessionInvalid, NoFreeSlot, AdapterInvalid, TrainerOutOfMemory, CheckpointMismatch or an S3
+    reason) with the slot released.
     """
     async with _opened_slot(name, spec, backend, compute, store, settings) as slot:
         publisher = await _publisher(store, spec, settings)
@@ -148,7 +149,7 @@ class _Slot:
     async def restore(
         self, uri: S3Uri, kind: ArtifactKind, *, resume: bool, optimizer: bool = True, digest: str = ""
     ) -> CheckpointProgress:
-        """Load an artifact of this kind. Raises ProblemError and StoreError, after which the slot is unusable."""
+        """Load an artifact of this kind. Raises ProblemError or StoreError, after which the slot is unusable."""
         with tempfile.TemporaryDirectory(prefix="rlrun-") as temporary:
             there = Path(temporary) / "checkpoint"
             await asyncio.to_thread(_download, self.store, uri, kind, there, digest)
@@ -159,7 +160,7 @@ class _Slot:
 
 
 async def _restore_source(slot: _Slot, uri: S3Uri) -> SessionStart:
-    """Start from the spec's checkpoint. Raises ProblemError and StoreError."""
+    """Start from the spec's checkpoint. Raises ProblemError or StoreError."""
     resume = slot.spec.resume_from is not None
     digest = None if resume else slot.spec.warm_start_digest
     optimizer = resume or slot.spec.warm_start_optimizer
@@ -202,7 +203,7 @@ def _saved_states(
 
 async def _restore_newest(slot: _Slot, states: Sequence[_RestorePoint], copies: RecoveryCopies) -> SessionStart | None:
     """Start from the first usable state of these. Returns None, with the slot in its initial state, if there is none.
-    Raises ProblemError and StoreError.
+    Raises ProblemError or StoreError.
     """
     for state in states:
         try:
@@ -224,7 +225,7 @@ def _download(store: Store, uri: S3Uri, kind: ArtifactKind, folder: Path, digest
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.CHECKPOINT_MISMATCH,
-            f"{uri} contains {manifest.kind} files instead of a {kind.lower()}.",
+            f"{uri} is an artifact of kind {manifest.kind}, not {kind}.",
         )
 
 

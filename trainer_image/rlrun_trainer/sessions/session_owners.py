@@ -1,4 +1,4 @@
-"""Current orchestrator of each session, which prevents a replaced orchestrator on a disconnected node from training.
+"""Tracks the current orchestrator of each session, so that a replaced one on a disconnected node cannot train.
 
 The owner is determined by the order of requests to open a session. Clocks are not compared, because those of two nodes
 may differ by more than a restart takes.
@@ -45,5 +45,5 @@ def _refusal(session: str) -> ProblemError:
     return ProblemError.of(
         GONE,
         Reason.ORCHESTRATOR_SUPERSEDED,
-        f"Another orchestrator has opened session {session!r} in the meantime. This orchestrator must exit.",
+        f"Another orchestrator has since opened session {session!r}. This orchestrator must exit.",
     )

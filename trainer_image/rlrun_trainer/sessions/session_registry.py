@@ -78,8 +78,9 @@ class Sessions:
         """Open the session, or return the open session with an increased `max_steps`. `storage` takes precedence over
         the process's store and settings.
 
-        Raises ProblemError if the session is open with a different spec, or if uploads of a former session of this name
-        are pending. Their attempts are limited, so a later call succeeds.
+        Raises ProblemError as `open_session` does, and if the trainer has another model or is stopping, the session is
+        open with a different spec, or uploads of a former session of this name are pending. The attempts for these are
+        limited, so a later call succeeds.
         """
         return await self._open_as(TrainingSession, open_session, name, spec, storage)
 
@@ -138,7 +139,7 @@ class Sessions:
             await self._close(name)
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Save and close all other open sessions in the background. Takes effect until it is called with other names. A
+        """Save and close all other open sessions in the background. Stays in effect until the next call. A
         session that is being opened is closed by the next call.
 
         A step in progress is cancelled after `shutdown_seconds`. The removal of a session waits for its uploads in the
@@ -212,7 +213,7 @@ class Sessions:
             log.warning("A step is still running; the other processes will exit after this one")
 
     async def rescue(self, seconds: float) -> None:
-        """Save a last checkpoint of every session within `seconds`, and reject further steps."""
+        """Save a last checkpoint for every session within `seconds`, and reject further steps."""
         self._stopping = True
         self._compute.finish_in_turn()
         rescues = [asyncio.create_task(session.save_before_exit()) for session in self._open.values()]
@@ -223,14 +224,14 @@ class Sessions:
             if (error := task.exception()) is not None:
                 log.error("Could not save a last checkpoint: %s: %s", type(error).__name__, error)
         if late:
-            log.warning("%d last checkpoints were not saved in time, because a step is still running", len(late))
+            log.warning("Last checkpoints not saved in time, because a step is still running: %d", len(late))
         # A snapshot after the step was cancelled could have a part of its gradient.
         for task in late:
             task.cancel()
 
     def unsaved_steps(self) -> list[int]:
-        """Return the newest step of each session that is open or has pending uploads, except sessions with a complete
-        checkpoint of that step.
+        """Return the newest step of each session that is open or has pending uploads, except sessions that made no step
+        or have a complete checkpoint or recovery copy of it.
         """
         sessions = [*self._open.values(), *(session for session in self._leaving if session.uploads.pending)]
         return [session.step for session in sessions if session.has_unsaved_step]
@@ -254,7 +255,7 @@ def _check_same(existing: SessionSpec, requested: SessionSpec) -> None:
         raise ProblemError.of(
             UNPROCESSABLE,
             Reason.SESSION_CONFLICT,
-            f"The session is open with a different spec ({'; '.join(differing)}). Delete it first.",
+            f"The session is open with a different spec ({'; '.join(differing)}). Delete the session first.",
         )
 
 

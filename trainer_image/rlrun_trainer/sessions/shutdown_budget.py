@@ -1,4 +1,4 @@
-"""Comparison of the time needed for a last checkpoint with the time available after SIGTERM. Pure."""
+"""Compares the time that a last checkpoint needs with the time available after SIGTERM. Pure functions."""
 
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem
@@ -12,8 +12,8 @@ ADVICE = (
 def exceeds_grace_period(
     step_seconds: float, checkpoint_seconds: float | None, shutdown_seconds: float
 ) -> Problem | None:
-    """Return a problem if another step and checkpoint of these durations would together exceed the shutdown's time
-    limit.
+    """Return a problem if another step and another checkpoint with these durations would exceed the shutdown's
+    time limit.
 
     `checkpoint_seconds` is None if no checkpoint is complete yet.
     """
@@ -32,6 +32,6 @@ def checkpoint_lost(steps: list[int], shutdown_seconds: float) -> Problem:
     named = ", ".join(map(str, sorted(steps)))
     return Problem(
         reason=Reason.CHECKPOINT_EXCEEDS_GRACE_PERIOD,
-        message=f"the trainer was stopped, and the checkpoint of step {named} was not complete within "
-        f"{shutdown_seconds:.0f} s. The run continues from the previous checkpoint. {ADVICE}",
+        message=f"the trainer was stopped and could not complete the checkpoint of step {named} within "
+        f"{shutdown_seconds:.0f} s. Training resumes from the previous checkpoint. {ADVICE}",
     )

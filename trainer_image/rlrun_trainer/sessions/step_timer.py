@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class StepTimer:
-    """Timer that measures the time between two steps, as metrics of the next step."""
+    """Timer that measures the time between two steps, for the metrics of the next step."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock

@@ -28,7 +28,7 @@ NOT_IN_POOL = (
 """Message for requests without the token of a run in the `TrainerOrder`."""
 
 MAX_OUT_OF_MEMORY = 3
-"""Number of consecutive out-of-memory requests after which a run is evicted. A single one does not count as proof,
+"""Number of consecutive out-of-memory requests at which a run is evicted. A single one does not count as proof,
 because another run may soon free memory, as at the end of a step.
 """
 OWN_TRAINER = "The run leaves the pool; it continues with a trainer of its own"
@@ -37,7 +37,7 @@ SMALLER_CALLS = "Create a new model from a saved state, and send smaller batches
 
 @dataclass(frozen=True)
 class RunStorage:
-    """Place of one run's artifacts."""
+    """Storage for one run's artifacts."""
 
     store: Store
     keep_policies: int
@@ -66,8 +66,8 @@ class TrainedRuns:
         """Replace the current `TrainerOrder`, and give open sessions their new grants. Raises ProblemError and changes
         nothing if the current one is newer (`InvalidRequest`, 409).
 
-        A restarted process starts with the mounted `TrainerOrder`, which may be older than the former process's. Until
-        the operator sends the next one, the token of a new run is refused, and its orchestrator retries.
+        A restarted process starts with the mounted `TrainerOrder`, which may be older than that of the former process.
+        Until the operator sends the next one, the token of a new run is refused, and its orchestrator retries.
         """
         self._order.check(order.number)
         self._order.replace(order.runs, order.number)
@@ -92,12 +92,12 @@ class TrainedRuns:
 
     def check(self, uid: str, spec: SessionSpec) -> None:
         """Raise ProblemError if the run may not open this session: as `require` does; `PoolEvicted` (422) if the run
-        has repeatedly ended the trainer or exceeded its memory; `SessionInvalid` (422) for a session that is not the
+        has repeatedly crashed the trainer or exhausted its memory; `SessionInvalid` (422) for a session that is not the
         run's own.
         """
         run = self.require(uid)
         if self.deaths.is_evicted(uid):
-            found = "The trainer of the shared pool ended repeatedly while it computed for this run"
+            found = "The shared pool's trainer crashed repeatedly while computing for this run"
             raise _evicted(found, OWN_TRAINER if run.client is None else SMALLER_CALLS)
         self._check_memory(uid)
         for field, given, wanted in (
@@ -141,11 +141,11 @@ class TrainedRuns:
             raise ProblemError.of(UNPROCESSABLE, Reason.TRAIN_BATCH_INVALID, message)
         if size > limit:
             raise _evicted(
-                f"The batch has {size} bytes, but the shared pool accepts at most {limit} bytes for this run"
+                f"The batch is {size} bytes long, but the shared pool accepts at most {limit} bytes for this run"
             )
 
     async def storage(self, uid: str) -> RunStorage:
-        """Return the place of the run's artifacts. Raises ProblemError as `require` does, or an S3 reason."""
+        """Return the storage for the run's artifacts. Raises ProblemError as `require` does, or an S3 reason."""
         store = self._stores.get(uid)
         if store is None:
             try:

@@ -131,7 +131,9 @@ class TrainingSession(Session):
             return await self._finish()
 
     async def save_checkpoint(self, step: int, orchestrator_state: dict[str, Any]) -> SessionState:
-        """Take a snapshot of the state after `step` steps and upload it in the background. Raises ProblemError."""
+        """Take a snapshot of the state after `step` steps and upload it in the background, unless this was done before.
+        Raises ProblemError.
+        """
         self._note(step, orchestrator_state)
         async with self._turn:
             if not self._already(ArtifactKind.checkpoint, step):
@@ -148,7 +150,9 @@ class TrainingSession(Session):
         return self.state
 
     def file(self, policy: str, file: str) -> bytes | Path:
-        """Return a file of one of the newest policies, for engines that cannot load it from S3. Raises ProblemError."""
+        """Return a file of one of the newest policies, for engines that cannot load it from S3. Raises ProblemError
+        (PolicyMissing).
+        """
         found = self._publisher.file(policy, file)
         if found is None:
             raise ProblemError.of(

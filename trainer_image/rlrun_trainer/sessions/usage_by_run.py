@@ -1,4 +1,4 @@
-"""Use of a shared pool's trainer by each run: trained tokens and device seconds since the process started.
+"""Usage of a shared pool's trainer by each run: trained tokens and device seconds since the process started.
 
 Seconds in which the compute thread works for no run are idle, including the time in which the model is loaded. The
 seconds of all runs and the idle seconds therefore sum to the age of the process.
@@ -18,7 +18,7 @@ KEPT_SECONDS = 600.0
 
 
 class UsageByRun:
-    """Counters of the runs of a pool."""
+    """Usage counters for the runs of a pool."""
 
     def __init__(
         self, compute: Compute, age: Callable[[], float] = process_age, clock: Callable[[], float] = time.monotonic
@@ -48,7 +48,7 @@ class UsageByRun:
         self._trained[uid] += tokens
 
     def current(self) -> PoolUsage:
-        """Return the counters. Former runs that left long ago are dropped."""
+        """Return the counters, after dropping runs that left more than KEPT_SECONDS ago."""
         now = self._clock()
         for uid in [uid for uid, left in self._left.items() if now - left > KEPT_SECONDS]:
             self._dropped_seconds += self._compute.forget(uid)

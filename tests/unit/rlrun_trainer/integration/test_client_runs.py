@@ -279,7 +279,7 @@ async def test_names_are_used_once_unless_they_may_be_overwritten(pool: Pool) ->
     (alice,) = await joined(pool, ALICE)
     assert (await alice.do(save("a", user_metadata={"loss": 1.5}))).error is None
     category, message = await alice.error(save("a"))
-    assert (category, "'a' of weights was used by call 1" in message) == (ErrorCategory.user, True)
+    assert (category, "'a' was already used for weights by call 1" in message) == (ErrorCategory.user, True)
     assert (await alice.do(save("a", SaveKind.sampler_weights))).error is None
     assert (await alice.do(save("a", overwrite=True, ttl_seconds=3600))).error is None
     store = pool.stores[0]
@@ -302,7 +302,7 @@ async def test_names_are_used_once_unless_they_may_be_overwritten(pool: Pool) ->
 async def test_the_name_of_an_expired_state_is_free(pool: Pool) -> None:
     (alice,) = await joined(pool, ALICE)
     await alice.do(save("a", ttl_seconds=3600))
-    assert "was used by call 1" in (await alice.error(save("a")))[1]
+    assert "used for weights by call 1" in (await alice.error(save("a")))[1]
     states = pool.sessions._open[ALICE.uid]._saved._states  # type: ignore[attr-defined]
     states.weights["a"].expires_at = states.weights["a"].time
     assert (await alice.do(save("a"))).error is None
@@ -327,7 +327,7 @@ async def test_names_are_known_after_a_restart(pool: Pool) -> None:
     await pool.order()
     await until(lambda: not pool.sessions.names())
     await pool.order(ALICE)
-    assert "was used by call 1" in (await alice.error(save("a")))[1]
+    assert "used for weights by call 1" in (await alice.error(save("a")))[1]
 
 
 async def test_a_save_delays_no_other_command_and_no_save_displaces_another(pool: Pool) -> None:
@@ -446,7 +446,7 @@ async def test_a_named_sampler_has_the_digest_by_which_engines_load_it(pool: Poo
 async def test_only_a_sampler_may_have_no_name(pool: Pool) -> None:
     (alice,) = await joined(pool, ALICE)
     category, message = await alice.error(save(None))
-    assert (category, "name: is required" in message) == (ErrorCategory.user, True)
+    assert (category, "A name is required" in message) == (ErrorCategory.user, True)
 
 
 async def test_a_publication_delays_no_other_command_and_the_third_one_waits(

@@ -124,7 +124,7 @@ def test_connections_of_as_many_engines_as_a_pool_may_have_stay_open(trainer: Tr
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "token", "message"),
-    [("{", POOL_TOKEN, "order.json is not"), ("{}", "", "set RLRUN_TOKEN"), (None, POOL_TOKEN, "order.json")],
+    [("{", POOL_TOKEN, "order.json is not"), ("{}", "", "Set RLRUN_TOKEN"), (None, POOL_TOKEN, "order.json")],
 )
 def test_without_an_order_and_a_token_the_process_does_not_start(
     trainer: Trainer, order: str | None, token: str, message: str

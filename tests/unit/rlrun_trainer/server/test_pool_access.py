@@ -106,5 +106,5 @@ async def test_an_invalid_order_changes_nothing(pool: Pool, body: object) -> Non
 
 @pytest.mark.parametrize("token", [None, ""])
 def test_a_pool_without_a_token_has_no_server(token: str | None) -> None:
-    with pytest.raises(ValueError, match="set RLRUN_TOKEN"):
+    with pytest.raises(ValueError, match="Set RLRUN_TOKEN"):
         PoolServer(token, TrainedRuns(RunDeaths(None)))

@@ -19,7 +19,7 @@ class Session:
     """A session that notes what it executes. The result of a command is its name."""
 
     name = "run"
-    newest_saved = "The newest saved state is 'a' of call 4"
+    newest_saved = "The newest saved state is 'a' from call 4: create a new model from a saved state"
 
     def __init__(self, step: int = 0) -> None:
         self.step = step
@@ -164,7 +164,7 @@ async def test_a_gap_fails_what_waits_and_what_comes_later() -> None:
         error = read_result(result)[0].error
         assert error is not None
         assert error.category is ErrorCategory.server
-        for part in ("Call 2 of this model did not arrive", "state after call 1", "'a' of call 4"):
+        for part in ("Call 2 of this model did not arrive", "state after call 1", "'a' from call 4: create a new"):
             assert part in error.message
     send(sequence, 2, 5)
     assert all(b"did not arrive" in (result or b"") for result in await results(sequence, 2, 5))

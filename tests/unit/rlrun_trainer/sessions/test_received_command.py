@@ -132,10 +132,10 @@ def test_a_tensor_of_another_size_than_its_shape_is_named(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "fewer than its prefix"),
+        (b"", "shorter than its prefix"),
         (b"x" * 40, "does not begin with the prefix"),
         (PREFIX.pack(MAGIC, 2, 1) + b"{}", "does not begin with the prefix"),
-        (PREFIX.pack(MAGIC, 3, 0) + b"{}", "header has 3 bytes, but 2 bytes follow"),
+        (PREFIX.pack(MAGIC, 3, 0) + b"{}", "a header of 3 bytes, but 2 bytes follow"),
         (PREFIX.pack(MAGIC, 2, 0) + b"{}", "command: Field required"),
         (optim_step() + b"x", "describes 0 bytes of tensors, but 1 bytes follow"),
         (forward_backward([1, 2])[:-1], "describes 32 bytes of tensors, but 31 bytes follow"),

@@ -127,7 +127,7 @@ async def test_a_checkpoint_that_did_not_fit_is_the_last_word_of_the_trainer(ope
     said = message()
     assert said is not None
     assert said["reason"] == "CheckpointExceedsGracePeriod"
-    assert "the checkpoint of step 1 was not complete within 0 s" in said["message"]
+    assert "could not complete the checkpoint of step 1 within 0 s" in said["message"]
 
 
 async def test_a_session_tells_that_a_checkpoint_would_not_fit(opened: Opened) -> None:

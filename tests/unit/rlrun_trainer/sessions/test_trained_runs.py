@@ -62,7 +62,7 @@ def test_a_run_with_a_larger_batch_than_the_pool_reads_leaves_it() -> None:
     runs.apply(TrainerOrder(runs=[ONE.entry(max_batch_bytes=1000)]))
     runs.check_batch(ONE.uid, 1000)
     with pytest.raises(
-        ProblemError, match=r"has 1001 bytes, but .* at most 1000 bytes.* a trainer of its own"
+        ProblemError, match=r"is 1001 bytes long, but .* at most 1000 bytes.* a trainer of its own"
     ) as refused:
         runs.check_batch(ONE.uid, 1001)
     assert (refused.value.status, refused.value.problem.reason) == (422, "PoolEvicted")
