@@ -1,4 +1,4 @@
-"""Checkpoints with all state that a session needs to continue bit for bit.
+"""Checkpoints with all the state that a session needs to continue bit for bit.
 
     adapter_model.safetensors, adapter_config.json   the adapter, loadable by stock peft
     model.safetensors, config.json, tokenizer ...    instead, for a run that trains all weights: in float32
@@ -12,8 +12,8 @@
     trainer.json                                     counters and the settings that must match
     orchestrator_state.json                          state of the orchestrator: progress, example buffer
 
-There are no pickles, so reading another run's checkpoint executes no code. The number of processes that wrote the
-checkpoint does not matter.
+There are no pickles, so reading another run's checkpoint executes no code. A trainer with a different number of
+processes can load the checkpoint.
 """
 
 from collections.abc import Iterator, Mapping
@@ -92,7 +92,7 @@ def restore(
 
     If `resume` is True, this run saved the checkpoint and continues with the same reference of the KL penalty, and with
     the gradient that it had. Otherwise, in a warm start, the run gets its own reference: the weights from which its
-    reinforcement learning starts. Without `optimizer`, only the weights are loaded: moments, number of updates and
+    reinforcement learning starts. If `optimizer` is False, only the weights are loaded: moments, number of updates and
     random numbers stay in their initial state.
 
     Raises ProblemError on all processes if the checkpoint has a different shape or is damaged.

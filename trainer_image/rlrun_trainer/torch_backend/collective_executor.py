@@ -1,4 +1,4 @@
-"""Execution of commands on the model by all processes of the trainer, in the same order.
+"""Runs commands on the model in all processes of the trainer, in the same order.
 
 The first process serves requests. Before it changes or reads the model, it broadcasts the command; the other processes
 wait for commands and run the same ones. Either a command succeeds on all processes, or all of them reject and undo it.
@@ -52,11 +52,13 @@ class Command(ABC, Generic[R_co]):
     """Task that every process performs on its model. Commands are sent between processes as JSON (see `COMMANDS`)."""
 
     reads_only: ClassVar[bool] = False
-    """True if the command leaves the weights unchanged, so that no process needs to undo it after a failure."""
+    """True if no process needs to undo the command after a failure: it changes nothing, or only a slot that is closed
+    after a failure (`Restore`).
+    """
 
     @abstractmethod
     def run(self, base: BaseModel) -> R_co:
-        """Do this process's part. If it raises ProblemError, the model is unchanged."""
+        """Do this process's part. If it raises ProblemError, the model is unchanged, except the slot of `Restore`."""
 
     def undo(self, base: BaseModel) -> bool:
         """Undo the command on this process because another process rejected it. Returns False if that is impossible."""
@@ -187,8 +189,8 @@ ANSWERS = MessageFormat(Answer)
 
 
 def exit_immediately() -> None:
-    """Exit this process immediately, because its state may differ from that of the other processes. They exit as well
-    at their next collective operation.
+    """Exit this process immediately, because its state may differ from that of the other processes. These exit too, at
+    their next collective operation.
     """
     logging.shutdown()
     os._exit(1)
@@ -241,8 +243,8 @@ class CollectiveExecutor:
             return self.run_on_all(Restore(name, folder, resume, optimizer))
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> Units[dict[str, float]]:
-        """Make an optimizer step with the run's settings. With several processes, this is one unit. Raises
-        ProblemError.
+        """Make an optimizer step with the run's settings. If there are several processes, the step is one unit.
+        Raises ProblemError.
         """
         check_columns(samples, self.base.vocab_size)
         ends = stop_tokens(self.base.model) if spec.sampling.min_tokens else ()
@@ -328,8 +330,8 @@ class CollectiveExecutor:
             raise ProblemError.of(
                 UNPROCESSABLE,
                 Reason.COMMAND_INVALID,
-                f"This trainer has {self._world.size} processes, and clients' commands run on one only. Use an RLModel "
-                "whose trainer can be shared.",
+                f"This trainer has {self._world.size} processes, but client commands need a trainer with one. Use an "
+                "RLModel whose trainer can be shared.",
             )
 
     def _receive(self) -> Command[Any] | Stop:

@@ -60,8 +60,8 @@ class DividedFolder:
     ) -> dict[str, torch.Tensor]:
         """Return the tensors that this process writes, in full size and on the CPU. All processes must call it.
 
-        Tensors in `dtypes` are converted. `as_stored` is called with the tensors of one layer at a time, and returns
-        them by their names in the file.
+        Tensors named in `dtypes` are converted. `as_stored` is called with the tensors of one layer at a time, and
+        returns them by their names in the file.
         """
         mine: dict[str, torch.Tensor] = {}
         writers = divide({name: tensor.numel() for name, tensor in tensors.items()}, self._world.local_size)
@@ -96,7 +96,7 @@ class StoredTensors:
         paths = paths_of(folder, file)
         count = NUMBERED.search(paths[0].name) if paths else None
         if len(paths) != (int(count[1]) if count else 1):
-            raise mismatch(f"The checkpoint has no {file}, or some of the files into which it was divided are missing.")
+            raise mismatch(f"The checkpoint has no {file}, or not all of its parts. Use a complete checkpoint.")
         files = [safe_open(path, "pt") for path in paths]
         self._files = {name: one for one in files for name in one.keys()}  # noqa: SIM118
 
@@ -111,7 +111,7 @@ class StoredTensors:
 
 
 def divide(sizes: Mapping[str, int], processes: int) -> dict[str, int]:
-    """Return the rank of the process that writes each tensor. All processes write about the same number of bytes.
+    """Return the rank of the process that writes each tensor. All processes write about the same number of elements.
 
     One process writes all tensors of a layer, and one process writes all tensors outside of layers, because
     transformers may merge tensors when it names them as in the files.
@@ -133,7 +133,8 @@ def _layer(name: str) -> str:
 
 
 def write_index(folder: Path) -> None:
-    """Write the index with which transformers finds the weights of a model, if they are in numbered files.
+    """Write the index with which transformers finds the weights of a model, if they are in numbered files,
+    and remove it otherwise.
 
     Raises SafetensorError if a file is damaged.
     """

@@ -57,9 +57,10 @@ def _as_stored(base: BaseModel, weights: dict[str, torch.Tensor]) -> dict[str, t
 
 
 def read_model(folder: Path, base: Loader) -> dict[str, torch.Tensor]:
-    """Return the weights in a checkpoint by their names in memory, float32 on the CPU. `base` loads the base model.
+    """Return the weights in a checkpoint by their names in memory, float32 on the CPU. `base` is the base
+    model's loader.
 
-    Raises ProblemError, also if the checkpoint's configuration belongs to a different class than the base model's.
+    Raises ProblemError if they cannot be loaded, or if the checkpoint has another model class than the base model.
     """
     try:
         theirs, ours = ModelClass.of(folder), ModelClass.of(base.settings.model_dir)

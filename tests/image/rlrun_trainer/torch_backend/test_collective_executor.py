@@ -229,7 +229,7 @@ def test_commands_of_clients_need_a_trainer_of_one_process() -> None:
         lambda: finish(crew.forward_backward("run", tiny_model.spec("s3://b/x"), *sent)),
         lambda: crew.optim_step("run", optim_step()),
     ):
-        with pytest.raises(ProblemError, match="has 2 processes, and clients' commands run on one only"):
+        with pytest.raises(ProblemError, match="has 2 processes, but client commands need a trainer with one"):
             call()
 
 

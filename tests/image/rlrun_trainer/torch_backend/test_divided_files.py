@@ -192,7 +192,7 @@ def test_the_index_of_a_checkpoint_names_its_own_files_only(tmp_path: Path) -> N
 
 def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1)}, tmp_path / "optimizer-00001-of-00002.safetensors")
-    with pytest.raises(ProblemError, match="or some of the files"):
+    with pytest.raises(ProblemError, match="or not all of its parts"):
         StoredTensors(tmp_path, "optimizer.safetensors")
     save_file({}, tmp_path / "optimizer-00002-of-00002.safetensors")
     assert StoredTensors(tmp_path, "optimizer.safetensors").names() == ["a"]
