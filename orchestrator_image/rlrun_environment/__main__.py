@@ -21,12 +21,12 @@ log = logging.getLogger("rlrun_environment")
 
 
 async def serve(settings: tuple[EnvironmentConfig, EnvironmentProcessSettings]) -> int:
-    """Serve until SIGTERM and return the exit code."""
+    """Serve until SIGTERM, or until the package cannot be downloaded. Returns the exit code."""
     config, process_settings = settings
     server = EnvironmentServer(config, process_settings)
     stop = stop_event()
     async with serving(server.app(), process_settings.port, connections=CONNECTIONS):
-        log.info("Environment %s on port %d with %d workers", config.id, process_settings.port, config.workers)
+        log.info("Serving environment %s on port %d, workers: %d", config.id, process_settings.port, config.workers)
         prepare = asyncio.create_task(server.prepare())
         stopping = asyncio.create_task(stop.wait())
         try:

@@ -1,4 +1,4 @@
-"""Installation of the environment's package: pip installs wheels from the orchestrator without an index.
+"""Installs the environment's package: downloads its wheels from the orchestrator, and runs pip without an index.
 
 The pod needs neither S3 credentials nor internet access. Dependencies are part of the image, or additional wheels in
 the same tar archive.
@@ -55,7 +55,8 @@ async def fetch_wheels(
     """Download the package's wheels into `folder`, and retry for `deadline` seconds.
 
     During retries, `report` receives a problem that a user can resolve (such as a package that was not pushed), or None
-    while the orchestrator has not started yet. Raises PackageError at the deadline.
+    if the orchestrator does not respond or responds with status 5xx, as while it starts. Raises PackageError at the
+    deadline, or immediately if the downloaded archive cannot be used.
     """
     assert config.packages_url
     assert config.owner
@@ -88,7 +89,7 @@ async def fetch_wheels(
 
 
 def python_of(folder: Path, package: str) -> ImagePython:
-    """Return the image's Python that fits the `Requires-Python` of the package.
+    """Return a Python of the image that satisfies the package's `Requires-Python`.
 
     `folder` has the installed package or its wheel. Raises PackageError if the package allows no Python of the image.
     """
@@ -109,7 +110,8 @@ def _python_of_wheels(wheels: Iterable[Path], package: str) -> ImagePython:
 
 
 async def install(wheels: list[Path], target: Path, python: ImagePython = PYTHONS[0]) -> None:
-    """Replace the contents of `target` with the installed wheels. Raises PackageError with pip's error output.
+    """Replace the contents of `target` with the installed wheels. Raises PackageError if the wheels are
+    unsuitable, or with pip's error output.
 
     The wheels are installed for the given Python. A wheel of verifiers is installed in the subfolder `FIRST_ON_PATH` of
     `target`.
@@ -146,8 +148,8 @@ async def _pip_install(wheels: list[Path], target: Path, python: ImagePython) ->
         names = ", ".join(wheel.name for wheel in wheels)
         raise PackageError(
             Reason.ENVIRONMENT_INSTALL_FAILED,
-            f"pip could not install {names}: {' '.join(errors)[:800]} Build the package again for Python {python} and "
-            "push it",
+            f"pip could not install {names}: {' '.join(errors)[:800].rstrip('.')}. Build the package again for Python "
+            f"{python}, and push it",
         )
 
 
@@ -170,7 +172,7 @@ def installed_distribution(target: Path, package: str) -> importlib.metadata.Dis
 
 
 def installed_version(target: Path, package: str) -> str | None:
-    """Return the version of the package installed in `target`."""
+    """Return the version of the package installed in `target`, or None if it is not installed there."""
     distribution = installed_distribution(target, package)
     return distribution.version if distribution is not None else None
 
@@ -224,7 +226,7 @@ def unpack(tar: Path, folder: Path, what: str) -> list[Path]:
                         shutil.copyfileobj(source, target)
                     wheels.append(folder / name)
     except (tarfile.TarError, EOFError) as error:
-        raise _not_installable(f"The package of {what} is not a tar archive: {error}") from error
+        raise _not_installable(f"The package of {what} is not a tar archive: {error}. Push it again") from error
     if not wheels:
         raise PackageError(
             Reason.ENVIRONMENT_PACKAGE_MISSING,
@@ -234,7 +236,7 @@ def unpack(tar: Path, folder: Path, what: str) -> list[Path]:
 
 
 def check_wheels(wheels: Iterable[Path], python: ImagePython = PYTHONS[0]) -> None:
-    """Raise PackageError if the wheels are for another Python, or their unpacked size exceeds the limit of a pod.
+    """Raise PackageError if a wheel is damaged or for another Python, or the unpacked wheels exceed the pod's limits.
 
     Python's zipfile, which pip uses, never writes more bytes than a file's declared size. pip itself rejects files
     outside of the target and writes links as plain files.
@@ -276,5 +278,5 @@ async def _problem_of(response: aiohttp.ClientResponse, what: str) -> Problem:
         return Problem(reason=Reason.ENVIRONMENT_PACKAGE_MISSING, message=message)
     return Problem(
         reason=Reason.ORCHESTRATOR_UNREACHABLE,
-        message=f"Request for package {what} failed: {response.status} {text[:200]}",
+        message=f"The request for package {what} failed with status {response.status}: {text[:200]}",
     )

@@ -1,4 +1,4 @@
-"""Phases of an environment's work, which error messages name."""
+"""Phases of an environment's work, for error messages."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ class WorkPhase(StrEnum):
     prepare = "prepare"
     """Preparing an example for a rollout: reading its row, and starting its programs and servers."""
     rollout = "rollout"
-    """Rolling out: requesting the policy's completions and running the environment's responses."""
+    """Running the rollout: requesting the policy's completions and running the environment's responses."""
     score = "score"
     """Computing rewards."""
 
@@ -26,7 +26,7 @@ def write_phase(socket: Path, phase: WorkPhase) -> None:
 
 
 def read_phase(socket: Path) -> WorkPhase:
-    """Return the phase of a worker that does not serve yet. The default is `load`."""
+    """Return the phase of a worker that does not serve yet: `load` if the worker has not written one."""
     try:
         with socket.with_suffix(".phase").open(encoding="utf-8") as file:
             return WorkPhase(file.read(16))

@@ -81,7 +81,7 @@ class ProcessLimit:
         return os.getpid() == FIRST
 
     async def watch(self, children: Callable[[], Collection[int]], on_excess: Callable[[int], None]) -> None:
-        """Check the number of processes until cancelled. Beyond the limit, call `on_excess` and kill all other
+        """Check the number of processes until cancelled. If it exceeds the limit, call `on_excess` and kill all other
         processes of the container.
 
         `children` returns the processes whose exit status the caller collects.

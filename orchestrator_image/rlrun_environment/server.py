@@ -35,7 +35,7 @@ class EnvironmentMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.groups = Counter("rlrun_environment_groups", "Groups answered.", ["split"], registry=self.registry)
+        self.groups = Counter("rlrun_environment_groups", "Finished groups.", ["split"], registry=self.registry)
         self.rollouts = Counter(
             "rlrun_environment_rollouts",
             "Finished rollouts, with reason ok or the reason of the failure.",
@@ -43,7 +43,7 @@ class EnvironmentMetrics:
             registry=self.registry,
         )
         self.seconds = Histogram(
-            "rlrun_environment_group_seconds", "Seconds of a group.", registry=self.registry, buckets=GROUP_BUCKETS
+            "rlrun_environment_group_seconds", "Seconds per group.", registry=self.registry, buckets=GROUP_BUCKETS
         )
         self.in_flight = Gauge("rlrun_environment_groups_in_flight", "Groups in progress.", registry=self.registry)
         self.ready = Gauge("rlrun_environment_workers_ready", "Workers that accept groups.", registry=self.registry)
@@ -78,7 +78,9 @@ class EnvironmentServer:
         self.metrics.restarts.set_function(lambda: sum(w.restarts for w in self.pool.workers))
 
     async def prepare(self) -> None:
-        """Install the package and start the workers. Raises PackageError if only a restart can help."""
+        """Install the package and start the workers. If the package cannot be installed, reports the problem and waits
+        until cancelled. Raises PackageError if a restart may help.
+        """
         started = time.monotonic()
         try:
             self.version = await install_environment(

@@ -1,4 +1,4 @@
-"""Choice of the interpreter of the workers: the image has one for each Python and generation of verifiers.
+"""Chooses the workers' interpreter: the image has one for each Python version and generation of verifiers.
 
 The choice is based on the package's files, which are not imported, because the server runs no user code.
 """
@@ -27,7 +27,7 @@ def choose_interpreter(package: str, folder: Path, interpreters: Path) -> Interp
 
     `interpreters` is a folder with interpreters by Python version and generation. Outside of the image this folder does
     not exist, and workers use the interpreter of this process. Raises PackageError if the image has no Python that the
-    package allows, or if the package contains a version of verifiers that runners do not support.
+    package allows, or the package is only a harness or contains a version of verifiers that runners do not support.
     """
     own = folder / FIRST_ON_PATH
     pushed = next((found.version for found in importlib.metadata.distributions(name=VERIFIERS, path=[str(own)])), None)

@@ -1,4 +1,4 @@
-"""Rate-limited forwarding of a worker's output to the pod's log.
+"""Forwards a worker's output to the pod's log, at a limited rate.
 
 User code may print gigabytes. A log that rotates every second is useless, and a full disk evicts the pod. Each worker
 may print a burst and then a limited number of bytes per second; the rest is read, counted and dropped.
@@ -25,7 +25,7 @@ class ByteRateLimiter:
         self._at = time.monotonic() if now is None else now
 
     def take(self, size: int, now: float | None = None) -> int:
-        """Take up to `size` bytes from the bucket and return their number."""
+        """Take up to `size` bytes from the bucket, and return how many were taken."""
         now = time.monotonic() if now is None else now
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now

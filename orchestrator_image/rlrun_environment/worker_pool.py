@@ -1,8 +1,8 @@
-"""Pool of worker processes that starts, supervises and restarts them, and sends each group to the least loaded one.
+"""Pool that starts, supervises and restarts worker processes, and sends each group to the least loaded one.
 
 User code may block its event loop, exhaust its memory or exit its process. A worker that does not respond within a
 group's deadline and a grace period is killed. A worker that exits is restarted after a pause that grows with every
-failure. Its groups return failed rollouts, so that the run can count them and continue.
+failure. The groups that it was running return failed rollouts, so that the run can count them and continue.
 """
 
 import asyncio
@@ -50,12 +50,12 @@ WORKER = "rlrun_environment.worker"
 """Module of the worker process. It is started but never imported, because only the worker may run user code."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 HEALTHY_SECONDS = 120.0
-"""Time since becoming ready after which a worker counts as healthy, which resets its restart pause."""
+"""Time after becoming ready from which a worker counts as healthy. If it exits later, its restart pause is reset."""
 POLL_SECONDS = 0.1
 PREPARE_SECONDS = 180.0
-"""Time for a worker that has loaded the environment to prepare and run an example."""
+"""Time limit for a worker that has loaded the environment to prepare and run an example."""
 DEMONSTRATION_SECONDS = 10.0
-"""Time for a worker to return a demonstration. A worker busy with user code may exceed it; callers retry."""
+"""Time limit for a worker to return a demonstration. A worker busy with user code may exceed it; callers retry."""
 ENDING_SECONDS = 2.0
 """Time to wait for a worker's exit status after its connection broke."""
 TEARDOWN_SECONDS = 5.0
@@ -92,7 +92,7 @@ class Worker:
     restarts: int = 0
     exit_description: str = "it has not been started yet"
     killed: Problem | None = None
-    """Reason why this server killed the worker."""
+    """Reason why this server killed the worker, or None."""
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE))
 
 
@@ -153,7 +153,8 @@ class WorkerPool:
         self._socket_folder.cleanup()
 
     async def run(self, request: GroupRequest) -> GroupResult:
-        """Run the group on a worker. If the worker exits or hangs, the result consists of failed rollouts.
+        """Run the group on a worker. If the worker exits, hangs or responds with too much data, the result consists of
+        failed rollouts.
 
         Raises ProblemError if no worker is ready or the worker rejects the request.
         """
@@ -291,7 +292,10 @@ class WorkerPool:
                     self._not_loaded(info.problem)
                 return
             await asyncio.sleep(POLL_SECONDS)
-        message = f"load_environment did not finish within {self._load_deadline:g} s. Make its datasets smaller."
+        message = (
+            f"load_environment did not finish within {self._load_deadline:g} s. Make its datasets smaller, or look for "
+            "calls that hang."
+        )
         if phase is not WorkPhase.load:
             message = (
                 f"The environment loads, but it did not respond within {PREPARE_SECONDS:g} s in the phase {phase} of "

@@ -1,6 +1,6 @@
-"""Loader that imports the user's module and calls its `load_environment` or loads its exported taskset.
+"""Imports the user's module, and calls its `load_environment` or loads the taskset that it exports.
 
-Every failure becomes a message for users.
+Every failure is reported with a message for users.
 """
 
 import importlib
@@ -53,8 +53,8 @@ def load(config: EnvironmentConfig, folder: Path) -> Loaded:
             names = ", ".join(map(str, getattr(missing, "keys", None) or [missing]))
             raise LoadError(
                 Reason.SECRETS_MISSING,
-                f"{config.id} needs the variables {names}. Store them in {_secret_hint(config)}a Secret that the run's "
-                "envFrom lists.",
+                f"{config.id} needs these environment variables: {names}. Store them in {_secret_hint(config)}a Secret "
+                "that the run's envFrom lists.",
             ) from error
         raise LoadError(Reason.ENVIRONMENT_LOAD_FAILED, _load_failure(config, error, folder)) from error
     if not loaded.train_examples and not loaded.eval_examples:

@@ -4,11 +4,12 @@
 
     async def rollout(self, example, *, base_url, api_key, model, sampling) -> float | dict
 
-A dict needs `reward` and may have `rewards` (results of single reward functions: numbers, or dicts with `value` and
-`weight`), `metrics`, `prompt` (if it differs from the example's), `completion`, `stop_condition` and `is_truncated`.
-Each rollout gets its own base URL, by which the gateway assigns requests of any client library to their rollout, and
-its own deep copy of the example. Functions that are not async run in a thread. With a method `score_group(example,
-rollouts)`, which receives the results of all rollouts of one example, rewards may depend on each other.
+A dict needs `reward`, unless there is a `score_group`, and may have `rewards` (results of single reward functions:
+numbers, or dicts with `value` and `weight`), `metrics`, `prompt` (if it differs from the example's), `completion`,
+`stop_condition` and `is_truncated`. Each rollout gets its own base URL, by which the gateway assigns requests of any
+client library to their rollout, and its own deep copy of the example. Functions that are not async run in a thread. If
+there is a method `score_group(example, rollouts)`, it receives the results of the group's rollouts that did not fail,
+as dicts, and returns their rewards.
 """
 
 import copy

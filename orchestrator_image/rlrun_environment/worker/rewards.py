@@ -1,4 +1,4 @@
-"""Results and failures of reward functions.
+"""Records the results and failures of reward functions.
 
 If a reward function raises an error, verifiers silently uses the reward 0.0, which would train the policy on noise.
 verifiers also does not expose the functions' weights. Here every reward function of an environment is wrapped, and the

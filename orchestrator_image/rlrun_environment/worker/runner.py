@@ -21,4 +21,4 @@ class Runner(Protocol):
         """Prepare the first example as a rollout would. Raises LoadError if the example cannot be run."""
 
     async def close(self) -> None:
-        """Release connections."""
+        """Release connections and stop servers."""

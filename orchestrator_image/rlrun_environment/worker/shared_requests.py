@@ -1,8 +1,8 @@
 """Equal first requests of a group's rollouts, sent to the gateway as one.
 
-A request costs the worker, the gateway and the engine's API server more CPU time than a short completion. Rollouts of a
-group start together with the same prompt, so their first requests are usually equal and are ready in the same iteration
-of the event loop. Such requests are sent as one. No request waits longer than this iteration for others.
+A request costs the worker, the gateway and the engine's HTTP server more CPU time than a short completion. Rollouts of
+a group start at the same time with the same prompt, so their first requests are usually equal and are ready in the same
+iteration of the event loop. Such requests are sent as one. No request waits longer than this iteration for others.
 """
 
 import asyncio

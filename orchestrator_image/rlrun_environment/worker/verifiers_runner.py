@@ -1,4 +1,4 @@
-"""Runner for groups of rollouts with verifiers, which converts verifiers' outputs to rollout results."""
+"""Runs groups of rollouts with verifiers, and converts the outputs of verifiers to rollout results."""
 
 import asyncio
 import copy
@@ -58,7 +58,7 @@ from rlrun_environment.worker.user_code.progress import PROGRESS, WorkProgress, 
 log = logging.getLogger(__name__)
 
 REQUEST_RETRIES = 3
-"""Retries of requests without a response or with status 5xx. The gateway records only requests that it answered."""
+"""Number of retries of a request that got no response or status 5xx. The gateway records only answered requests."""
 CHECK_SECONDS = 60.0
 
 
@@ -99,7 +99,7 @@ class GatewayTextClient(_OnSharedConnections, OpenAICompletionsClient):  # type:
 
 
 GREEDY_TEMPERATURE = 1e-5
-"""Temperature below which vLLM samples greedily, and refuses `n` above 1."""
+"""Temperature below which vLLM samples greedily, and rejects `n` above 1."""
 
 
 class GatewayClient(_OnSharedConnections, OpenAIChatCompletionsClient):  # type: ignore[misc]

@@ -1,10 +1,10 @@
-"""Conversion of a run's environment fields to the configuration of a verifiers.v1 environment.
+"""Converts a run's environment fields to the configuration of a verifiers.v1 environment.
 
     taskset   the environment's `taskset`, with the package as its id
     harness   for each agent: its `harness`, and the agent's own fields (runtime, max_turns, sampling, ...)
     args      everything else: fields of the environment, its agents by name, and `select`
 
-Agents run as processes of the environment's pod: the default runtime is `subprocess`, and all other runtimes are
+Agents run as processes in the environment's pod: the default runtime is `subprocess`, and all other runtimes are
 rejected.
 """
 
@@ -25,7 +25,7 @@ from rlrun_environment.worker.user_code.load_error import LoadError
 from rlrun_environment.worker.user_code.loaded import EnvironmentForm, Loaded
 
 RUNTIME = "subprocess"
-"""The only supported runtime of agents and tool servers."""
+"""The only supported runtime for agents and tool servers."""
 MAX_SHOWN = 3
 """Maximum number of invalid fields in one message."""
 SELECT = "select"

@@ -1,4 +1,4 @@
-"""Check of a taskset's fields and functions for names that verifiers.v1 reserves.
+"""Checks a taskset's fields and functions for names that verifiers.v1 reserves.
 
 A field of a task's data with a different meaning than in verifiers would have side effects: `timeout` limits stages,
 and `image` starts a container. A function named like a method of `vf.Task` replaces it, so that all rewards are 0.

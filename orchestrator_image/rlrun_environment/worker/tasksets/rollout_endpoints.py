@@ -1,4 +1,4 @@
-"""Endpoints to which the programs of agents send their requests.
+"""Endpoints to which agents' programs send their requests.
 
 verifiers puts a server between an agent's program and the model's endpoint. Here each rollout has its own server, whose
 requests go to a gateway base URL with the rollout's id: the gateway records each agent's conversation separately, and

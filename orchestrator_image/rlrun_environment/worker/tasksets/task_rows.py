@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 INFINITE_TASKS = 10_000
-"""Number of examples of a taskset that yields tasks endlessly. `args.select` selects other tasks."""
+"""Number of examples for a taskset that yields tasks endlessly. `args.select` selects other tasks."""
 
 
 class TaskRows:
@@ -30,7 +30,7 @@ class TaskRows:
         return row
 
     def task(self, index: int) -> Any:
-        """Return a task. Raises IndexError, and exceptions of the taskset while it creates tasks."""
+        """Return a task. Raises IndexError if there is none, or any exception that creating it raises."""
         if not 0 <= index < self._length:
             raise IndexError(index)
         self._tasks += islice(self._rest, max(0, index + 1 - len(self._tasks)))

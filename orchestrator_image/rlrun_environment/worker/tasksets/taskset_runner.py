@@ -1,4 +1,4 @@
-"""Runner for groups of episodes with environments of verifiers.v1.
+"""Runs groups of episodes in verifiers.v1 environments.
 
 An episode is one run of an environment on a task. Each of its agents is a rollout with a trace, its own conversation in
 the gateway, and a reward. Agents run as processes of this pod.

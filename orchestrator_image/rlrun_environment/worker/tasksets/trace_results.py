@@ -102,7 +102,7 @@ def _problem_of(trace: Any, of_episode: Problem | None, folder: Path) -> Problem
 
 
 def last_phase(traces: Sequence[Any]) -> WorkPhase:
-    """Return the phase of the agent that started last in an episode."""
+    """Return the phase of the agent that started last in an episode, or `prepare` if none started."""
     return _phase(traces[-1]) if traces else WorkPhase.prepare
 
 

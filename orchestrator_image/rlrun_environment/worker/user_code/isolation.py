@@ -1,4 +1,4 @@
-"""Isolation of rollouts: a failed rollout does not affect the other rollouts of its group.
+"""Isolates rollouts: a failed rollout does not affect the other rollouts of its group.
 
 verifiers handles only its own exceptions: a KeyError in an environment's `env_response` would fail the whole group and
 leave its other rollouts running unobserved, and a SystemExit would end the process. Here an exception or a timeout of a
@@ -75,7 +75,7 @@ R = TypeVar("R", bound=HasFolder)
 def isolated_group(
     run: Callable[[R, GroupRequest], Coroutine[Any, Any, GroupResult]],
 ) -> Callable[[R, GroupRequest], Coroutine[Any, Any, GroupResult]]:
-    """Wrap a runner's method so that any exception except ProblemError fails the rollouts of its group."""
+    """Wrap a runner's method so that any exception but ProblemError and cancellation fails its group's rollouts."""
 
     @functools.wraps(run)
     async def call(runner: R, request: GroupRequest) -> GroupResult:
@@ -95,7 +95,7 @@ def isolated_group(
 def isolated_demonstration(
     demonstrate: Callable[[R, DemonstrationRequest], Coroutine[Any, Any, Demonstration]],
 ) -> Callable[[R, DemonstrationRequest], Coroutine[Any, Any, Demonstration]]:
-    """Wrap a runner's method so that any exception except ProblemError becomes a ProblemError with status 422."""
+    """Wrap a runner's method so that any exception but ProblemError and cancellation becomes ProblemError (422)."""
 
     @functools.wraps(demonstrate)
     async def call(runner: R, request: DemonstrationRequest) -> Demonstration:

@@ -50,7 +50,7 @@ class Loaded:
 
 
 def row_of(loaded: Loaded, split: Split, index: int) -> dict[str, Any]:
-    """Return a copy of the example as a dict. Without an evaluation dataset, both splits use the training dataset.
+    """Return a copy of the example as a dict. If there is no evaluation dataset, both splits use the training dataset.
 
     Raises ProblemError (404, ExampleNotFound).
     """

@@ -1,4 +1,4 @@
-"""Progress of rollouts and groups, so that error messages can name the phase."""
+"""Tracks the phase of each rollout and group, which error messages name."""
 
 import contextvars
 from dataclasses import dataclass

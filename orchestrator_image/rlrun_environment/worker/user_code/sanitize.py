@@ -1,7 +1,7 @@
-"""Sanitizing of values from user code to bounded size and plain JSON types.
+"""Converts values from user code to plain JSON types of bounded size.
 
 Completions, metric names and exception texts may have any size and type, and one value that cannot be serialized as
-JSON would fail the whole group. Truncated values contain a mark where something is missing.
+JSON would fail the whole group. Truncated texts and lists contain a mark where something is missing; dicts do not.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ MAX_COMPLETION = 262_144
 """Maximum number of characters of a rollout's completion, including JSON syntax; longer than any real conversation."""
 MAX_DEPTH = 16
 MAX_METRICS = 128
-"""Maximum number of metrics of one rollout. Further metrics are dropped."""
+"""Maximum number of metrics per rollout. Further metrics are dropped."""
 MAX_FUNCTIONS = 64
-"""Maximum number of reward functions of one rollout. Further functions are dropped."""
+"""Maximum number of reward functions per rollout. Further functions are dropped."""
 MAX_EXAMPLE = 32_768
 """Maximum number of characters of an example's answer, and of its info, each including JSON syntax."""
 MAX_NAME = 200

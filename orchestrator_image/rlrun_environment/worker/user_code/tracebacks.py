@@ -13,7 +13,7 @@ _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<na
 def user_line(error: BaseException, folder: Path) -> str | None:
     """Return `file:line in function: code` of the innermost frame in `folder`, where the user's package is installed.
 
-    Without such a frame, uses the innermost frame outside of `OWN_PACKAGES`, or returns None.
+    If there is none, uses the innermost frame outside of `OWN_PACKAGES`. Returns None if there is none of these either.
     """
     return _innermost(traceback.extract_tb(error.__traceback__), folder)
 
