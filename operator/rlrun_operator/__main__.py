@@ -28,7 +28,7 @@ then for each older generation the number of collections of the younger one that
 
 def main() -> int:
     """Run the operator. Returns exit code 0 after a stop, 1 if the Lease is lost or a key or certificate is missing or
-    invalid, 64 for invalid settings.
+    invalid, and 64 if the settings are invalid or cannot be read. Other errors are raised.
     """
     follow_authorities()
     try:
@@ -55,7 +55,7 @@ def main() -> int:
         return 1
     except (KeyInvalid, CertificateMissing) as error:
         logging.getLogger(__name__).error(
-            "%s. The operator exits; Kubernetes restarts it until the problem is solved.", error
+            "%s. The operator exits; Kubernetes restarts it until the problem is solved.", str(error).rstrip(".")
         )
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""Event handlers of the operator, which queue the runs and serving pools that a changed object affects.
+"""Event handlers that queue the runs and serving pools affected by a changed object.
 
 | changed object | queued |
 |---|---|
@@ -7,7 +7,7 @@
 | RLCheckpoint | the run that wrote the checkpoint, and runs that wait to start from it |
 | RLAdapter | the run that wrote the adapter, and the adapter's serving pool |
 | ConfigMap of a run | the run, and its shared pool |
-| pod, Job or another object of the operator | its run, its pool, and the runs of a shared pool |
+| pod, Job or another object that the operator manages | its run, its pool, and the runs of a shared pool |
 
 kopf lists and watches the kinds of rlrun.dev. Only its event handlers are used, because its other handlers write
 annotations and finalizers. Informers watch the other kinds (cluster/informers.py). Both store each object once, and the
@@ -35,7 +35,7 @@ from rlrun_operator.runtime.work_queue import WorkQueue
 from rlrun_operator.serving.reconciler import ServingController
 
 OBJECTS_PER_PAGE = 20
-"""Number of objects in a page of kopf's lists. A page is held in memory; each object has at most 1.5 MB."""
+"""Number of objects per page of kopf's lists. A page is held in memory, and an object may be 1.5 MB large."""
 
 Receive = Callable[[ResourceKind, str | None, Obj], None]
 
@@ -65,7 +65,7 @@ class Handlers:
         if not change.is_own:
             self._queue.add(RunKey(change.cached.namespace, change.cached.name))
         if isinstance(change.cached, CachedRun):
-            # Also after own writes: an admitted run joins its shared pool.
+            # Even after own writes: an admitted run joins its shared pool.
             self._pools.on_run(change.cached, is_deleted=change.is_deleted)
 
     def _on_model(self, change: ObjectChange[CachedObject]) -> None:
@@ -86,14 +86,14 @@ class Handlers:
                 self._queue.add(RunKey(run.namespace, run.name))
 
     def _on_adapter(self, change: ObjectChange[CachedObject]) -> None:
-        # Also after own writes: writes of serving pools decide which adapters retention may delete.
+        # Even after own writes: writes of serving pools decide which adapters retention may delete.
         self._queue_owner(change.cached)
         if change.cached.data is not None:
             self._pools.on_change(change.cached.read())
 
     def _on_config(self, change: ObjectChange[CachedObject]) -> None:
         self._on_child(change)
-        # Also after own writes: the order of a shared pool's trainer has the run's checkpoint and a client's session.
+        # Even after own writes: the order of a shared pool's trainer has the run's checkpoint and a client's session.
         name, namespace = dict(change.cached.labels).get(RUN_LABEL, ""), change.cached.namespace
         runs = self._objects.find(RLRUN, namespace)
         run = None if runs is None else runs.find(namespace, name)
@@ -125,7 +125,11 @@ def registry(
     on_startup: Callable[[], None],
     on_cleanup: Callable[[], None],
 ) -> kopf.OperatorRegistry:
-    """Return kopf's handlers. `configure` loads credentials, and `receive` is called with each event."""
+    """Return kopf's registry of handlers.
+
+    `configure` loads credentials, and `receive` is called with each event. `on_startup` and `on_cleanup` are called
+    when kopf starts and stops.
+    """
 
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure_kopf(settings)
@@ -171,11 +175,11 @@ class NoDiffBase(kopf.DiffBaseStorage):  # type: ignore[misc]
 
 
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
-    """Configure kopf: no writes, no idle tasks, and limits of time and of the objects in memory.
+    """Configure kopf: no writes, no idle tasks, and limits on time and on the number of objects in memory.
 
-    Failed requests are repeated every two seconds. By default kopf waits up to 21 s between attempts, so it would
-    receive changes that were made during an outage of the API server up to 21 s later. After an outage of ten minutes
-    kopf stops and is restarted.
+    Failed requests are retried every two seconds. By default, kopf waits up to 21 s between attempts, so changes made
+    during an outage of the API server would arrive up to 21 s after its end. After an outage of ten minutes, kopf stops
+    and is restarted.
     """
     settings.posting.enabled = False
     settings.peering.standalone = True

@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 3600.0
 """Seconds between two reconciles of finished runs that need no further action."""
 MARK_SECONDS = 60.0
-"""Seconds until a failed attempt to mark the bucket is repeated."""
+"""Seconds between two attempts to record in the bucket that this cluster owns the prefix."""
 LISTS_SECONDS = 20.0
 """Time limit in seconds for the first lists of all kinds."""
 STOP_SECONDS = 3.0
@@ -84,8 +84,9 @@ STOP_SECONDS = 3.0
 
 
 async def ensure_keys(cluster: AsyncKubeClient, settings: OperatorSettings) -> tuple[bytes, bytes]:
-    """Create missing Secrets of the platform. Returns the key for run tokens and the key for storage grants. Raises
-    ApiError or KeyInvalid.
+    """Create the platform's missing Secrets. Returns the key for run tokens and the key for storage grants.
+
+    Raises ApiError, or KeyInvalid if an existing Secret has no usable key.
     """
     namespace, lease_name = settings.lease_namespace, settings.lease_name
     if (egress := settings.egress) is not None and egress.create_key:
@@ -99,7 +100,7 @@ async def ensure_keys(cluster: AsyncKubeClient, settings: OperatorSettings) -> t
 
 
 class Operator:
-    """Operator process. `run` returns after `stop` or a signal, and raises LeaseLost if the Lease is lost."""
+    """The operator process: a standby until it acquires the Lease, then the active operator."""
 
     def __init__(self, settings: OperatorSettings, identity: str | None = None) -> None:
         self._settings = settings
@@ -130,7 +131,11 @@ class Operator:
         return None
 
     async def run(self) -> None:
-        """Run until `stop` is called or a signal arrives. Raises LeaseLost."""
+        """Run until `stop` is called or a signal arrives.
+
+        Raises LeaseLost if the Lease is lost, KeyInvalid or CertificateMissing if a key or certificate is unusable,
+        and any other error that ends a task of the operator.
+        """
         self._listen_to_signals()
         configuration = await self._configure()
         # Each watch occupies a connection. Watches and requests for the Lease must not wait for other requests.
@@ -274,7 +279,10 @@ class Operator:
             task.result()
 
     async def _mark_installation(self, cluster: AsyncKubeClient, artifacts: ArtifactStore, observer: Observer) -> None:
-        """Write this cluster's mark into the bucket, unless the bucket has a mark."""
+        """Write the object that records this cluster as the owner of the S3 prefix, unless the object exists.
+
+        Retries until it succeeds.
+        """
         while True:
             try:
                 if artifacts.installation is None:
@@ -289,12 +297,15 @@ class Operator:
             except (ApiError, StoreError) as error:
                 problem = str(error)
             log.warning(
-                "No files are deleted from S3 until the bucket is marked as belonging to this cluster: %s", problem
+                "Could not record in the bucket that this cluster owns the S3 prefix. Until this succeeds, no files "
+                "are deleted from S3; retrying in %.0f s: %s",
+                MARK_SECONDS,
+                problem,
             )
             await asyncio.sleep(MARK_SECONDS)
 
     def _held_gpus(self, informers: Informers) -> Iterator[tuple[str, str, int]]:
-        """Yield kind, model and number of GPUs of each run and pool with GPUs. Yields nothing without the Lease."""
+        """Yield kind, model and number of GPUs for each run and pool that holds GPUs, or nothing on a standby."""
         if self._leading:
             yield from (("run", run.model, run.gpus) for run in informers.runs() if run.gpus)
             yield from (("serving", pool.model, gpus) for pool, gpus in self._pool_gpus.items())
@@ -363,8 +374,10 @@ class Operator:
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _start_workers(self, informers: Informers, admissions: AdmissionQueue) -> None:
-        """Start the workers once all kinds are listed, or all runs are and LISTS_SECONDS have passed. Reconciles read
-        kinds that are not listed by then from the API server.
+        """Start the workers once all kinds are listed.
+
+        After LISTS_SECONDS, waits only for the runs and, if a label selects tenants, the Namespaces. Reconciles read
+        other kinds from the API server until they are listed.
         """
         try:
             async with asyncio.timeout(LISTS_SECONDS):
@@ -393,7 +406,7 @@ class Operator:
     async def _write_models(
         self, cluster: AsyncKubeClient, informers: Informers, tenancy_problem: TenancyProblem = no_problem
     ) -> None:
-        """Write the status of all models, with the number of their runs in all namespaces, and delete unused caches."""
+        """Write the statuses of all RLModels, which count runs in all namespaces, and delete unused weights caches."""
         runs = [run.read_listed() for run in informers.runs()]
         caches = await sweep_caches(cluster, runs, self._namespaces(), tenancy_problem)
         # An operator that watches some namespaces knows only their caches, and another operator would write other
@@ -404,7 +417,7 @@ class Operator:
         )
 
     async def _queue_runs(self, informers: Informers, reconciler: Reconciler | None) -> None:
-        """Queue all runs except those that `reconciler` has settled."""
+        """Queue all runs except those that `reconciler` has settled. If it is None, queue all runs."""
         due = []
         async for run in iterate_cooperatively(list(informers.runs())):
             key = RunKey(run.namespace, run.name)
@@ -415,15 +428,15 @@ class Operator:
 
 
 def count_request(request: KubeRequest) -> None:
-    """Count a request to the API server by verb and kind. A dry run counts as a verb of its own."""
+    """Count a request to the API server by verb and kind. A dry run is counted under the verb `dry_run`."""
     verb = "dry_run" if "dryRun" in request.query else request.verb.name.lower()
     API_REQUESTS.labels(verb, request.kind.plural).inc()
 
 
 def check_request(may_write: Callable[[], bool], request: KubeRequest) -> None:
-    """Count a request to the API server before it is sent. Raises LeaseLost for a write without the Lease."""
+    """Count a request to the API server before it is sent. Raises LeaseLost for a write if `may_write` is false."""
     if request.method != "GET" and not may_write():
-        raise LeaseLost("The Lease may be lost, so the operator no longer writes to the API server")
+        raise LeaseLost("The operator may have lost its Lease, so it no longer writes to the API server")
     count_request(request)
 
 

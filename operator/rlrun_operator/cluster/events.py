@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 
 
 async def write_events(cluster: AsyncKubeClient, obj: Obj, events: Iterable[EventRecord]) -> None:
-    """Write Events about an object. Errors are only logged, because a run must not fail for a missing Event."""
+    """Write Events about an object. Errors are only logged, because a missing Event must not fail a run."""
     for event in events:
         try:
             await cluster.create(build_event(obj, event, datetime.now(UTC)))
         except ApiError as error:
-            log.warning("Could not write event %s of %s: %s", event.reason, obj["metadata"]["name"], error)
+            log.warning("Could not write Event %s about %s: %s", event.reason, obj["metadata"]["name"], error)

@@ -1,7 +1,7 @@
-"""Removal of the operator's finalizer from all runs, by a Job of the chart after the operator was uninstalled.
+"""Removes the operator's finalizer from all runs, in a Job of the chart after the operator was uninstalled.
 
-Runs with artifactPolicy Delete have a finalizer that only the operator removes. Without an operator, these runs and
-their namespaces could not be deleted. Their files are kept in S3.
+The operator adds a finalizer to every run with a valid spec, and only the operator removes it. If no operator is
+running, such runs and their namespaces cannot be deleted. The files of the runs stay in S3.
 
 A running operator would add the finalizer again, so the Job acquires the operator's Lease first. The Job does not
 release the Lease, so that a standby operator that is shutting down does not take over. The Lease expires by itself.
@@ -30,7 +30,7 @@ from rlrun_operator.runtime.leader_election import DURATION_SECONDS, LeaderElect
 log = logging.getLogger(__name__)
 
 IDENTITY = "finalizer-removal"
-"""Holder identity in the Lease. Constant, so that a repeated Job does not wait for the previous one."""
+"""Holder identity in the Lease. Constant, so that a repeated Job need not wait for the previous Job's Lease."""
 WAIT_SECONDS = 120.0
 """Maximum wait for the Lease in seconds. A Lease that the operator could not release expires after `leaseSeconds`."""
 PASSES = 3
@@ -85,9 +85,11 @@ async def _remove_all(cluster: AsyncKubeClient, namespaces: Sequence[str], bucke
     left = await _runs_with_finalizer(cluster, namespaces)
     if left:
         names = ", ".join(f"{run['metadata']['namespace']}/{run['metadata']['name']}" for run in left[:10])
+        names += ", ..." if len(left) > 10 else ""
+        count = "1 run" if len(left) == 1 else f"{len(left)} runs"
         raise RemovalError(
-            f"{len(left)} runs still have the finalizer {FINALIZER} for the reasons above: {names}. Remove it as "
-            f"described in the chart's README."
+            f"The finalizer {FINALIZER} could not be removed from {count}, for the reasons above: {names}. Remove it "
+            f"as described in the chart's README."
         )
     return removed
 

@@ -1,4 +1,4 @@
-"""Informers of all kinds that the operator watches: kinds of rlrun.dev, and objects that the operator creates for them.
+"""Informers for all kinds that the operator watches: the kinds of rlrun.dev, and those of the objects it creates.
 
 kopf watches the kinds of rlrun.dev and passes their events to `receive`; informers watch the other kinds themselves.
 Each object is stored once, without the parts that no reconcile uses. Listeners receive each change and the kind of the
@@ -47,8 +47,8 @@ CHILDREN = (REPLICA_SET, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOU
 """Kinds that the operator creates for a run, except the Secret with the run's tokens, which is read by name."""
 OWN_KINDS = (RLRUN, RLMODEL, RLCHECKPOINT, RLADAPTER)
 FOLLOWED = (RLRUN, RLMODEL, POD, *CHILDREN, DEPLOYMENT, RLCHECKPOINT, RLADAPTER)
-"""Kinds that every operator watches, in the order of their first lists. Artifacts come last, because most belong to
-finished runs. Deployments belong to serving pools, all other kinds to runs.
+"""Kinds that every operator watches, in the order in which they are first listed. Artifacts come last, because most
+belong to finished runs. Only serving pools have Deployments.
 """
 LABELS = (RUN_LABEL, RUN_UID_LABEL, SERVING_LABEL)
 """Labels that are stored separately, so that reading them does not require decoding the object."""
@@ -56,7 +56,7 @@ BY_UID = (RLCHECKPOINT, RLADAPTER, WORKLOAD)
 """Kinds that a reconcile looks up by the uid of the run. Others are looked up by the name of the run or pool."""
 MANAGED = {MANAGED_BY_LABEL: FIELD_MANAGER}
 STORED_BYTES = 96 << 20
-"""Maximum total size in bytes of the completely stored objects of one kind. The limit is needed because users can put
+"""Maximum total size in bytes of the objects that an informer stores in full. The limit is needed because users can put
 the operator's labels on their own objects. The pods of 10,000 runs take 40 MiB.
 """
 LISTED = {
@@ -84,7 +84,7 @@ class CachedRun(CachedObject):
     model: str
     """Id of the run's model."""
     gpus: int
-    """Number of GPUs of the run's current attempt, or 0 if no attempt has started."""
+    """Number of GPUs of the run's current attempt, or 0 if no attempt is active."""
     pool: str
     """Name of the shared pool of the run's newest attempt, or an empty string."""
     has_slot: bool
@@ -169,7 +169,9 @@ class Informers:
         ]
 
     def receive(self, kind: ResourceKind, event: str | None, obj: Obj) -> None:
-        """Store an object of rlrun.dev that kopf received. `event` is None for an object from one of kopf's lists."""
+        """Apply kopf's event about an object of rlrun.dev to the store. `event` is the event's type, or None for an
+        object from one of kopf's lists.
+        """
         informer = self._of(kind, obj["metadata"].get("namespace"))
         if isinstance(informer, ReceivingInformer):
             informer.receive(event, obj)
@@ -202,7 +204,7 @@ class Informers:
 
     @contextmanager
     def writing(self, request: KubeRequest) -> Iterator[Callable[[Obj], None]]:
-        """Context in which `AsyncKubeClient` sends a write. Yields a function that stores the API server's response."""
+        """Context manager for a write of `AsyncKubeClient`. Yields a function that stores the API server's response."""
         informer = self._of(request.kind, request.namespace)
         if informer is None:
             yield lambda _: None

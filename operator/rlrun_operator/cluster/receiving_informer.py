@@ -43,7 +43,9 @@ class ReceivingInformer(Informer[T]):
         """Time at which the last listed object was passed to `receive`."""
 
     def receive(self, event: str | None, obj: Obj) -> None:
-        """Store an object that the other library received. `event` is None for an object from one of its lists."""
+        """Apply an event that the other library received to the store. `event` is the type of the event, or None for an
+        object from one of the library's lists.
+        """
         uid, version = identity_of(obj)
         known = self._by_uid.get(uid)
         if event is not None:
@@ -61,7 +63,7 @@ class ReceivingInformer(Informer[T]):
             self._expect(self._missing)
 
     async def follow_received(self, on_stalled: Callable[[], None]) -> None:
-        """Check until cancelled that the other library passes all objects to `receive`.
+        """Until cancelled, check that the other library passes all objects to `receive`.
 
         Lists the metadata of all objects at the start, after each gap in the events, and every CHECK_SECONDS. If
         objects are still missing at the second list, calls `on_stalled` and reads the missing objects itself. Also
@@ -88,7 +90,7 @@ class ReceivingInformer(Informer[T]):
                 on_stalled()
             pause, was_served, overdue = FIRST_PAUSE, True, frozenset()
             if not await self._arrives():
-                # Objects that were deleted meanwhile never arrive. The next list does not contain them.
+                # Objects deleted in the meantime never arrive. The next list does not contain them.
                 overdue = frozenset(self._missing)
                 continue
             self.version = max(self.version, version)
@@ -129,7 +131,7 @@ class ReceivingInformer(Informer[T]):
         (self._complete.clear if missing else self._complete.set)()
 
     async def _arrives(self) -> bool:
-        """Wait for the missing objects. Returns False when no object has arrived for MISSING_SECONDS."""
+        """Wait until all missing objects have arrived. Returns False once no object has arrived for MISSING_SECONDS."""
         began = self._clock()
         while not await _is_set_within(self._complete, MISSING_SECONDS):
             if self._clock() - max(began, self._listed_at) >= MISSING_SECONDS:

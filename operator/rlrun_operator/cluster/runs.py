@@ -1,6 +1,6 @@
 """Reads the objects of runs from informers or, before a decision, from the API server.
 
-A kind is also read from the API server if its informer has not listed it yet. Secrets are not watched, because the
+A kind is also read from the API server until its informer has listed it. Secrets are not watched, because the
 operator may only read them by name. A missing Secret keeps pods from starting, so a Secret is read again after a pod of
 its run has changed.
 """
@@ -73,10 +73,11 @@ class RunObjects:
         is_fresh: bool = False,
         version: int = 0,
     ) -> builtins.list[Obj]:
-        """Return all objects of the kind that have `labels`, or every object of the kind if `labels` is None.
+        """Return the objects of the kind in the namespace that have the label in `labels`, which has at most one entry.
 
-        The result includes all changes up to the resource version `version`. If `is_fresh`, the objects are read from
-        the API server. Raises ApiError.
+        If `labels` is None, all objects of the kind are returned, and `namespace` must be None. The result includes all
+        changes up to the resource version `version`. If `is_fresh`, the objects are read from the API server. Raises
+        ApiError.
         """
         informer = None if is_fresh else self._find(kind, namespace)
         if informer is None:
@@ -115,7 +116,9 @@ class RunObjects:
         return sorted(found)
 
     async def secret(self, namespace: str, name: str) -> Obj | None:
-        """Return the Secret with the tokens of a run, or None if it does not exist. Raises ApiError."""
+        """Return the Secret with the tokens of a run, or None if it does not exist. The result may be SECRET_SECONDS
+        old. Raises ApiError.
+        """
         read_at, kept = self._secrets.get((namespace, name), (-SECRET_SECONDS, None))
         if self.has_informers and self._clock() - read_at < SECRET_SECONDS:
             return kept

@@ -1,8 +1,8 @@
 """Tenants: the namespaces in which the operator and rlrun-server have rights.
 
 A namespace is a tenant while it has the label configured in the settings. The operator creates a RoleBinding for each
-tenant role there, and deletes these RoleBindings when the label is removed. The operator has no other rights in
-namespaces, and the chart's admission policy allows it to create no other RoleBindings.
+tenant role there, and deletes these RoleBindings when the label is removed. The operator has no other rights in the
+namespaces of tenants, and the chart's admission policy prevents it from creating other RoleBindings.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from rlrun_operator.runtime.bounded_gather import bounded_gather
 log = logging.getLogger(__name__)
 
 NAMESPACES = 8
-"""Number of namespaces whose RoleBindings are written concurrently."""
+"""Maximum number of namespaces whose RoleBindings are written concurrently."""
 RETRY_SECONDS = 5.0
 EFFECT_TRIES = 40
 EFFECT_PAUSE = 0.25
@@ -98,7 +98,7 @@ class Tenants:
             try:
                 await self.bind(cluster, on_tenancy)
             except ApiError as error:
-                log.warning("The RoleBindings of tenants could not be read; retrying: %s", error)
+                log.warning("The tenants' RoleBindings could not be reconciled; retrying: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             pause = RETRY_SECONDS if self._missing else self._settings.resync_seconds
@@ -109,7 +109,11 @@ class Tenants:
                 pass
 
     async def bind(self, cluster: AsyncKubeClient, on_tenancy: Callable[[str], None]) -> None:
-        """Create missing RoleBindings, and delete those of namespaces without the tenant label. Raises ApiError."""
+        """Create missing RoleBindings, and delete those in namespaces that lack the tenant label.
+
+        Raises ApiError if RoleBindings cannot be listed or deleted. Failed creations are logged, and retried by the
+        next call.
+        """
         changed = set(self._changed)
         tenants = {n: ends for n, ends in self._labelled_namespaces().items() if n != self._settings.lease_namespace}
         roles = {role.cluster_role: role for role in self._settings.tenant_roles}
@@ -145,7 +149,7 @@ class Tenants:
             log.warning("The RoleBindings of namespace %s could not be created; retrying: %s", namespace, error)
             self._missing[namespace] = str(error)
             return
-        log.info("namespace %s is a tenant", namespace)
+        log.info("Namespace %s is a tenant", namespace)
         self._missing.pop(namespace, None)
         self._bound.add(namespace)
 
@@ -179,8 +183,8 @@ async def _create(cluster: AsyncKubeClient, binding: Obj) -> None:
 
 
 async def _until_effective(cluster: AsyncKubeClient, namespace: str) -> None:
-    """Wait until the API server applies the new rights. The API server receives RoleBindings through a watch, with a
-    delay.
+    """Wait until the API server applies the new rights: it receives RoleBindings through a watch, with a delay. Raises
+    ApiError after EFFECT_TRIES checks.
     """
     attributes = {"namespace": namespace, "verb": "create", "group": "batch", "resource": "jobs"}
     review = {"apiVersion": SELF_ACCESS_REVIEW.api_version, "kind": SELF_ACCESS_REVIEW.kind, "metadata": {}}

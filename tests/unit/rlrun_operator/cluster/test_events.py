@@ -25,4 +25,4 @@ async def test_an_event_that_is_refused_is_logged(caplog: pytest.LogCaptureFixtu
 
     cluster.create = refuse  # type: ignore[method-assign, assignment]
     await write_events(cluster.kube, run_object(), [EventRecord(reason="Started", message="It runs.")])
-    assert "Could not write event Started of reverse" in caplog.text
+    assert "Could not write Event Started about reverse" in caplog.text

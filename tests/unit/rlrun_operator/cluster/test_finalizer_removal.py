@@ -131,7 +131,7 @@ async def test_a_run_that_cannot_be_changed_is_named_and_keeps_no_other_from_it(
         return await patch(request)
 
     cluster.patch = refuse_first  # type: ignore[method-assign]
-    with pytest.raises(RemovalError, match=r"1 runs still have the finalizer rlrun\.dev/artifacts .*: team/first"):
+    with pytest.raises(RemovalError, match=r"The finalizer rlrun\.dev/artifacts .* from 1 run, .*: team/first"):
         await remove_finalizers(cluster.kube, lease(cluster), "bucket")
     assert finalizers(cluster) == {"first": [FINALIZER], "second": []}
 
