@@ -18,8 +18,8 @@ def to_millis(quantity: str) -> int:
 
 
 def from_millis(millis: int) -> str:
-    """Convert thousandths to a quantity. An integer gets the largest exact suffix among Mi, Gi and Ti, a fraction gets
-    `m`.
+    """Convert thousandths to a quantity. A whole number gets the largest of the suffixes Mi, Gi and Ti that divides it,
+    if any; a fraction gets `m`.
     """
     whole, rest = divmod(millis, 1000)
     if rest:

@@ -77,7 +77,7 @@ class Images(Schema):
 
 
 class SecretRef(Schema):
-    """A Secret by namespace and name."""
+    """Reference to a Secret by namespace and name."""
 
     namespace: str = Field(min_length=1)
     name: str = Field(min_length=1)
@@ -100,7 +100,7 @@ class ApiKeySettings(Schema):
 
 
 class S3Settings(S3Connection):
-    """Connection to S3, the bucket of the artifacts, and the Secret with the credentials."""
+    """Connection to S3, the bucket for artifacts, and the Secret with the credentials."""
 
     bucket: str = Field(min_length=3)
     prefix: str = ""
@@ -124,7 +124,9 @@ class ComputeShape(Schema):
     workers: int = Field(ge=1, le=64)
     """Number of worker processes that run rollouts."""
     ephemeral_storage: OptionalQuantity = None
-    """Limit of ephemeral storage: logs, temporary files and the environment's package. If unset, there is no limit."""
+    """Limit on the pod's ephemeral storage: logs, temporary files and the environment's package. If unset, the size's
+    default applies. If empty, there is no limit.
+    """
 
 
 DEFAULT_SIZES = {
@@ -146,18 +148,17 @@ def _resources(cpu: str, memory: str, limit: str) -> Resources:
 
 
 class EphemeralStorage(Schema):
-    """Limits of ephemeral storage: logs, temporary files, models, policies and checkpoints on the node's disk.
+    """Limits on ephemeral storage: logs, temporary files, models, policies and checkpoints on the node's disk.
 
-    The limit of a pod is set on each of its containers and its volumes on the disk. The kubelet evicts a pod that
-    exceeds it.
+    A pod's limit is set on each of its containers and disk volumes. The kubelet evicts a pod that exceeds its limit.
     """
 
     request: OptionalQuantity = "64Mi"
-    """Request of each container. If unset, containers have no request or limit, and only the volumes are limited."""
+    """Request of each container. If empty, containers have no request or limit, and only the volumes are limited."""
     orchestrator: OptionalQuantity = "20Gi"
-    """Limit of an orchestrator, unless set in `orchestratorResources`. If unset, there is no limit."""
+    """Limit for an orchestrator, unless set in `orchestratorResources`. If empty, there is no limit."""
     model: OptionalQuantity = "2Ti"
-    """Limit of a trainer or inference pod, which stores a model, unless set in the RLModel. If unset, there is no
+    """Limit for a trainer or inference pod, which stores a model, unless set in the RLModel. If empty, there is no
     limit.
     """
 
@@ -188,8 +189,8 @@ class EnvironmentPods(PodShape):
 class PodSecurityContext(Schema):
     """Security context of the pods of runs and serving pools.
 
-    A security context in the settings file replaces the default security context completely: a missing key is unset.
-    The cluster chooses the values of unset fields, as OpenShift does.
+    A security context in the settings file replaces the default one completely: a missing key is unset. Unset fields
+    are left to the cluster; OpenShift, for example, chooses their values.
     """
 
     run_as_user: int | None = Field(default=None, ge=1)
@@ -217,7 +218,7 @@ class ClusterDns(Schema):
     pod_labels: dict[str, str] = Field(default_factory=lambda: {"k8s-app": "kube-dns"})
     """Labels of the DNS pods. If empty, all pods of the namespace are selected."""
     cidrs: list[Cidr] = Field(default_factory=list)
-    """Networks of DNS servers that are not pods, for example of NodeLocal DNSCache."""
+    """Networks of DNS servers that are not pods, such as NodeLocal DNSCache."""
     port: int = Field(default=53, ge=1, le=65535)
     """Port of the DNS pods, which may differ from the port of their Service."""
 
@@ -239,15 +240,15 @@ class Defaults(Schema):
 
 
 class ServingPoolSettings(PodShape):
-    """Settings of serving pools, and the shape of their pods, which takes precedence over the RLModel's shape. There is
-    one pool per namespace and base model with deployed adapters.
+    """Settings for serving pools, and the shape of their pods, which takes precedence over the RLModel's shape. Each
+    namespace has one pool per base model with deployed adapters.
     """
 
     replicas: int = Field(default=1, ge=1, le=256)
     """Number of engines of each pool."""
     max_loras: int = Field(default=8, ge=1, le=256)
-    """Maximum number of adapters in one batch of an engine, each of which uses GPU memory. More adapters can be
-    deployed; the engine swaps them in on request.
+    """Maximum number of adapters in one batch of an engine. Each uses GPU memory. More adapters can be deployed; the
+    engine swaps them in on request.
     """
     max_cpu_loras: int = Field(default=32, ge=1, le=4096)
     """Maximum number of adapters that an engine keeps in CPU memory. Others are read from disk on request."""
@@ -272,7 +273,7 @@ class NamespaceQueue(Schema):
     max_runs: int | None = Field(default=None, ge=0)
     """Maximum number of admitted runs. 0 admits none. Defaults to `maxRunsPerNamespace`."""
     capacity: Capacity = Field(default_factory=dict)
-    """Maximum resources that the admitted runs of the namespace may request together."""
+    """Maximum resources that the admitted runs of the namespace may request in total."""
     weight: int = Field(default=1, ge=1, le=1000)
     """Weight of the namespace in fair sharing: weight 2 gets twice the resources of weight 1 while both have waiting
     runs.
@@ -289,7 +290,7 @@ class QueueSettings(Schema):
     namespaces: dict[Namespace, NamespaceQueue] = Field(default_factory=dict)
     """Namespaces with their own limits or weight."""
     capacity: Capacity = Field(default_factory=dict)
-    """Maximum resources that all admitted runs may request together."""
+    """Maximum resources that all admitted runs may request in total."""
     backfill_seconds: float = Field(default=0.0, ge=0, le=7 * 86400)
     """Maximum seconds for which runs that need fewer resources may start ahead of the first run in the queue while its
     resources are in use. 0 enforces strict order.
@@ -309,7 +310,7 @@ class EgressSettings(Schema):
     host: str = Field(min_length=1)
     """Name of the proxy's Service."""
     component: str = "egress-proxy"
-    """Label app.kubernetes.io/component of the proxy's pods, in the operator's namespace."""
+    """Value of the label app.kubernetes.io/component on the proxy's pods, which run in the operator's namespace."""
     allowed: list[EgressHost] = Field(default_factory=list)
     """Hosts that all runs may list in env[].egress."""
     key_secret: SecretRef
@@ -334,20 +335,20 @@ class ProxySettings(Schema):
 
 
 class GarbageSettings(Schema):
-    """Garbage collection of files in S3 and objects in the cluster. A duration is a number followed by s, m, h or d."""
+    """Garbage collection of files in S3 and objects in the cluster. A duration is a number followed by m, h or d;
+    `olderThan` accepts s as well.
+    """
 
     interval: str = Field(default="24h", pattern=r"^[1-9][0-9]{0,5}[mhd]$")
     """Time between two sweeps."""
     older_than: str = Field(default="24h", pattern=r"^[0-9]{1,6}[smhd]$")
-    """Minimum age of items."""
+    """Minimum age of the items that a sweep finds."""
     delete: bool = False
     """Deletes the items that a sweep finds. If false, sweeps only report them."""
 
 
 class ApiSettings(Schema):
-    """Rate limit of requests to the API server, except watches and the Lease. The default limits are the same as in
-    Kueue.
-    """
+    """Rate limit for requests to the API server, except watches and requests for the Lease."""
 
     qps: float = Field(default=300.0, gt=0, le=10_000)
     """Requests per second."""
@@ -368,7 +369,9 @@ class KueueSettings(Schema):
     """Settings for Kueue, which admits runs with a queueName."""
 
     priority_classes: list[str] = Field(default_factory=list)
-    """WorkloadPriorityClasses that runs may name in their label. * matches any characters."""
+    """WorkloadPriorityClasses that runs may name in the label kueue.x-k8s.io/priority-class. * matches any
+    characters.
+    """
 
 
 class OperatorSettings(Schema):
@@ -385,7 +388,7 @@ class OperatorSettings(Schema):
     api_keys: ApiKeySettings | None = None
     """API keys of rlrun-server. If unset, their Secret is not changed."""
     storage_server_authority: str = ""
-    """CA certificates in PEM that verify rlrun-server's certificate, which the operator reads from the Secret when it
+    """PEM CA certificates that verify rlrun-server's certificate. The operator reads them from the Secret when it
     starts. If empty, the CAs that the images trust are used.
     """
     ca_bundle_file: Path | None = None
@@ -403,7 +406,7 @@ class OperatorSettings(Schema):
     gpu_read_only_root_filesystem: bool = False
     """Makes the root filesystem of containers with GPUs read-only, as in all other containers."""
     ephemeral_storage: EphemeralStorage = Field(default_factory=EphemeralStorage)
-    """Limits of ephemeral storage. The limits of environments are in `computeSizes`."""
+    """Limits on ephemeral storage. Those of environments are in `computeSizes`."""
     security_context: PodSecurityContext = Field(default_factory=_default_security_context)
     """Security context of the pods of runs and serving pools."""
     orchestrator: PodShape = Field(default_factory=PodShape)
@@ -413,9 +416,11 @@ class OperatorSettings(Schema):
     environments: EnvironmentPods = Field(default_factory=EnvironmentPods)
     """Shape and isolation of environment pods."""
     network_policies: bool = True
-    """Creates NetworkPolicies for runs if true."""
+    """If true, the operator creates NetworkPolicies for runs."""
     dns: ClusterDns = Field(default_factory=ClusterDns)
-    """DNS servers that NetworkPolicies allow environments to reach and, with `modelEgress`, trainers and engines."""
+    """DNS servers that NetworkPolicies allow environments to reach. If `modelEgress` is set, trainers and engines may
+    reach them as well.
+    """
     metrics_peers: list[dict[str, Any]] = Field(default_factory=list)
     """NetworkPolicy peers that may scrape the metrics of all pods of runs and serving pools."""
     model_egress: list[EgressRule] | None = None
@@ -452,15 +457,15 @@ class OperatorSettings(Schema):
     of the progress of a training run.
     """
     resync_seconds: float = Field(default=120.0, ge=5, le=3600)
-    """Seconds between two lists of all runs."""
+    """Seconds between two resyncs, which reconcile all runs that may need an action."""
     artifact_sweep_seconds: float = Field(default=900.0, ge=1, le=86400)
     """Seconds (± 20 %) between two S3 listings of an active run while no upload is due."""
     api: ApiSettings = Field(default_factory=ApiSettings)
-    """Rate limit of requests to the API server."""
+    """Rate limit for requests to the API server."""
     workers: int = Field(default=8, ge=1, le=256)
-    """Number of runs reconciled concurrently."""
+    """Maximum number of runs reconciled concurrently."""
     s3_threads: int = Field(default=8, ge=1, le=64)
-    """Number of concurrent S3 calls."""
+    """Maximum number of concurrent S3 calls."""
     artifact_deletion_seconds: float = Field(default=300.0, gt=0)
     """Time limit in seconds for deleting a run's files in S3 (artifactPolicy Delete)."""
     gc: GarbageSettings | None = None
@@ -468,15 +473,17 @@ class OperatorSettings(Schema):
     watch_namespaces: list[str] = Field(default_factory=list)
     """Namespaces to watch. If empty, all namespaces."""
     namespace_label: str = Field(default="", pattern=r"^([^=]+=[^=]+)?$")
-    """Label of the namespaces of tenants, as `key=value`. If empty, all namespaces are tenants. Not used with
-    `watch_namespaces`.
+    """Label of tenant namespaces, as `key=value`. If empty, all namespaces are tenants. Ignored if `watch_namespaces`
+    is set.
     """
     tenant_roles: list[TenantRole] = Field(default_factory=list)
     """Roles that the operator binds in each namespace with `namespace_label`. If empty, roles must be bound in another
     way.
     """
     ip_family: Literal["IPv4", "IPv6"] | None = None
-    """IP family of the pods. Engines listen on addresses of this family. Defaults to IPv4."""
+    """IP family of the pods. Engines listen on addresses of this family. Defaults to that of the API server's Service,
+    or IPv4 outside a cluster.
+    """
     status_url_template: str = "http://{name}-orchestrator.{namespace}.svc:8080/status"
     """Template for the URL of a run's orchestrator, with {name} and {namespace} of the run."""
     serving_url_template: str = "http://{ip}:8001/adapters"
@@ -522,13 +529,13 @@ DEFAULT_PATH = Path("/etc/rlrun/settings.yaml")
 
 
 class SettingsError(Exception):
-    """Raised if the operator cannot start with its settings."""
+    """Raised if the operator's settings cannot be read or are invalid. The message is for administrators."""
 
 
 def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
-    """Load the YAML or JSON file that RLRUN_SETTINGS names. Raises SettingsError.
+    """Load the YAML or JSON file at the path in RLRUN_SETTINGS, by default DEFAULT_PATH. Raises SettingsError.
 
-    If the file sets no address family, the family of the API server's Service is used.
+    If the file does not set `ipFamily`, the IP family of the API server's Service is used, or IPv4 outside a cluster.
     """
     path = Path(environment.get(VARIABLE) or DEFAULT_PATH)
     try:
@@ -554,4 +561,5 @@ def parse_settings(text: str, source: str = "settings") -> OperatorSettings:
         return OperatorSettings.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         lines = [f"  {'.'.join(map(str, e['loc'])) or source}: {e['msg']}" for e in error.errors()]
-        raise SettingsError(f"{source} has {len(lines)} invalid settings:\n" + "\n".join(lines)) from error
+        count = "1 invalid setting" if len(lines) == 1 else f"{len(lines)} invalid settings"
+        raise SettingsError(f"{source} has {count}:\n" + "\n".join(lines)) from error
