@@ -25,7 +25,7 @@ def test_the_operator_reports_unreferenced_items_and_deletes_none(platform: Plat
 
         def report() -> str | None:
             said = kubectl("logs", f"deployment/{RELEASE}-operator", "-n", SYSTEM_NAMESPACE)
-            return said if found in said and "unknown items are kept" in said else None
+            return said if found in said and "unknown items, kept" in said else None
 
         said = wait_for("the report of a sweep", report, SECONDS)
         assert "secrets were skipped" in said, "a permission to list Secrets is one to read them"

@@ -1,11 +1,11 @@
-"""Built-in queue, which decides which runs are admitted, except runs in a LocalQueue of Kueue.
+"""The built-in queue: decides which runs are admitted, except runs in a LocalQueue of Kueue.
 
-On a platform without limits, the queue contains only the runs that use a shared pool, whose slots are limited.
+If the platform has no limits, the queue contains only the runs that use a shared pool, whose slots are limited.
 
-The queue contains every run that has a slot or waits for one. It is filled from the list of all runs at the start, and
-updated by each reconcile. The queue sends no requests itself. `answer` does not await, so workers are answered one at a
-time, and an admission counts immediately, before it is in the run's status. After a restart the queue is restored from
-the statuses. A run keeps its slot until none of its pods can run.
+The queue contains every run that has a slot or waits for one. It is filled from the statuses of all runs when the
+operator starts, and updated by each reconcile. The queue sends no requests itself. `answer` does not await, so workers
+are answered one at a time, and an admission counts immediately, before it is in the run's status. A run keeps its slot
+until none of its pods can run.
 
 The order is recomputed only when a run arrives, leaves or changes, in about 10 µs per waiting run. Then the admitted
 runs and the first `EXACT_RUNS_AHEAD` waiting runs are reconciled.
@@ -106,7 +106,8 @@ class AdmissionQueue:
     def answer(self, observation: RunObservation, now: datetime) -> Admission | None:
         """Return the queue's answer for an observed run, or None if no queue applies to the run or it needs no slot.
 
-        Wakes runs that get a slot or move up in the queue. Raises SlotUnconfirmed.
+        Wakes runs that get a slot or move up in the queue. Raises SlotUnconfirmed if a run would lose its slot because
+        of a cached observation.
         """
         if names_local_queue(observation.run):
             return kueue_answer(observation, self._settings, now)
@@ -283,7 +284,9 @@ class AdmissionQueue:
             for entry in [e for e in self._entries.values() if e.uid != keep]:
                 if seconds(entry.offered_time, now) >= OFFER_SECONDS:
                     log.warning(
-                        "%s was not reconciled for %.0f s; the next run gets its slot", entry.key, OFFER_SECONDS
+                        "%s did not take its slot within %.0f s; the slot is offered to the next run",
+                        entry.key,
+                        OFFER_SECONDS,
                     )
                     self._remove(entry.uid)
         if not self._is_changed:
@@ -404,7 +407,9 @@ class AdmissionQueue:
             return None
         key, resources = RunKey(metadata["namespace"], metadata["name"]), stored.resources or {}
         log.warning(
-            "The status of %s is partly unreadable. The run keeps its slot, with its readable resources: %s", key, error
+            "The status of %s is partly unreadable. The run keeps its slot, but only its readable resources count: %s",
+            key,
+            error,
         )
         demand = {name: to_millis(resources[name]) for name in self._limits.resources if name in resources}
         entry = _Entry(key, metadata["uid"], stored.since or admitted, demand, stored.priority)

@@ -1,4 +1,4 @@
-"""Execution of a plan, in an order that is safe if the operator crashes between any two calls.
+"""Executes a plan, in an order that is safe if the operator crashes between any two calls.
 
 The applier writes the status after the actions that the status reports, and only if it has changed. Events follow the
 status. A failure is written before the pods that show it are deleted, because it could not be reconstructed afterwards.
@@ -117,7 +117,9 @@ class Applier:
             await self._usage.record(observation.s3_variables, records)
         except StoreError as error:
             log.warning(
-                "Could not write usage to S3; retrying: %s: %s", error, [record.to_json_dict() for record in records]
+                "Could not write usage records to S3; retrying: %s. Records: %s",
+                error,
+                [record.to_json_dict() for record in records],
             )
             times = (USAGE_RETRY_SECONDS, plan.requeue_after)
             return replace(plan, requeue_after=min(time for time in times if time is not None))
@@ -245,7 +247,7 @@ class Applier:
     ) -> None:
         """Write the run's status if it has changed, and then its Events. Raises ApiError.
 
-        With `is_done` the Events are written even if the status has not changed, because they report completed actions.
+        If `is_done`, Events are written even if the status has not changed, because they report completed actions.
         """
         before = RLRunStatus.parse(run.get("status"))
         if status is not None:

@@ -1,8 +1,8 @@
-"""Tombstones of checkpoints and adapters whose objects are deleted.
+"""Writes tombstones for checkpoints and adapters whose objects were deleted.
 
 Only a deletion event from the API server proves that an object was deleted: an object missing from a list may have been
-lost in a restore of etcd. No tombstone is written for a deletion while no operator runs, or if S3 refuses the tombstone
-for ten minutes. Garbage collection then reports the files and keeps them.
+lost in a restore of etcd. No tombstone is written for a deletion while no operator is running, if S3 cannot be written
+for ten minutes, or if too many tombstones are waiting. Garbage collection then reports the files and keeps them.
 """
 
 import asyncio
@@ -55,8 +55,8 @@ class ArtifactTombstones:
         self._waiting: asyncio.Queue[S3Uri] = asyncio.Queue(WAITING)
 
     def on_change(self, kind: ResourceKind, change: ObjectChange[CachedObject]) -> None:
-        """Queue a tombstone if a user has deleted an artifact whose run no longer exists or is being deleted. The
-        informers call this method after each change.
+        """Queue a tombstone if a user has deleted the object of an artifact whose run no longer exists or is being
+        deleted. The informers call this method after each change.
         """
         cached = change.cached
         if kind not in ARTIFACTS or not change.is_deleted or change.is_own or change.is_missing:
@@ -68,20 +68,21 @@ class ArtifactTombstones:
             self._waiting.put_nowait(uri)
         except asyncio.QueueFull:
             log.warning(
-                "Too many deletions are waiting for S3, so no tombstone is written for %s. Garbage collection keeps "
-                "its files",
+                "%d tombstones are waiting to be written to S3, so %s is not written. Garbage collection keeps the "
+                "artifact's files",
+                WAITING,
                 uri,
             )
 
     async def write(self) -> None:
-        """Write the tombstones until cancelled."""
+        """Write the queued tombstones until cancelled. Each is dropped after TRIES failed attempts."""
         while True:
             uri = await self._waiting.get()
             for tries in range(1, TRIES + 1):
                 problem = await self._put(uri)
                 if problem is None:
                     break
-                log.warning("Could not write %s (try %d of %d): %s", uri, tries, TRIES, problem)
+                log.warning("Could not write tombstone %s (attempt %d of %d): %s", uri, tries, TRIES, problem)
                 if tries < TRIES:
                     await asyncio.sleep(self._pause)
 

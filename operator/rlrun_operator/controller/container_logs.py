@@ -1,4 +1,4 @@
-"""Best-effort copies of pod logs to S3, made within a time limit before the pods are deleted.
+"""Copies pod logs to S3 before the pods are deleted, within a time limit and on a best-effort basis.
 
 The last container of a pod to end is a sidecar, the log hold (`rlrun.service.containers.log_hold`). It waits up to
 LOG_HOLD_SECONDS until the operator has copied the logs of the other containers. A finalizer on the pod could not keep
@@ -33,7 +33,7 @@ from rlrun_operator.storage.artifact_store import ArtifactStore
 log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 5 * 1024**2
-"""Maximum size of a copy in bytes. Longer logs are truncated at the beginning."""
+"""Maximum size of a copy in bytes. The beginning of a longer log is left out."""
 COLLECT_SECONDS = 30.0
 """Time limit of one call of `collect`; unfinished copies are cancelled."""
 CONCURRENT_LOGS = 8
@@ -43,7 +43,7 @@ PODS = 1000
 free than the namespace uses.
 """
 LOADS = 4
-"""Maximum number of concurrent reads of pods that are not stored completely."""
+"""Maximum number of concurrent reads of pods that are not stored in full."""
 CONNECT_SECONDS = 5.0
 """Seconds within which a log hold must accept a connection."""
 RETRY_SECONDS = 1.0
@@ -82,16 +82,15 @@ class LogCollector:
             task.cancel()
         if unfinished:
             log.warning(
-                "%s: %s logs of %s were not copied within %.0f s and are lost",
+                "Namespace %s: logs that were not copied within %.0f s and may be lost: %s",
                 namespace,
-                len(unfinished),
-                copies[0].pod,
                 self._seconds,
+                ", ".join(f"{tasks[task].pod} ({tasks[task].container})" for task in unfinished),
             )
         return [copy for task, copy in tasks.items() if task in done and task.result()]
 
     async def settle(self, root: str) -> None:
-        """Wait until all copies below a URI have ended."""
+        """Wait until all copies to URIs below `root` have ended."""
         for uri, lock in list(self._locks.items()):
             if uri.startswith(f"{root}/"):
                 async with lock:
@@ -209,7 +208,9 @@ class TerminatingPodLogs:
             async with _hold_open(address) as is_held:
                 while not await self._copy(cached, pod):
                     if not is_held():
-                        log.warning("The logs of %s/%s were not copied in time", cached.namespace, cached.name)
+                        log.warning(
+                            "The logs of %s/%s were not copied before its log hold ended", cached.namespace, cached.name
+                        )
                         return False
                     await asyncio.sleep(RETRY_SECONDS)
             return True
@@ -269,7 +270,7 @@ async def _hold_open(address: str) -> AsyncIterator[Callable[[], bool]]:
                         # In a pod that ends soon after its start, the process may not listen yet.
                         await asyncio.sleep(RETRY_SECONDS)
         if reader is None:
-            log.warning("The pod at %s does not wait for its logs to be copied; copying them immediately", address)
+            log.warning("The log hold of the pod at %s does not respond; copying the logs immediately", address)
         else:
             with suppress(OSError):
                 # The wait ends with the pod's grace period, when the connection is closed.

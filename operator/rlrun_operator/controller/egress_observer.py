@@ -1,4 +1,4 @@
-"""Reader of the egress proxy's signing key and of the hosts that namespaces may reach."""
+"""Reads the egress proxy's signing key and the hosts that namespaces may reach."""
 
 import time
 from typing import Any
@@ -24,7 +24,7 @@ _HOST: TypeAdapter[str] = TypeAdapter(EgressHost)
 
 
 class EgressObserver:
-    """Reads the egress proxy's signing key and the namespaces' annotations. Reads nothing without an egress proxy."""
+    """Reads the egress proxy's signing key and the namespaces' annotations, or nothing if there is no egress proxy."""
 
     def __init__(self, cluster: AsyncKubeClient, settings: EgressSettings | None) -> None:
         self._cluster = cluster
@@ -48,8 +48,8 @@ class EgressObserver:
             if error.status != FORBIDDEN:
                 raise
             parts = _unavailable(
-                f"The operator is not allowed to read the objects for the egress proxy ({error}). Extend the "
-                f"operator's role."
+                f"The operator is not allowed to read the objects for the egress proxy ({error}). The platform team "
+                f"must extend the operator's role."
             )
         self._known[namespace] = (time.monotonic(), parts)
         return parts
@@ -60,7 +60,7 @@ class EgressObserver:
         if len(key) < MIN_KEY_BYTES:
             return _unavailable(
                 f"Secret {ref.namespace}/{ref.name}, with the signing key for the egress proxy, does not exist or has "
-                f"no `{KEY}` of at least {MIN_KEY_BYTES} bytes. The platform team must create it."
+                f"no `{KEY}` of at least {MIN_KEY_BYTES} bytes. The platform team must create or correct it."
             )
         namespace_object = await self._cluster.get(NAMESPACE, None, namespace)
         hosts = allowed_hosts(annotation(namespace_object, EGRESS_ANNOTATION) if namespace_object else None)

@@ -1,8 +1,8 @@
 """Garbage collection by the operator: periodic sweeps of the bucket and the cluster in a separate thread.
 
 A sweep uses its own S3 client, pauses before each request to S3, and is limited in time and memory, so that it does not
-delay reconciles. It sends no request after the operator has lost the Lease or has ended. A sweep applies the same rules
-as `rlrun gc` (`rlrun.garbage_collection`).
+delay reconciles. It sends no more requests once the operator has lost the Lease or is shutting down. A sweep applies
+the same rules as `rlrun gc` (`rlrun.garbage_collection`).
 """
 
 import asyncio
@@ -59,11 +59,11 @@ event loop."""
 LIMIT = 200_000
 """Maximum number of folders, of uploads, and of tombstones in a sweep. Each of the three lists takes about 75 MiB."""
 LOGGED = 200
-"""Maximum number of items that a sweep logs, for garbage and for unknown items each."""
+"""Maximum number of garbage items, and of unknown items, that a sweep logs."""
 
 
 class GarbageCollector:
-    """Runs the sweeps of one operator, in the process that holds the Lease."""
+    """Runs the operator's sweeps, in the process that holds the Lease."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class GarbageCollector:
         except (StoreError, ApiError, SweepStopped) as error:
             problem = str(error)
         except TimeoutError:
-            problem = f"the sweep took more than {SWEEP_SECONDS:.0f} s"
+            problem = f"a part of the sweep took more than {SWEEP_SECONDS:.0f} s"
         except LeaseLost:
             raise
         except Exception as error:
@@ -129,12 +129,12 @@ class GarbageCollector:
         for note in notes:
             log.info("Garbage collection: %s", note)
         verb = "will be deleted" if self._garbage.delete else "can be deleted"
-        log.info("Garbage collection: %d items %s, %d unknown items are kept", len(items), verb, len(unknown))
+        log.info("Garbage collection: items that %s: %d; unknown items, kept: %d", verb, len(items), len(unknown))
         for found in (items, unknown):
             for item in found[:LOGGED]:
                 log.info("Garbage collection: %s", line(item, now))
             if len(found) > LOGGED:
-                log.info("Garbage collection: %d more items are not shown", len(found) - LOGGED)
+                log.info("Garbage collection: further items that are not shown: %d", len(found) - LOGGED)
         if unknown:
             log.info("Garbage collection: %s", UNKNOWN_ADVICE.format(count=len(unknown)))
         # The operator has no rights on objects in namespaces that are not tenants. The files there are in its bucket.
@@ -149,13 +149,16 @@ class GarbageCollector:
         failed = [one for one in removed if one.problem is not None]
         log.info("Garbage collection: %d of %d items deleted", len(removed) - len(failed), len(removed))
         return (
-            f"{len(failed)} items were not deleted, the first is {failed[0].item.name}: {failed[0].problem}"
+            f"{len(failed)} of {len(removed)} items could not be deleted. The first is {failed[0].item.name}: "
+            f"{failed[0].problem}"
             if failed
             else None
         )
 
     async def _in_thread(self, variables: Mapping[str, str], work: Callable[[Sweep], T]) -> T:
-        """Run one part of a sweep in a thread. Raises TimeoutError and any exception of `work`."""
+        """Run one part of a sweep in a thread. Raises TimeoutError after SWEEP_SECONDS, StoreError if there are no
+        credentials, and any exception of `work`.
+        """
         call = StoreCall(self._may_write, silence_seconds=SWEEP_SECONDS, total_seconds=SWEEP_SECONDS)
         source = OperatorSource(self._cluster, asyncio.get_running_loop(), call)
         namespaces = frozenset(self._settings.watch_namespaces)

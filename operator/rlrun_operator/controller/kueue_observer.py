@@ -1,4 +1,4 @@
-"""Reader of a run's Workloads in Kueue, and of the flavors and priority classes that they name."""
+"""Reads the Workloads of a run, and the flavors and priority classes that they name."""
 
 import time
 from collections.abc import Sequence
@@ -47,8 +47,8 @@ class KueueObserver:
         if self._settings.kueue is None:
             return KueueObservation(
                 problem=_unavailable(
-                    f"spec.queueName names the LocalQueue {queue}, but this platform does not use Kueue (value "
-                    "`kueue.enabled` of the chart). Start the run without spec.queueName, or ask the platform team."
+                    f"spec.queueName names the LocalQueue {queue}, but this platform does not use Kueue (chart "
+                    "value `kueue.enabled`). Start a new run without spec.queueName, or ask the platform team."
                 )
             )
         metadata = run["metadata"]
@@ -56,7 +56,7 @@ class KueueObserver:
             labels = {RUN_UID_LABEL: metadata["uid"]}
             workloads = await objects.list(WORKLOAD, metadata["namespace"], labels, is_fresh=is_fresh)
         except ApiError as error:
-            return KueueObservation(problem=_explain(error, "Workloads"))
+            return KueueObservation(problem=_explain(error, "Kueue's Workloads"))
         priority = await self._priority(run, self._settings.kueue.priority_classes)
         flavors: dict[str, Obj] | Problem = {}
         for workload in workloads:
@@ -80,7 +80,7 @@ class KueueObserver:
                     )
                 flavors[name] = flavor
         except ApiError as error:
-            return _explain(error, "ResourceFlavors")
+            return _explain(error, "Kueue's ResourceFlavors")
         return flavors
 
     async def _priority(self, run: Obj, allowed: Sequence[str]) -> WorkloadPriority | Problem | None:
@@ -101,7 +101,7 @@ class KueueObserver:
         try:
             obj = await self._read_cached(kind, name)
         except ApiError as error:
-            return _explain(error, kind.kind)
+            return _explain(error, f"{kind.kind}es")
         if obj is None:
             return Problem(
                 reason=Reason.QUEUE_MISCONFIGURED,
@@ -139,11 +139,11 @@ def _explain(error: ApiError, what: str) -> Problem:
     """Return the problem for an error caused by a missing kind or permission. Raises any other error."""
     if error.status == FORBIDDEN:
         return _unavailable(
-            f"The operator is not allowed to read Kueue's {what} ({error}). Extend the operator's role."
+            f"The operator is not allowed to read {what} ({error}). The platform team must extend the operator's role."
         )
     if error.status == NOT_FOUND:
         return _unavailable(
-            f"The API server does not serve Kueue's {what} in version v1beta2 ({error}). The platform team must "
+            f"The API server does not serve {what} in version v1beta2 ({error}). The platform team must "
             "install Kueue 0.15 or later."
         )
     raise error

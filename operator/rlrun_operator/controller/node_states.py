@@ -1,4 +1,4 @@
-"""Reader of the nodes of evicted pods. The node is read because a pod does not show which taint evicts it."""
+"""Reads the nodes of evicted pods, because a pod's status does not show which taint evicts the pod."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ KEPT_SECONDS = 5.0
 
 
 class NodeStates:
-    """States of the nodes of evicted pods. Reads each node at most once in KEPT_SECONDS, except before decisions."""
+    """States of the nodes of evicted pods. Reads each node at most once per KEPT_SECONDS, except before decisions."""
 
     def __init__(self, cluster: AsyncKubeClient, clock: Callable[[], float]) -> None:
         self._cluster = cluster
@@ -53,7 +53,7 @@ class NodeStates:
 
 
 def is_lost(node: Obj | None) -> bool:
-    """Return whether the node cannot terminate pods: it does not exist, does not report or is not ready."""
+    """Return whether the node cannot terminate pods: it does not exist, is not ready or has a taint in LOST_TAINTS."""
     if node is None:
         return True
     taints = {taint["key"] for taint in node.get("spec", {}).get("taints") or []}

@@ -1,7 +1,7 @@
 """Observer of runs: reads the planner's input from the API server, S3 and the orchestrator.
 
-The run's objects come from informers. The list of its files comes from the last S3 listing as long as no file can have
-been written since. Before a decision, the run, its pods, Workloads, artifacts and files, and the status of its
+The run's objects come from informers. The list of the run's files comes from the last S3 listing as long as no file
+can have been written since. Before a decision, the run, its pods, Workloads, artifacts and files, and the status of its
 orchestrator are read again (`is_fresh`). The status of a terminating orchestrator is not read again, because the
 orchestrator may take seconds to respond while other processes wait for its replacement. Everything else is read in each
 reconcile. Secrets are read by name, never listed. Requests that the run's phase does not need are skipped.
@@ -79,7 +79,7 @@ SOURCE_SECONDS = 10.0
 """Seconds for which the platform's S3 Secret is cached."""
 NEW_RUN_SECONDS = 1.0
 """Seconds for which the S3 Secret is cached for new runs, which need current credentials. One read serves all runs that
-start together.
+are created within this time.
 """
 NO_PROBLEMS: Mapping[PoolIdentity, Problem] = MappingProxyType({})
 WITH_CHECKPOINT = "spec.checkpointId!="
@@ -130,8 +130,9 @@ class Observer:
     ) -> RunObservation | None:
         """Return the observation of the run, or None if it does not exist.
 
-        If `now` is given, the Secret of a run that ended long before `now` is not read. If `is_fresh`, the facts that
-        decisions depend on are read again. Raises ApiError, also for a status that this version cannot read.
+        If `now` is given, the Secret of a run that ended more than LATELY before `now` is not read. If `is_fresh`, the
+        facts that decisions depend on are read again. Raises ApiError if a read fails, or if this version cannot read
+        the run's status.
         """
         objects = self._objects
         run = await objects.get(RLRUN, namespace, name, is_fresh=is_fresh)
@@ -237,7 +238,7 @@ class Observer:
         )
 
     def _is_trainer_writing(self, key: PoolIdentity, pods: Sequence[Pod], uid: str, now: datetime | None) -> bool:
-        """Return whether the trainer of the pool may write in the run's folder."""
+        """Return whether the trainer of the pool may write to the run's folder."""
         if now is None or not any(pod.role == Role.trainer for pod in pods):
             return False
         # A new operator waits for the first response.
@@ -277,8 +278,8 @@ class Observer:
     def _lacks_secret(self, run: Obj, status: RLRunStatus, objects: Sequence[Obj], now: datetime | None) -> bool:
         """Return whether the run certainly has no Secret with tokens, so that the read can be skipped.
 
-        True for a new run without objects, and for a run that ended long ago. A run that ended recently may still have
-        a Secret, because the operator may have been killed while it created the run's objects.
+        True for a new run that has no objects, and for a run that ended more than LATELY ago. A run that ended recently
+        may still have a Secret, because the operator may have been killed while it created the run's objects.
         """
         if not self._objects.has_informers:
             return False

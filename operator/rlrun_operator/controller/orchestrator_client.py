@@ -1,4 +1,4 @@
-"""Client of the orchestrators' `/status` endpoint.
+"""Client for the orchestrators' `/status` endpoint.
 
 The client long-polls each orchestrator: a request returns when the status has changed, so a run between two steps costs
 one request per WAIT_SECONDS and no reconcile. An orchestrator that does not respond is polled less often the longer it
@@ -44,16 +44,16 @@ PARSE_SHARE = 0.1
 LONGEST_REST = 60.0
 """Maximum pause in seconds after a response that was expensive to parse."""
 MAX_WATCHES = 2000
-"""Maximum number of watched orchestrators. A namespace gets another watch only if more watches are free than the
-namespace uses. Other orchestrators are polled in every reconcile, even if they do not respond.
+"""Maximum number of watched orchestrators. A namespace gets another watch only if more watches are free than it
+uses. Other orchestrators are polled in every reconcile, even if they do not respond.
 """
 CHANGES_PER_SECOND = 50.0
-"""Maximum rate of progress updates of all runs together. Each update writes a status, which mainly costs CPU time in
-the API server. A step causes one update; the policy version after the step is shown with the next update.
+"""Maximum number of progress updates per second, over all runs. Each update writes a status, which mainly costs CPU
+time in the API server. A step causes one update; the policy version after the step is shown with the next update.
 """
 BURST_OF_CHANGES = 50
 WHOLE_FIRST = (Priority.EVENT, Priority.ROUTINE, Priority.PROGRESS)
-"""Priorities in descending order. A run with several pending changes is queued at the highest of their priorities."""
+"""Priorities, the most urgent first. A run with several pending changes is queued at the most urgent of them."""
 
 
 @dataclass
@@ -166,8 +166,9 @@ class OrchestratorClient:
         clock: Callable[[], float] = time.monotonic,
         watches: int = MAX_WATCHES,
     ) -> None:
-        """`pause_seconds` is the time between two requests to one orchestrator. `changes` limits the rate of progress
-        updates, with round-robin over namespaces. `watches` is the maximum number of watched orchestrators.
+        """`pause_seconds` is the minimum time between two requests to one orchestrator. `changes` limits the rate of
+        progress updates, shared round-robin between namespaces. `watches` is the maximum number of watched
+        orchestrators.
         """
         self._template = url_template
         self._changed = changed
@@ -182,8 +183,8 @@ class OrchestratorClient:
         """Quota of watches per namespace."""
 
     async def status(self, key: RunKey, token: str | None = None, *, is_fresh: bool = False) -> RunStatus:
-        """Return the status of the run. Raises RequestError, also before the first response. `token` is the run's
-        token, which the orchestrator requires.
+        """Return the status of the run. Raises RequestError if the orchestrator does not respond, or has not responded
+        yet. `token` is the run's token, which the orchestrator requires.
 
         If `is_fresh`, the current status is requested. Otherwise the status may be as old as the pause between two
         requests, or SILENT_SECONDS if the orchestrator does not respond.
@@ -212,8 +213,8 @@ class OrchestratorClient:
         return watch.last_answer()
 
     async def _refresh(self, key: RunKey, watch: _Watch) -> None:
-        """Poll a watched orchestrator immediately. Raises RequestError if this request fails and no other request
-        succeeds meanwhile.
+        """Poll a watched orchestrator immediately. Raises RequestError if this request fails and no other request has
+        succeeded in the meantime.
 
         The error does not affect the watch, whose pending long poll is more reliable.
         """
@@ -229,7 +230,9 @@ class OrchestratorClient:
         return key in self._watches
 
     def silent_seconds(self, key: RunKey) -> float:
-        """Return the seconds for which the run's orchestrator has not responded, or 0 if the last request succeeded."""
+        """Return the seconds for which the run's orchestrator has not responded, or 0 if the last request succeeded or
+        the orchestrator is not watched.
+        """
         watch = self._watches.get(key)
         return 0.0 if watch is None else watch.silent_seconds(self._clock())
 
@@ -239,7 +242,7 @@ class OrchestratorClient:
         return None if watch is None or watch.error is not None else watch.report
 
     def forget(self, key: RunKey) -> None:
-        """Stop watching a run that has no orchestrator."""
+        """Stop watching the run's orchestrator, if it is watched."""
         watch = self._watches.get(key)
         if watch is not None:
             self._drop(key)

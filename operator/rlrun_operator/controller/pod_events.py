@@ -1,4 +1,4 @@
-"""Reader of the Events of pods without a container, and of Jobs without their pods. Sends no other requests.
+"""Reads the Events of pods that have no container yet, and of Jobs that lack pods. Sends no other requests.
 
 A pod counts as waiting from the time at which this process first saw the pod, or from an earlier time in the pod's
 status. If the clocks of operator and cluster differ, Events may therefore be read earlier, but never later.
@@ -67,8 +67,8 @@ class PodEvents:
         """Return the newest known Event of each waiting pod and of each Job that lacks pods, by uid.
 
         If `now` is None, no Events are read. If `is_fresh`, the Events of all pods whose last Event is a warning are
-        read, because such an Event may make the run fail. If the API server refuses the request, the known Events are
-        returned. Raises ApiError if a fresh read fails with a temporary error.
+        read, because such an Event may make the run fail. If a read fails, the Events that are known already are
+        returned, but a temporary error of a fresh read is raised as ApiError.
         """
         lacking = {job["metadata"]["uid"]: _creation_of(job) for job in jobs if lacks_pods(job, pods)}
         begun = {pod.uid: since for pod in pods if (since := without_container_since(pod)) is not None}
@@ -102,7 +102,7 @@ class PodEvents:
         except ApiError as error:
             if is_fresh and error.is_temporary:
                 raise
-            log.info("Could not read the Events of a pod of %s: %s", key, error)
+            log.info("Could not read the Events of a pod or Job of %s: %s", key, error)
             return
         event = newest_event(found)
         if event is not None:

@@ -1,4 +1,4 @@
-"""Reader of the values of PriorityClasses, which order the queue."""
+"""Reads the values of PriorityClasses, by which the queue is ordered."""
 
 import logging
 import time

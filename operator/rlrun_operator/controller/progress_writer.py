@@ -1,4 +1,4 @@
-"""Writer of the progress of runs: a step costs one patch of the status instead of a reconcile."""
+"""Writes the progress of runs, so that a step costs one patch of the status instead of a reconcile."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -32,10 +32,10 @@ class ProgressWriter:
 
     async def write(self, key: RunKey) -> float | None:
         """Write the orchestrator's report to the run's status. Returns AT_ONCE if a reconcile is needed, otherwise
-        None.
+        None. Raises ApiError.
 
-        The operator has no concurrent writes to the run, because the work queue gives a key to one worker. The patch
-        contains the version that was read, so it fails if a user has changed the run meanwhile. In that case a
+        The operator has no concurrent writes to the run, because the work queue gives a key to one worker at a time.
+        The patch contains the version that was read, so it fails if a user has changed the run since. In that case a
         reconcile is needed.
         """
         run = await self._objects.get(RLRUN, key.namespace, key.name)

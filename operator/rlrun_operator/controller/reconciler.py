@@ -1,4 +1,4 @@
-"""Reconciler of runs: observe, plan, apply."""
+"""Reconciles runs: observe, plan, apply."""
 
 import logging
 from collections.abc import Callable
@@ -62,7 +62,10 @@ class Reconciler:
         return self._settled.get(key) == version
 
     async def reconcile(self, key: RunKey) -> float | None:
-        """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event."""
+        """Reconcile the run. Returns the seconds until the next reconcile, or None to wait for an event.
+
+        Raises any error of the reconcile, after the queue has been told. A conflict is retried once.
+        """
         observation = None
         # A new name has no pods of an earlier run and no earlier decisions.
         is_new = key not in self._names

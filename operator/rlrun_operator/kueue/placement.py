@@ -1,7 +1,7 @@
-"""Placement of admitted pods: node labels and tolerations of the flavors that a Workload got its quota from.
+"""Placement of admitted pods: node labels and tolerations of the flavors from which a Workload got its quota.
 
-Quota of one flavor must not be used on nodes of another. As Kueue does for its own kinds, pods therefore get the node
-labels of their flavors as nodeSelector.
+Quota of one flavor must not be used on nodes of another. Pods therefore get the node labels of their flavors as
+nodeSelector, as Kueue does for its own kinds.
 """
 
 import copy
@@ -126,7 +126,7 @@ def _join(name: str, what: str, parts: Sequence[Mapping[str, str]]) -> dict[str,
                         reason=Reason.PLACEMENT_CONFLICT,
                         message=f"Kueue admitted the run, but the {what} {key} of the {name} pods would need two "
                         f"values: {joined[key]!r} and {value!r}. Correct the RLModel's nodeSelector, the labels of the "
-                        "queue's ResourceFlavors, or the pod updates of its admission checks.",
+                        "queue's ResourceFlavors, or the pod set updates of the queue's admission checks.",
                     )
                 )
     return joined

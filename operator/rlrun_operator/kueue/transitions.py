@@ -1,7 +1,7 @@
-"""Decisions about a run in a queue of Kueue, from its observed Workload, its stage and its pods.
+"""Decisions about a run in a Kueue queue, based on the run's observed Workload, its stage and its pods.
 
-The owner of a Workload has a contract with Kueue: no pods before the admission, no pods after an eviction, and quota is
-released only after the last pod has ended. Decisions depend only on observed state, so an operator that restarts at any
+Kueue expects from the owner of a Workload: no pods before the admission, no pods after an eviction, and quota released
+only after the last pod has ended. Decisions depend only on observed state, so an operator that restarts at any
 point makes the same decisions.
 """
 
@@ -96,7 +96,7 @@ def decide(
         now: The current time.
         has_pods: True if a pod of the run may still run, or if a ReplicaSet or Job of the run could create one.
         is_ready: True if all pods of the attempt are ready.
-        outcome: Message about the run's end.
+        outcome: Message about the run's end, for the condition Finished.
     """
     known = sorted(workloads, key=lambda w: str(w["metadata"].get("creationTimestamp") or ""))
     usable = [w for w in known if not is_leaving(w) and not is_condition_true(w, "Finished")]
@@ -198,7 +198,7 @@ def _without_quota(workload: Obj) -> Problem:
         # Kueue reports a stopped queue as inactive too, with the same reason as a misconfigured queue.
         return Problem(
             reason=Reason.WAITING_FOR_QUOTA,
-            message=f"The queue behind the LocalQueue {queue} was stopped while the run was active "
+            message=f"The LocalQueue {queue} or its ClusterQueue was stopped while the run was active "
             f"({_said(requeued)}). The run waits until the platform team starts the queue again, and then continues "
             f"from its newest checkpoint. Current state in Kueue: {_said(condition)}.",
         )
@@ -218,7 +218,7 @@ def _without_quota(workload: Obj) -> Problem:
 def _without_checks(workload: Obj) -> Problem:
     checks = (workload.get("status") or {}).get("admissionChecks") or []
     pending = [c for c in checks if c.get("state") != "Ready"]
-    listed = "; ".join(f"{c['name']}: {c.get('message') or c.get('state')}" for c in pending)
+    listed = "; ".join(f"{c['name']}: {str(c.get('message') or c.get('state')).rstrip('.')}" for c in pending)
     return Problem(
         reason=Reason.WAITING_FOR_ADMISSION_CHECKS,
         message="Kueue has reserved quota for the run. The run waits for its admission checks: "
@@ -230,7 +230,7 @@ def _just_queued(workload: Obj) -> Problem:
     return Problem(
         reason=Reason.WAITING_FOR_QUOTA,
         message=f"The run waits in the LocalQueue {workload['spec'].get('queueName')} until Kueue admits all of its "
-        "pods. If this does not change, Kueue may not be running.",
+        "pods. If this message stays, Kueue may not be running: ask the platform team.",
     )
 
 

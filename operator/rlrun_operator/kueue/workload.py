@@ -1,7 +1,7 @@
-"""Workload of a run, which Kueue uses to admit all pods of the run together.
+"""Workload of a run, with which Kueue admits all pods of the run at once.
 
-One Workload represents all pods, so that a run gets quota for all of them or none. It has one pod set per role, which
-contains the pods' requests and placement, but not their variables, images and volumes.
+One Workload represents all pods, so that a run gets quota for all of them or for none. It has one pod set per role,
+which contains the pods' requests and placement, but not their variables, images and volumes.
 """
 
 from collections.abc import Mapping, Sequence

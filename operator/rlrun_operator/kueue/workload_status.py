@@ -26,7 +26,7 @@ COPIED_FIELDS = (
     "unhealthyNodes", "preemptionGates",
 )  # fmt: skip
 REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
-"""Reasons of evictions after which the Workload is requeued immediately. After other evictions Kueue decides when."""
+"""Eviction reasons after which the Workload is requeued immediately. For other reasons, Kueue decides when."""
 
 
 FINISHED_REASONS = {True: "Succeeded", False: "Failed"}

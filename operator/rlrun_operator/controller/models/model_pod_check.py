@@ -1,4 +1,4 @@
-"""Check of an RLModel's pods by the API server before a run needs them."""
+"""Checks the pods of an RLModel with a dry run in the API server, before a run needs them."""
 
 from rlrun.api.model import RLModelSpec
 from rlrun.api.run import RLRunSpec
@@ -77,14 +77,15 @@ def model_pods(settings: OperatorSettings, model: RLModelSpec) -> list[Obj]:
 def _explain(model: RLModelSpec, pod: Obj, error: ApiError) -> ConditionChange:
     kind = ConditionType.POD_TEMPLATE_VALID
     if find_refusal(pod, error) is None or any(part in error.message for part in UNASKED):
-        message = f"The operator could not check the pods of {model.id} in the API server: {error.message}"
+        cause = error.message.rstrip(".")
+        message = f"The API server could not check the pods of {model.id}: {cause}. The operator retries."
         return ConditionChange(kind, None, Reason.API_SERVER_UNAVAILABLE, message)
     role = pod["metadata"]["name"].removesuffix("-check")
     if any(part in error.message for part in OF_NAMESPACE):
         message = (
             f"The pods of `spec.{role}` could not be fully checked, because the operator's namespace refuses them: "
-            f"{error.message.rstrip('.')}. Namespaces of runs may have a different LimitRange or Pod Security "
-            "level and accept the pods."
+            f"{error.message.rstrip('.')}. The namespaces of runs may have another LimitRange or Pod Security level, "
+            "and accept the pods."
         )
         return ConditionChange(kind, None, Reason.OBJECT_REFUSED, message)
     message = (

@@ -1,4 +1,4 @@
-"""Status of every RLModel: validity of spec and pods, credentials in clear text, and the number of runs that use it."""
+"""Writes the status of RLModels: validity of spec and pods, clear-text credentials, and the number of their runs."""
 
 import logging
 from collections import Counter
@@ -83,7 +83,7 @@ async def write_model_statuses(
                 written = {"apiVersion": API_VERSION, "kind": "RLModel", "metadata": precondition_of(model)}
                 await cluster.apply_status({**written, "status": status})
         except ApiError as error:
-            log.warning("The API server rejected the status of RLModel %s; retrying later: %s", name, error)
+            log.warning("The status of RLModel %s could not be written; retrying at the next resync: %s", name, error)
         except Exception:
             log.exception("The status of RLModel %s could not be determined", name)
 
@@ -160,16 +160,22 @@ def _cache_condition(name: str, states: CacheStates) -> ConditionChange:
     selector = f"rlrun.dev/weights={name}"
     if states.failed:
         message = (
-            f"{states.failed} namespaces failed to download the weights: see `kubectl get jobs,pods -A -l {selector}`."
+            f"The download of the weights failed in {_namespaces(states.failed)}: see `kubectl get jobs,pods -A -l "
+            f"{selector}`."
         )
         return ConditionChange(kind, False, Reason.WEIGHTS_NOT_CACHED, message)
     if states.downloading:
-        message = f"{states.downloading} namespaces are downloading the weights, {states.filled} have the weights."
+        message = f"The weights are being downloaded in {_namespaces(states.downloading)}, and are complete in "
+        message += f"{_namespaces(states.filled)}."
         return ConditionChange(kind, False, Reason.WEIGHTS_DOWNLOADING, message)
     if states.filled:
-        message = f"{states.filled} namespaces have the weights: `kubectl get pvc -A -l {selector}`."
+        message = f"The weights are complete in {_namespaces(states.filled)}: `kubectl get pvc -A -l {selector}`."
         return ConditionChange(kind, True, Reason.WEIGHTS_CACHED, message)
     return ConditionChange(kind, None, Reason.NOT_STARTED, "No run or serving pool has needed the weights yet.")
+
+
+def _namespaces(count: int) -> str:
+    return "1 namespace" if count == 1 else f"{count} namespaces"
 
 
 def _warnings(model: RLModelSpec, *, was_warned: bool) -> list[ConditionChange]:

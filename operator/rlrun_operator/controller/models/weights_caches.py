@@ -1,4 +1,4 @@
-"""Counts of weights caches by state, and deletion of unused caches."""
+"""Counts weights caches by state, and deletes unused caches."""
 
 import logging
 from collections import Counter, defaultdict
@@ -35,11 +35,11 @@ async def sweep_caches(
     namespaces: Sequence[str | None] = (None,),
     tenancy_problem: TenancyProblem = no_problem,
 ) -> Mapping[str, CacheStates] | None:
-    """Delete weights caches that no RLModel, unfinished run or serving pool uses. Returns the states of the other
-    caches.
+    """Delete weights caches that no RLModel, run or serving pool uses. Returns the states of the other caches by claim
+    name, or None if a request failed.
 
-    `runs` are all runs in `namespaces`. None in `namespaces` means all namespaces. Returns None if the caches could not
-    be read.
+    `runs` are all runs in `namespaces`. Finished and suspended runs, and runs that are being deleted, use no cache.
+    None in `namespaces` means all namespaces.
     """
     try:
         models = await cluster.list(RLMODEL)
@@ -68,7 +68,7 @@ async def sweep_caches(
                 elif not is_leaving(claim):
                     states[identity.name][_state(jobs.get((identity.namespace, identity.name)), fetched)] += 1
     except ApiError as error:
-        log.warning("The caches of weights could not be read; retrying at the next resync: %s", error)
+        log.warning("The weights caches could not be swept; retrying at the next resync: %s", error)
         return None
     return {name: CacheStates(**counts) for name, counts in states.items()}
 
@@ -82,7 +82,7 @@ async def _list(cluster: AsyncKubeClient, kind: ResourceKind, namespace: str | N
 async def _delete(cluster: AsyncKubeClient, identity: CacheIdentity, claim: Obj) -> None:
     if is_leaving(claim):
         return
-    log.info("deleting the unused weights of %s in namespace %s", identity.model, identity.namespace)
+    log.info("Deleting the unused weights of %s in namespace %s", identity.model, identity.namespace)
     # Users can create claims with these labels, so only claims with the expected name are deleted.
     for kind in (JOB, NETWORK_POLICY, SERVICE_ACCOUNT):
         obj = await cluster.read_listed(kind, identity.namespace, identity.name)
@@ -92,10 +92,10 @@ async def _delete(cluster: AsyncKubeClient, identity: CacheIdentity, claim: Obj)
 
 
 def is_unused(identity: CacheIdentity, models: Iterable[Obj], used: Collection[tuple[object, object]]) -> bool:
-    """Return whether neither an RLModel nor an unfinished run of the namespace uses the cache.
+    """Return whether neither an RLModel nor a run in the namespace uses the cache.
 
-    `used` contains namespace and model of the unfinished runs. If the RLModel is invalid, its current cache is unknown,
-    so the cache counts as used.
+    `used` contains namespace and model of the runs that use a model (`uses_model`). If the RLModel is invalid, its
+    current cache is unknown, so the cache counts as used.
     """
     if (identity.namespace, identity.model) in used:
         return False

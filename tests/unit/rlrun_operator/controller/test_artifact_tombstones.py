@@ -121,7 +121,7 @@ async def test_a_tombstone_that_s3_refuses_is_tried_again_but_not_for_ever(
     bench.artifacts.errors["write_tombstone"] = Unreachable("no answer")
     bench.delete(checkpoint())
     await bench.written()
-    assert f"(try {TRIES} of {TRIES}): no answer" in caplog.text
+    assert f"(attempt {TRIES} of {TRIES}): no answer" in caplog.text
     bench.artifacts.errors.clear()
     other = checkpoint(f"{ROOT}/checkpoints/step-000010")
     other["metadata"] |= {"uid": "uid-11", "resourceVersion": "12"}

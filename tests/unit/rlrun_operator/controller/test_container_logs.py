@@ -436,7 +436,7 @@ async def test_a_pod_is_held_while_its_log_cannot_be_kept_until_its_time_is_over
         hold.is_over.set()
         await leaving.settle()
     assert leaving.kept == []
-    assert "The logs of team/reverse-orchestrator-x were not copied in time" in caplog.text
+    assert "The logs of team/reverse-orchestrator-x were not copied before" in caplog.text
 
 
 async def test_s3_that_answers_again_in_time_gets_the_log(leaving: Leaving, hold: Hold) -> None:
