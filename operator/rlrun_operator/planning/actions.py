@@ -148,9 +148,11 @@ class Actions:
     """Actions that policies request and that a plan contains."""
 
     logs: tuple[LogCopy, ...] = ()
-    """Logs to copy, within a limited time, before their pods are deleted."""
+    """Logs to copy, within a limited time, before `deletes` are executed."""
     status_first: bool = False
-    """True if the status must be written before the deletions, because it is derived from the deleted pods."""
+    """True if the status must be written before children are written or deleted, for example because it is derived from
+    pods that the plan deletes.
+    """
     deletes: tuple[ObjectRef, ...] = ()
     queue_label: str | None = None
     """Value of the run's label for Kueue, written before `applies`. None leaves it unchanged."""
@@ -219,6 +221,6 @@ class Plan(Actions):
     """Complete new status. None if it is unchanged."""
     removals: tuple[ArtifactDeletion, ...] = ()
     tombstone: TombstoneWrite | None = None
-    """Tombstone of the run, written before files are deleted and the finalizer is removed."""
+    """Tombstone of the run, written after `purge` and before the finalizer is removed."""
     purge: RunFilesDeletion | None = None
     remove_finalizer: bool = False

@@ -37,8 +37,8 @@ def keep_reference(run: Obj) -> Obj:
 def referenced_steps(
     namespace: str, names: Mapping[int, str], objects: Mapping[int, Obj], runs: Iterable[Obj]
 ) -> set[int]:
-    """Return the steps of checkpoints that unfinished `runs` start from. `names` maps each step to the name of its
-    checkpoint.
+    """Return the steps of the checkpoints that any of the `runs` would start from (`needs_start_checkpoint`). `names`
+    maps each step to the name of its checkpoint.
     """
     steps = {name: step for step, name in names.items()}
     referenced = set()
@@ -113,8 +113,8 @@ def digest_of(obj: Obj | None) -> str:
 
 
 def _seconds_to_expiry(obj: Obj, now: datetime | None) -> float:
-    """Return the seconds until the artifact expires, at most 0 if it has expired. Returns infinity if no valid time of
-    expiry is set.
+    """Return the seconds until the artifact expires, at most 0 if it has expired. Returns infinity if no valid expiry
+    time is set or `now` is None.
     """
     try:
         expires_at = ordered_expiry(obj) or parse_time((obj.get("status") or {}).get("expiresAt"))
@@ -136,9 +136,9 @@ class KindCatalog:
     referenced: frozenset[int] = frozenset()
     """Steps whose checkpoints other runs start from."""
     overdue: frozenset[int] = frozenset()
-    """Steps whose time of expiry has passed."""
+    """Steps whose expiry time has passed."""
     ordered: frozenset[int] = frozenset()
-    """Overdue steps whose time of expiry was set by a user in `spec.expiresAt`."""
+    """Overdue steps whose expiry time was set by a user in `spec.expiresAt`."""
     needs_newest: bool = True
     """True if a restarted run would continue from the newest artifact."""
 

@@ -8,7 +8,7 @@ once. From then on the object defines the artifact: if the files are replaced, t
 Retention deletes an artifact in two reconciles: the first sets phase Deleting; the next one checks again that no run
 references it, and deletes the files, then the object. An interrupted deletion is therefore recorded in the object and
 continued. A user deletes an artifact by setting `spec.expiresAt`. If the user only deleted the object, the operator
-would create it again. Objects have their run as owner only with artifactPolicy Delete. With Retain they outlive the
+would create it again. Objects have their run as owner only if artifactPolicy is Delete. Otherwise they outlive the
 run, like the files.
 """
 
@@ -40,7 +40,9 @@ from rlrun_operator.planning.observation import RunObservation
 
 @dataclass(frozen=True)
 class UploadSchedule:
-    """Upload intervals in steps, 0 to disable them. Both artifacts are always uploaded after the last step."""
+    """Upload intervals in steps; 0 disables uploads at an interval. A checkpoint and an adapter are always uploaded
+    after the last step.
+    """
 
     checkpoint_interval: int
     adapter_interval: int
@@ -82,7 +84,7 @@ SERVING_STATUS_FIELDS = ("deployedAt", "deploymentMessage", "deploymentModel", "
 DELETED = ConditionType.DELETED
 """Condition that records a failed deletion of an artifact's files."""
 DELETING_MESSAGE = (
-    "Retention deletes this artifact, because newer ones exist or its time of expiry has passed. No action needed."
+    "Retention is deleting this artifact, because newer ones exist or its expiry time has passed. No action needed."
 )
 DELETION_RETRY_SECONDS = 30.0
 """Seconds until a failed deletion of files is retried."""
@@ -151,7 +153,7 @@ class _KindPlanner:
         self.references_known = observation.catalog.has_references
 
     def plan(self, plan: ArtifactPlan) -> list[ArtifactEntry]:
-        """Add the actions to `plan`. Returns the complete artifacts that are kept, newest first."""
+        """Add the actions to `plan`. Returns the complete artifacts that are kept, the newest first."""
         surplus = self.kind.surplus_steps if self.references_known else frozenset()
         for step in sorted({*self.kind.objects, *self.kind.folders}):
             obj, folder = self.kind.objects.get(step), self.kind.folders.get(step)

@@ -260,7 +260,7 @@ def fill_cache(
     storage_key: bytes,
     now: datetime,
 ) -> CacheFill:
-    """Return the writes that fill an incomplete cache, and the problem to report meanwhile."""
+    """Return the writes that fill an incomplete cache, and the problem to report while a run or pool waits."""
     objects = cache_objects(identity, settings, model, storage_key)
     if seen.job is not None:
         outdated = (ObjectRef.of(seen.job),) if _is_outdated(seen, objects[-1], now) else ()
@@ -294,21 +294,21 @@ def waiting_problem(identity: CacheIdentity, model: RLModelSpec, seen: ObservedW
         return Problem(
             reason=Reason.WEIGHTS_NOT_CACHED,
             message=(
-                f"Job {identity.namespace}/{identity.name} is suspended. Exclude the Job from the system that queues "
-                f"Jobs, for example Kueue with manageJobsWithoutQueueName."
+                f"Job {identity.namespace}/{identity.name} is suspended. Exclude it from the system that queues Jobs, "
+                f"for example from Kueue with `manageJobsWithoutQueueName`."
             ),
         )
     if seen.failure is not None:
+        cause = str(seen.failure.get("message") or seen.failure.get("reason")).rstrip(".")
         return Problem(
             reason=Reason.WEIGHTS_NOT_CACHED,
-            message=f"Job {identity.namespace}/{identity.name} did not download {model.source} to its claim: "
-            f"{seen.failure.get('message') or seen.failure.get('reason')} The Job is recreated after {RETRY_SECONDS} "
-            f"s.",
+            message=f"Job {identity.namespace}/{identity.name} did not download {model.source} to its claim: {cause}. "
+            f"The Job is recreated after {RETRY_SECONDS} s.",
         )
     return Problem(
         reason=Reason.WEIGHTS_DOWNLOADING,
         message=(
-            f"{model.source} is being downloaded to {where}. For the progress: `kubectl logs -n {identity.namespace} "
+            f"{model.source} is being downloaded to {where}. To follow it: `kubectl logs -f -n {identity.namespace} "
             f"job/{identity.name}`"
         ),
     )
@@ -408,7 +408,7 @@ def validate_references(
 def create_children(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Create the missing children of the attempt."""
+    """Create the missing children of the attempt. Fails the run if Kueue's placement conflicts with the pods."""
     resolved = resolve_run(observation, status, spec, settings)
     if isinstance(resolved, Problem) or not may_have_children(observation):
         return None
@@ -490,4 +490,5 @@ def _previous_pods_message(observation: RunObservation, attempt: int) -> str:
     if not earlier:
         return f"Waiting for pods of an earlier run named {observation.name} to terminate. No action needed."
     numbers = ", ".join(map(str, sorted(earlier)))
-    return f"Waiting for pods of attempt {numbers} to terminate. No action needed."
+    attempts = "attempt" if len(earlier) == 1 else "attempts"
+    return f"Waiting for pods of {attempts} {numbers} to terminate. No action needed."

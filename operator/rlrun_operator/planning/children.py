@@ -1,4 +1,4 @@
-"""Selection of the children to write and to delete.
+"""Selects the children to write and to delete.
 
 The operator writes a child that is missing or belongs to an older attempt, and a ConfigMap or Secret whose data has
 changed. Nothing else is compared, so that a new version of the operator or the RLModel does not restart training pods.
@@ -138,7 +138,7 @@ def active_workloads(observation: RunObservation) -> list[ObjectRef]:
 
 
 def workloads_to_delete_after_pause(observation: RunObservation) -> list[ObjectRef]:
-    """Return the workloads of a suspended run that are not being deleted yet, the orchestrator's Job first.
+    """Return the workloads of a suspended or queued run that are not being deleted yet, the orchestrator's Job first.
 
     The orchestrator saves the state of the run when it ends. If environments ended first, their groups would fail and
     count as attempted, and the run would continue with other examples.
@@ -147,10 +147,10 @@ def workloads_to_delete_after_pause(observation: RunObservation) -> list[ObjectR
 
 
 def workloads_to_delete_after_finish(observation: RunObservation) -> list[ObjectRef]:
-    """Return the children to delete as soon as a run has finished: active workloads and the Secret with the run's
+    """Return the children to delete as soon as a run has finished: ReplicaSets, Jobs and the Secret with the run's
     tokens.
 
-    The orchestrator's finished Job is kept for its pod's log and termination message.
+    The orchestrator's ended Job is kept for the log and the termination message of its pod.
     """
     active_jobs = [j for j in observation.owned_children("Job") if not has_ended(j, observation)]
     return _deletable((*observation.owned_children(*ENDED_WITH_RUN), *active_jobs))

@@ -90,9 +90,9 @@ def session_problems(
         return []
     problem = session.problem if session is not None else None
     if problem is None and is_running:
-        message = "The trainer of the shared pool opens the session again, from the newest saved state."
+        message = "The trainer of the shared pool is reopening the session from the newest saved state."
         problem = Problem(reason=Reason.POOL_RESTARTING, message=message)
     if problem is None:
-        message = "The trainer of the shared pool is ready, and has not opened the run's session yet."
+        message = "The trainer of the shared pool is ready, but has not opened the run's session yet."
         problem = Problem(reason=Reason.WAITING_FOR_TRAINER, message=message)
     return [PodProblem(Role.trainer, Role.trainer, problem)]

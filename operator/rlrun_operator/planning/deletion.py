@@ -1,11 +1,11 @@
 """Deletion of an RLRun object.
 
 Kubernetes deletes the children by their owner references. While the run's finalizer delays the deletion, the operator
-writes the run's tombstone to the bucket. Garbage collection keeps the files of runs without a tombstone. With
-artifactPolicy Delete, the operator first deletes the files in S3. It waits until the pods have terminated and the
+writes the run's tombstone to the bucket. Garbage collection keeps the files of runs without a tombstone. If
+artifactPolicy is Delete, the operator first deletes the files in S3. It waits until the pods have terminated and the
 trainer of the run's shared pool has closed its session, because they could write again. Both steps have a deadline, so
-that an unreachable S3 does not block the deletion of a namespace. An annotation skips both steps. Without the
-tombstone, garbage collection keeps the remaining files.
+that an unreachable S3 does not block the deletion of a namespace. SKIP_DELETION_ANNOTATION skips both steps. If no
+tombstone was written, garbage collection keeps the remaining files.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
-"""Ends and pauses of a run: completed, failed, stopped, suspended.
+"""Ends or pauses a run: completed, failed, stopped, suspended.
 
-Terminating pods write a last checkpoint within their grace period, so a run without active processes is reconciled
-until its pods have ended. The trainer of a shared pool writes the run's last checkpoint after the `TrainerOrder` no
+Terminating pods write a last checkpoint within their grace period, so a finished or suspended run is reconciled until
+its pods have ended. The trainer of a shared pool writes the run's last checkpoint after the `TrainerOrder` no
 longer lists the run, so the run is also reconciled until that trainer has closed its session. A reconcile lists the
 pods before it lists S3. If it finds no active pod, it therefore finds all files that the pods have written.
 
@@ -43,7 +43,7 @@ from rlrun_operator.resources.platform import run_layout
 NODE_LOSS_MARGIN = timedelta(seconds=60)
 """Time that must pass after the end of a pod's grace period before the pod's node counts as lost."""
 S3_RETRY_SECONDS = 30.0
-"""Seconds between two listings while S3 is unreachable."""
+"""Seconds between two S3 listings of an inactive run while listings fail."""
 
 
 def requeue_after_finish(observation: RunObservation, now: datetime, soon: float) -> float | None:
@@ -56,8 +56,8 @@ def requeue_after_finish(observation: RunObservation, now: datetime, soon: float
 
 
 def may_write(pod: Pod, now: datetime) -> bool:
-    """Return whether the pod may still run a process. A pod that has exceeded its grace period does not count, because
-    its node is lost.
+    """Return whether the pod may still run a process. NODE_LOSS_MARGIN after its grace period, a pod no longer counts,
+    because its node is lost.
     """
     # Kubernetes sets deletionTimestamp to the time of the request plus the grace period.
     ends = pod.deletion_time
@@ -65,7 +65,7 @@ def may_write(pod: Pod, now: datetime) -> bool:
 
 
 def trainer_may_write(pods: Iterable[Pod], report: TrainerReport, uid: str, now: datetime) -> bool:
-    """Return whether the trainer among a shared pool's pods may write in the folder of the run with this uid.
+    """Return whether the trainer among a shared pool's pods may write to the folder of the run with this uid.
 
     A terminating trainer ignores every `TrainerOrder`, and may still save a last checkpoint of any run.
     """
@@ -112,11 +112,11 @@ def crash_logs(layout: RunLayout, attempt: int, crashes: Sequence[Crash]) -> lis
 
 
 ACTIVE_PAUSE_SECONDS = 0.01
-"""Seconds between the reconciles of two active runs. A thousand reconciles at once would take seconds, and events would
-wait meanwhile.
-"""
+"""Seconds between the reconciles of two active runs. A thousand reconciles at once would delay events by seconds."""
 OLD_PAUSE_SECONDS = 0.1
-"""Seconds between the reconciles of two runs that ended long ago. Each costs three requests and two S3 listings."""
+"""Seconds between the reconciles of two runs that ended more than LATELY ago. Each costs three requests and two S3
+listings.
+"""
 
 
 def is_active(run: Obj) -> bool:
@@ -127,8 +127,8 @@ def is_active(run: Obj) -> bool:
 def resync_schedule(runs: Iterable[Obj], now: datetime) -> Iterator[tuple[RunKey, float]]:
     """Yield each run with the seconds until its reconcile.
 
-    Runs that are new, are being deleted or ended recently are reconciled immediately. Active runs are spread over time,
-    and so are old runs, the newest first.
+    Runs that are new, are being deleted or ended less than LATELY ago are reconciled immediately. Active runs are
+    spread over time, and so are older runs, the newest first; a run whose time to live ends earlier is reconciled then.
     """
     old: list[tuple[datetime, Obj]] = []
     active = 0
@@ -158,11 +158,11 @@ NOT_FINISHED = (
     ConditionChange("Completed", False, Reason.NOT_COMPLETED),
     ConditionChange("Failed", False, Reason.NOT_FAILED),
 )
-"""Conditions Completed and Failed of an unfinished run, set so that tools can use `kubectl wait`."""
+"""Conditions Completed and Failed of an unfinished run, set so that `kubectl wait` can be used."""
 
 
 MAX_ENDED = 32
-"""Maximum number of ended attempts that a status keeps while S3 is unavailable."""
+"""Maximum number of ended attempts that a status keeps while S3 is unavailable. The oldest ones are dropped."""
 
 
 def plan_finished(
@@ -210,7 +210,7 @@ def plan_suspended(
     change = pause_change(status, Phase.suspended, problem, Reason.SUSPENDED, attempt_end(status, now))
     if again is not None:
         message = (
-            "The run is being suspended: its pods are terminating or the trainer of its shared pool saves a last "
+            "The run is being suspended: its pods are terminating or the trainer of its shared pool is saving a last "
             "checkpoint, and the operator is listing its last artifacts in S3. No action needed."
         )
         change = change.then(StatusChange(fields=reason_fields(Problem(reason=Reason.FINISHING, message=message))))
@@ -239,8 +239,8 @@ def silent_client() -> Problem:
     return Problem(
         reason=Reason.CLIENT_SILENT,
         message=f"The client's program made no call for {SILENT_SECONDS:.0f} s, so the operator set `spec.suspend` to "
-        "free the slot of the shared pool. The program's next call resumes the run, as setting the field to false "
-        "does.",
+        "true and freed the run's slot in the shared pool. The program's next call resumes the run; so does setting "
+        "`spec.suspend` to false.",
     )
 
 
@@ -269,7 +269,7 @@ def without_estimate(status: RLRunStatus) -> StatusFields:
 def plan_outcome(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """End the run with the outcome of its orchestrator."""
+    """End the run with the outcome that its orchestrator has reported."""
     outcome = find_outcome(orchestrator_job(observation, status.attempt), observation.pods_of(status.attempt))
     if outcome is None:
         return None
@@ -386,7 +386,8 @@ def _complete(
         steps = progress.step if outcome.last is not None else progress.max_steps or progress.step
         progress = progress.model_copy(update={"step": steps, "eta_seconds": 0.0})
     done = PlanPart(status=StatusChange(fields={"progress": progress}))
-    problem = Problem(reason=Reason.COMPLETED, message=f"All {steps} steps are done.")
+    message = "The only step is done." if steps == 1 else f"All {steps} steps are done."
+    problem = Problem(reason=Reason.COMPLETED, message=message)
     return done.then(mark_finished(observation, status, settings, now, Phase.completed, problem))
 
 

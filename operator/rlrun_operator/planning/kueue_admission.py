@@ -60,7 +60,7 @@ def kueue_answer(observation: RunObservation, settings: OperatorSettings, now: d
         return None
     if is_condition_true(held, "QuotaReserved"):
         return Admitted(_place(held, status, now))
-    ending = Problem(reason=Reason.RUN_FINISHED, message="The run does not need quota anymore.")
+    ending = Problem(reason=Reason.RUN_FINISHED, message="The run no longer needs quota.")
     return Waiting(ending, _queue(held, status, now))
 
 

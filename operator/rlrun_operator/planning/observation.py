@@ -1,4 +1,4 @@
-"""Input of the planner: everything that a reconcile has read about a run, and the answer of its queue.
+"""Input of the planner: everything that a reconcile has read about a run, and the answer from the run's queue.
 
 In every reconcile the run's queue (built-in or Kueue) gives one of three answers: admitted, waiting or refused. The
 answer is in `RunObservation.admission`, and `planning/beginning.py` converts it to status and actions.
@@ -28,7 +28,7 @@ from rlrun_operator.resources.weights_cache import ObservedWeights
 
 @dataclass(frozen=True)
 class PodEvent:
-    """Kubernetes Event about a pod."""
+    """Kubernetes Event about a pod or Job."""
 
     reason: str
     message: str
@@ -36,7 +36,7 @@ class PodEvent:
 
 
 def newest_event(events: Iterable[Obj]) -> PodEvent | None:
-    """Return the newest of the Events of a pod, or None if there are none."""
+    """Return the newest of the Events, or None if there are none."""
     newest = max(events, key=_last_seen, default=None)
     if newest is None:
         return None
@@ -84,7 +84,7 @@ class Refused:
 
 class SlotUnconfirmed(Exception):
     """Raised if the run would lose its slot because of cached objects, which may be stale. The caller must read the
-    state again before it decides.
+    objects again before it decides.
     """
 
 
@@ -102,7 +102,7 @@ this time.
 
 @dataclass(frozen=True)
 class TrainerReport:
-    """Runs in whose folders the trainer of a shared pool may write, according to its newest response."""
+    """Runs to whose folders the trainer of a shared pool may write, according to its newest response."""
 
     uids: frozenset[str] | None
     """Uids of runs in the `TrainerOrder`, which may open a session at any time, and of runs that the response lists.
@@ -118,7 +118,7 @@ class TrainerReport:
     """State of the sessions of runs with `driver: Client`, by uid."""
 
     def may_write(self, uid: str, now: datetime) -> bool:
-        """Return whether the trainer may write in the folder of the run with this uid."""
+        """Return whether the trainer may write to the folder of the run with this uid."""
         return seconds(self.time, now) < SESSION_SECONDS and (self.uids is None or uid in self.uids)
 
     def activity_of(self, uid: str, now: datetime) -> ClientActivity | None:
@@ -154,9 +154,9 @@ class RunObservation:
     """ReplicaSets, Jobs, Services, NetworkPolicies, ConfigMap, Secret and ServiceAccount with the run's name."""
     pods: tuple[Pod, ...] = ()
     pod_events: Mapping[str, PodEvent] = field(default_factory=dict)
-    """Newest Event of each pod that has a node but no container, and of each Job without its pods, by uid."""
+    """Newest Event of each pod that has a node but no container, and of each Job that lacks pods, by uid."""
     lost_nodes: frozenset[str] = frozenset()
-    """Names of lost nodes, which cannot terminate the evicted pods of the run."""
+    """Names of lost nodes, which cannot terminate the run's pods that are evicted from them."""
     catalog: ArtifactCatalog = field(default_factory=ArtifactCatalog)
     """Checkpoints and adapters of this run (matched by uid)."""
     artifacts_problem: Problem | None = None
@@ -165,7 +165,7 @@ class RunObservation:
     pool: ObservedPool | None = None
     """Shared pool of the attempt, or None if the status names none or the run has ended."""
     is_trainer_writing: bool = False
-    """True if the trainer of the pool in the status may still write in the run's folder."""
+    """True if the trainer of the pool in the status may still write to the run's folder."""
     client: ClientActivity | None = None
     """State of the session of a run with `driver: Client`. None if it is unknown, or the run has no session."""
     models: tuple[Obj, ...] = ()
@@ -181,7 +181,7 @@ class RunObservation:
     token_key: bytes | None = field(default=None, repr=False)
     """Key from which the tokens of runs are derived. If None, the processes of runs require no tokens."""
     storage_key: bytes = field(default=b"", repr=False)
-    """Key of the grants for rlrun-server."""
+    """Key that signs the grants for rlrun-server."""
     s3_problem: Problem | None = None
     """Reason why runs currently cannot use S3."""
     egress_key: bytes | None = field(default=None, repr=False)
@@ -191,13 +191,14 @@ class RunObservation:
     egress_hosts: tuple[str, ...] = ()
     """Hosts that the annotation of the run's namespace allows."""
     warm_start_digest: str | Problem | None = None
-    """Digest of the manifest of spec.checkpointId, or the reason why its files cannot be used. None if it was not read.
+    """Digest of the manifest of the checkpoint in spec.checkpointId, or the reason why the checkpoint's files cannot be
+    used. None if the manifest was not read.
     """
 
     priority: int = 0
     """Value of the run's PriorityClass, or 0 if no queue needs the value."""
     admission: Admission | None = None
-    """Answer of the queue. None if no queue applies to the run or it needs no slot."""
+    """Answer from the queue. None if no queue applies to the run or it needs no slot."""
 
     kueue: KueueObservation | None = None
     """State of the run's Workloads. None if the run is not queued by Kueue or has released its quota."""
@@ -209,11 +210,11 @@ class RunObservation:
     silent_seconds: float = 0.0
     """Seconds for which no request to the orchestrator has succeeded."""
     is_watched: bool = False
-    """True if every change of the orchestrator's status, including the first, or of the session of a run with `driver:
-    Client` triggers a reconcile.
+    """True if every change of the orchestrator's status, including the first response, triggers a reconcile. For a run
+    with `driver: Client`, the same applies to the state of its session.
     """
     is_cached: bool = False
-    """True if a part was not read in this reconcile and may be stale."""
+    """True if a part of the observation was not read in this reconcile and may be stale."""
 
     @cached_property
     def status(self) -> RLRunStatus:

@@ -1,4 +1,4 @@
-"""Planner of reconciles, and of status updates after steps that change only the progress of a run.
+"""Plans reconciles, and status updates after steps that change only the progress of a run.
 
 The plan depends only on the observation, the settings and the time.
 """

@@ -1,8 +1,8 @@
-"""Crashes, startup failures and the outcome of an attempt, from its pods.
+"""Crashes, startup failures and the outcome of an attempt, derived from its pods.
 
-Counts of restarts and crashes survive deletions of pods and restarts of the operator. Kubernetes deletes a pod's
-restart count with the pod. The run's status therefore records each existing pod with its counted restarts, and a
-reconcile counts only the difference. Counts and records are written together, so that nothing is counted twice.
+Counts of restarts and crashes survive deletions of pods and restarts of the operator. Because Kubernetes deletes a
+pod's restart count with the pod, the run's status records each existing pod with its counted restarts, and a reconcile
+counts only the difference. Counts and records are written together, so that nothing is counted twice.
 
 The failure policy limits the duration of startup failures. Kubernetes has no timestamp for the first failed image pull,
 so the run's status records the start of each pod's failure. The time restarts when a pod is replaced or its failure
@@ -140,8 +140,8 @@ def record_startup_failures(
     now: datetime,
     events: Mapping[str, PodEvent] = NO_EVENTS,
 ) -> list[ComponentStatus]:
-    """Record the current startup failure of each pod in the components. `events` contains the newest Event of each pod
-    by uid.
+    """Return the components with the current startup failure of each pod. `events` contains the newest Event of each
+    pod, by uid.
     """
     uids = [(pod, pod.uid) for pod in pods]
     failures = {uid: found.startup_failure for pod, uid in uids if (found := diagnose_pod(pod, events.get(uid)))}

@@ -1,4 +1,4 @@
-"""Diagnosis of unready pods from their status and newest Event, with a remedy.
+"""Diagnoses unready pods from their status and newest Event, and suggests remedies.
 
 Readiness gates, and containers that the operator did not create, such as mesh proxies, can keep a pod unready. Restarts
 of such containers are not counted as crashes of the run, and their termination does not end the run.
@@ -39,7 +39,7 @@ REJECTION_ADVICE = {
     "UnexpectedAdmissionError": "Check the node's device plugin: its GPUs may be unhealthy or in use.",
     "NodeAffinity": "The node's labels have changed: compare them with the pod's node selector.",
     "NodeShutdown": "The node is shutting down; the next pod runs on another node.",
-    "Evicted": "The node lacks disk or memory: free it, or cordon it with `kubectl cordon`.",
+    "Evicted": "The node lacks disk space or memory: free some, or cordon the node with `kubectl cordon`.",
     "TopologyAffinityError": "The kubelet cannot allocate the pod's CPUs and GPUs from a single NUMA node: change the "
     "kubelet's topology manager policy, or the pod's requests.",
     "VolumeAttachmentLimitExceeded": "The node has reached its limit of attached volumes.",
@@ -53,7 +53,7 @@ END_ADVICE = {
     "PreemptionByScheduler": "A pod with higher priority preempted it: see `spec.priorityClassName`.",
     "DeletionByTaintManager": "The node has a taint that the pod does not tolerate, or it has stopped reporting.",
     "EvictionByEvictionAPI": "The node is being drained.",
-    "DeletionByPodGC": "The node does not exist.",
+    "DeletionByPodGC": "The node no longer exists.",
 }
 REPEATED = 2
 """Number of consecutive rejections or evictions after which a component's next pod is expected to end in the same way.
@@ -95,7 +95,7 @@ def repeated_end(pods: Sequence[Pod], wanted: Mapping[str, Mapping[str, int]], n
     for component, count in counts.items():
         own = sorted((p for p in pods if p.component == component), key=lambda p: p.created)
         ended = [p for p in own if p.is_refused_by_node]
-        # All pods of a component may end together once, which is not a repetition.
+        # All pods of a component may end at the same time once, which is not a repetition.
         row = REPEATED + count - 1
         if len(ended) < row or any(p.is_ready for p in own):
             continue
@@ -213,7 +213,7 @@ class PodProblem:
     component: str
     problem: Problem
     final: bool = False
-    """True if a restart of the container would not help."""
+    """True if restarting the container would not help."""
     startup_failure: StartupFailureKind | None = None
     """Kind of failure if the pod has not started. failurePolicy defines how long such a failure is tolerated."""
 
@@ -284,7 +284,7 @@ def explain_termination(pod: Pod, end: Termination) -> Problem:
         return Problem(
             reason=Reason.CONTAINER_LOST,
             message=(
-                f"{component}: container {end.container} was missing on node {pod.node}. The node or its "
+                f"{component}: container {end.container} disappeared from node {pod.node}. The node or its "
                 f"container runtime was restarted, and the container is started again."
             ),
         )
@@ -293,7 +293,7 @@ def explain_termination(pod: Pod, end: Termination) -> Problem:
         return Problem(
             reason=Reason.CREATE_FAILED,
             message=f"{component}: container {end.container} could not be started: {error}. "
-            "Fix the cause of the error, often the command, the image's architecture or a memory limit.",
+            "Check the command, the image's architecture and the memory limit.",
         )
     lines = " | ".join(line.strip() for line in end.message.strip().splitlines()[-3:] if line.strip())
     return Problem(

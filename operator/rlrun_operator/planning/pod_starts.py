@@ -1,4 +1,4 @@
-"""Explanations of pods that do not start: unscheduled, without a container, or with a waiting container.
+"""Explains why pods do not start: they are unscheduled, have no container yet, or have a waiting container.
 
 While the kubelet prepares volumes, network and images, a pod has a node but no container. The status of such a pod
 shows only ContainerCreating or PodInitializing. Failures are in its Events.
@@ -56,7 +56,7 @@ PULL_WORD_ADVICE = (
         "run's namespace.",
     ),
     (("toomanyrequests", "429"), "The registry limits the rate of pulls: use credentials or a mirror, or wait."),
-    (("x509:",), "The nodes do not trust the registry's certificate: add its authority to their container runtime."),
+    (("x509:",), "The nodes do not trust the registry's certificate: add its CA to their container runtime."),
     (
         ("no match for platform", "no matching manifest"),
         "The image has no variant for the node's architecture: use another image, or select other nodes.",
@@ -65,10 +65,10 @@ PULL_WORD_ADVICE = (
         ("no such host", "dial tcp", "i/o timeout", "TLS handshake timeout", "connection refused"),
         "The node cannot reach the registry: check its DNS, proxy and firewall.",
     ),
-    (("no space left on device",), "The node's disk is full: free it, or use another node."),
+    (("no space left on device",), "The node's disk is full: free space on it, or use another node."),
 )
 CONFIG_ADVICE = (
-    (("non-numeric user", "run as root"), "Use an image whose user is a number other than 0."),
+    (("non-numeric user", "run as root"), "Use an image whose user is a numeric UID other than 0."),
     (("not found", "couldn't find key"), "Create the missing object or key, or correct the reference to it."),
 )
 
@@ -102,7 +102,7 @@ def explain_wait(pod: Pod, status: Obj) -> ContainerWait | None:
     advice = _first_advice(CONFIG_ADVICE, detail) or (
         "Create the missing object, or correct the reference to it."
         if is_config
-        else "Fix the cause of the error, often a command, a volume, the image's architecture or the node."
+        else "Check the container's command and volumes, the image's architecture, and the node."
     )
     message = f"{pod.component}: container {status['name']} cannot be created: {detail or reason}. {advice}"
     kind = Reason.CREATE_CONTAINER_CONFIG_ERROR if is_config else Reason.CREATE_FAILED
@@ -116,7 +116,7 @@ def _without_names(detail: str, image: str) -> str:
 
 
 def _image_of(pod: Pod, container: str, detail: str) -> str:
-    """Return the image that the error is about: an image volume that the error names, or else the container's image."""
+    """Return the image that the error is about: the one of an image volume that it names, or the container's image."""
     volumes = (str((volume.get("image") or {}).get("reference") or "") for volume in pod.volumes)
     return next((image for image in volumes if image and image in detail), pod.image_of(container))
 
@@ -141,8 +141,8 @@ def _has_words(text: str, part: str) -> bool:
 VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 NETWORK_EVENTS = frozenset({"FailedCreatePodSandBox", "FailedPodSandBoxStatus", "NetworkNotReady"})
 IDENTIFIER = re.compile(r"\b[0-9a-f]{32,}\b")
-"""Pattern of identifiers of sandboxes and containers, which change with each attempt and would change the run's status
-each time.
+"""Pattern of sandbox and container identifiers. They change with each attempt, which would change the run's status each
+time.
 """
 
 
@@ -268,7 +268,7 @@ def shape_fields(role: str, *names: str) -> str:
 
 def _toleration(role: str, taints: Sequence[str]) -> str:
     taint = f"taint {_join(taints)}" if taints else "nodes' taints"
-    return f"Add a toleration of the {taint} to {shape_fields(role, 'tolerations')}, or remove the taint."
+    return f"Add a toleration for the {taint} to {shape_fields(role, 'tolerations')}, or remove the taint."
 
 
 def _claims(words: str) -> str:
@@ -279,7 +279,7 @@ def _claims(words: str) -> str:
             f"the RLModel's source, `cacheClaim` or `volumes`, or in the chart's values."
         )
     if "unbound immediate PersistentVolumeClaims" in words or "persistent volumes to bind" in words:
-        return "The claim has no volume: check its StorageClass and its Events with `kubectl describe pvc`."
+        return "The claim is not bound to a volume: check its StorageClass and its Events with `kubectl describe pvc`."
     if "non-existent p" in words:
         return "The claim's volume no longer exists: recreate the claim."
     if "volume node affinity" in words or "PersistentVolume's node affinity" in words or "volume zone" in words:

@@ -1,4 +1,4 @@
-"""Use of a shared pool by a run.
+"""How a run uses a shared pool.
 
 An attempt joins a pool when it has its slot, before any of its objects is created. The status names the pool, and the
 serving controller finds the runs of a pool by their statuses. The run's pods are created only after an engine and the
@@ -49,7 +49,7 @@ def join_pool(
 def leave_replaced_pool(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """Restart a run whose pool lacks a Deployment that cannot be created, because RLModel or settings have changed."""
+    """Restart a run whose pool lacks a Deployment that cannot be recreated because RLModel or settings have changed."""
     frozen = frozen_config(observation, status.attempt)
     if status.pool is None or observation.pool is None or frozen is None:
         return None

@@ -1,4 +1,4 @@
-"""Order of waiting runs, and which of them are admitted now.
+"""Orders the waiting runs, and decides which of them are admitted now.
 
 Among runs of equal priority, the run of the namespace with the smallest dominant share comes first, then the run that
 has waited longest. The dominant share is the largest fraction of a platform limit that the namespace's runs use,
@@ -129,8 +129,8 @@ def awaited_trainer(
 ) -> Problem | None:
     """Return the problem of a run whose next attempt uses `pool` while the trainer of its previous pool may write.
 
-    Two trainers must not write to the folder of one run. The run holds no slot meanwhile: the previous trainer closes
-    the session when the `TrainerOrder` no longer lists the run.
+    Two trainers must not write to the folder of one run. While it waits, the run holds no slot: the previous trainer
+    closes the session when the `TrainerOrder` no longer lists the run.
     """
     previous = status.pool
     if previous is None or (pool is not None and pool.name == previous.name):
@@ -219,13 +219,13 @@ class QueuedRun:
     uid: str
     since: datetime
     demand: Demand | None = None
-    """Demand of the run, or None while it is unknown, as may be its pool. With limited capacity, an admitted run with
-    unknown demand blocks all admissions, and a waiting run with unknown demand blocks the runs behind it. Without, they
-    block the runs of shared pools in their namespace.
+    """Demand of the run, or None while it is unknown; the pool may then be unknown as well. If a capacity is set, an
+    admitted run with unknown demand blocks all admissions, and a waiting one blocks the runs behind it. Otherwise, both
+    block only the runs of shared pools in their namespace.
     """
     priority: int = 0
     blocked_time: datetime | None = None
-    """Time since which this run has been the first run whose resources are not free."""
+    """Time since which this run has been the first run in the queue whose resources are not free."""
     pool: PoolSlots | None = None
     """Shared pool of the run."""
 
@@ -357,8 +357,8 @@ class _DominantShares:
 def queue_positions(
     placed: Iterable[QueuedRun], waiting: Iterable[QueuedRun], limits: QueueLimits, now: datetime
 ) -> dict[str, QueuePosition]:
-    """Return the position of each waiting run by uid, in order. The order of the runs in `placed` and `waiting` does
-    not affect the result.
+    """Return the position of each waiting run by uid, in queue order. The order of the runs in `placed` and `waiting`
+    does not affect the result.
     """
     usage, shares = _Usage(limits, free=dict(limits.capacity)), _DominantShares(limits)
     for one in placed:
@@ -449,10 +449,12 @@ def pool_full_problem(pool: PoolSlots, *, is_client: bool = False) -> Problem:
     Unless `is_client`, the message suggests `spec.infrastructure.dedicated`, which a run with `driver: Client` cannot
     use.
     """
-    choice = " With `spec.infrastructure.dedicated` a new run has a trainer and engines of its own."
+    choice = " A new run with `spec.infrastructure.dedicated` gets a trainer and engines of its own."
+    slots = "The only slot" if pool.slots == 1 else f"All {pool.slots} slots"
     return Problem(
         reason=Reason.POOL_FULL,
-        message=f"All {pool.slots} slots of the shared pool {pool.name} are in use (`sharing.maxRuns` of the RLModel). "
+        message=f"{slots} of the shared pool {pool.name} {'is' if pool.slots == 1 else 'are'} in use "
+        "(`sharing.maxRuns` of the RLModel). "
         f"The run starts when its turn comes, after other runs of the pool end or are suspended."
         f"{'' if is_client else choice}",
     )
@@ -466,8 +468,8 @@ def waiting_problem(
 
 
 def exceeding_problem(exceeded: Sequence[str], request: SlotRequest, limits: QueueLimits, namespace: str) -> Problem:
-    """Return the problem to report for a run that can never be admitted, with the demand of each component for each
-    exceeded resource.
+    """Return the problem to report for a run that can never be admitted. For each exceeded resource, the message lists
+    how much each component requests.
     """
     total = request.total
     parts = []
@@ -482,9 +484,9 @@ def exceeding_problem(exceeded: Sequence[str], request: SlotRequest, limits: Que
         parts.append(f"{from_millis(total[name])} {name} ({needs}), but {owner} has {from_millis(whole)} for all runs")
     return Problem(
         reason=Reason.EXCEEDS_CAPACITY,
-        message=f"The run's pods request {'; '.join(parts)}. Start a new run with a smaller RLModel or fewer "
-        "environments, or ask the platform team to raise `queue.capacity` (or `capacity` in `queue.namespaces`) or to "
-        "make the RLModel smaller.",
+        message=f"The run's pods request {'; '.join(parts)}. Start a new run with an RLModel that requests less, or "
+        "with fewer environments, or ask the platform team to raise `queue.capacity` (or `capacity` in "
+        "`queue.namespaces`) or to lower the requests of the RLModel.",
     )
 
 
@@ -505,21 +507,23 @@ def _waiting_message(
         limit = limits.runs_of(namespace)
         if limit == 0:
             return (
-                f"Namespace {namespace} may not start runs at the moment (`queue.namespaces`). Ask the platform team."
+                f"Namespace {namespace} may not start runs at the moment (`queue.namespaces` sets its `maxRuns` to 0). "
+                "Ask the platform team."
             )
         own = limits.namespaces.get(namespace, {})
-        parts = [] if limit is None else [f"{limit} runs with pods"]
+        parts = [] if limit is None else ["1 run with pods" if limit == 1 else f"{limit} runs with pods"]
         parts += [f"{from_millis(own[name])} {name}" for name in sorted(own)]
         needed = _needed(demand, pool, own)
         return (
-            f"Namespace {namespace} may use at most {' and '.join(parts)} at a time, and what is left is not enough "
+            f"Namespace {namespace} may have at most {' and '.join(parts)} at a time, and what is left is not enough "
             f"for this run{f', which needs {needed}' if needed else ''}. The run starts when its turn comes, after "
             "other runs in the namespace end or are suspended."
         )
     if reason is Reason.RUN_LIMIT_REACHED:
+        runs = "1 run" if limits.settings.max_runs == 1 else f"{limits.settings.max_runs} runs"
         return (
-            f"On this platform, at most {limits.settings.max_runs} runs may have pods at a time, and all of these "
-            f"slots are in use or reserved for runs ahead of this one. The run starts when its turn comes."
+            f"On this platform, at most {runs} may have pods at a time, and no slot is left: all are in use or "
+            f"reserved for runs ahead of this one. The run starts when its turn comes."
         )
     needed = _needed(demand, pool, limits.capacity)
     whole = ", ".join(f"{from_millis(amount)} {name}" for name, amount in sorted(limits.capacity.items()))

@@ -47,9 +47,10 @@ def unreachable_problem(error: Problem | None, silent_seconds: float, shown: Con
         return None
     return Problem(
         reason=Reason.ORCHESTRATOR_UNREACHABLE,
-        message=f"The operator has had no status from the orchestrator for {SILENT_SECONDS:.0f} s ({error.reason}). "
-        "While this lasts, the run shows no progress, and `spec.startDeadlineSeconds` or `spec.stallDeadlineSeconds` "
-        "may end it. Check the orchestrator's log and node, and that NetworkPolicies allow the operator to reach it.",
+        message=f"The operator has received no status from the orchestrator for {SILENT_SECONDS:.0f} s "
+        f"({error.reason}). While this lasts, the run shows no progress, and `spec.startDeadlineSeconds` or "
+        "`spec.stallDeadlineSeconds` may end it. Check the orchestrator's log and node, and that NetworkPolicies allow "
+        "the operator to reach it.",
     )
 
 
@@ -86,7 +87,7 @@ def expected_pods(resolved: ResolvedRun) -> dict[str, dict[str, int]]:
 
 
 def blamed_role(problem: Problem) -> str:
-    """Return the role that is named in the problem's reason: `EnvironmentLoadFailed`, `WaitingForTrainer`, ..."""
+    """Return the role named in the problem's reason, such as `EnvironmentLoadFailed`, or else `orchestrator`."""
     for role, text in (("environment", "Environment"), ("trainer", "Trainer"), ("inference", "Inference")):
         if text in problem.reason:
             return role
@@ -267,14 +268,14 @@ def _rewards_condition(warning: Problem | None, report: RunStatus) -> ConditionC
             kind,
             False,
             Reason.REWARD_FUNCTION_ERRORS,
-            f"{report.reward_errors} rollouts had no valid reward and are not used for training. See the logs of the "
-            "environment pods.",
+            f"Rollouts without a valid reward, which are not used for training: {report.reward_errors}. See the logs "
+            "of the environment pods.",
         )
     return ConditionChange(kind, True, Reason.NO_ERRORS)
 
 
 def _training_conditions(report: RunStatus) -> tuple[ConditionChange, ...]:
-    """Return the condition for training health, or an empty tuple if there is nothing to report before the first step.
+    """Return the condition for training health, or an empty tuple if there is nothing to report yet.
 
     The condition is False with issues, and otherwise True, possibly with a hint about throughput.
     """

@@ -1,4 +1,4 @@
-"""Report of refused objects in the run's status: one condition for children, one for checkpoints and adapters.
+"""Reports refused objects in the run's status: one condition for children, one for checkpoints and adapters.
 
 Refused children prevent a run from starting. A refused checkpoint or adapter only delays retention and the deletion of
 the run.

@@ -1,4 +1,4 @@
-"""Resolution of an attempt's spec: its references are resolved once and then stored in a ConfigMap."""
+"""Resolves the spec of an attempt. Its references are resolved once and then stored in the attempt's ConfigMap."""
 
 import hmac
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ def merged_packages(status: RLRunStatus, spec: RLRunSpec, report: RunStatus) -> 
 
 
 def changed_package(status: RLRunStatus, spec: RLRunSpec, report: RunStatus) -> Problem | None:
-    """Return a problem if the orchestrator reports a package that differs from the recorded package."""
+    """Return a problem if the orchestrator reports a package that differs from the recorded one."""
     recorded = {_key(package): package for package in recorded_packages(status, spec)}
     for package in report.environments:
         old = recorded.get(_key(package), package)
@@ -51,8 +51,8 @@ def changed_package(status: RLRunStatus, spec: RLRunSpec, report: RunStatus) -> 
             return Problem(
                 reason=Reason.ENVIRONMENT_CHANGED,
                 message=f"The environments use package {package.id} {package.version} ({package.digest}), but the run "
-                f"used {old.version} ({old.digest}). Start a new run, with checkpointId to continue from its "
-                "newest checkpoint.",
+                f"used {old.version} ({old.digest}). Start a new run. To continue from this run's newest "
+                "checkpoint, set `spec.checkpointId`.",
             )
     return None
 
@@ -200,10 +200,10 @@ def attempt_config(children: Iterable[Obj], uid: str, attempt: int) -> ResolvedR
 
 
 def has_signed_references(observation: RunObservation, attempt: int, resolved: ResolvedRun) -> bool:
-    """Return whether base model and checkpoint are those that the operator resolved for the attempt.
+    """Return whether the base model and the checkpoint are those that the operator resolved for the attempt.
 
-    Users can change the ConfigMap that stores them, so the signature is verified unless base model and checkpoint have
-    just been resolved.
+    Users can change the ConfigMap that stores them, so its signature is verified. Returns True if the attempt has no
+    readable ConfigMap, because base model and checkpoint have then just been resolved.
     """
     objects = observation.owned_children("ConfigMap", attempt=attempt)
     if not objects or readable_config(objects[0]) is None:
@@ -213,7 +213,7 @@ def has_signed_references(observation: RunObservation, attempt: int, resolved: R
 
 def _is_signed(config_map: Obj, key: bytes, identity: RunIdentity, resolved: ResolvedRun) -> bool:
     signature = sign_references(key, identity, resolved)
-    # Users can change the annotation, and text with other characters than ASCII cannot be compared.
+    # Users can change the annotation, and compare_digest accepts only ASCII in text.
     given = annotation(config_map, REFERENCES_ANNOTATION).encode(errors="replace")
     return hmac.compare_digest(given, signature.encode())
 
@@ -241,8 +241,8 @@ def client_session(config: ResolvedRun, run: Obj, settings: OperatorSettings) ->
     if isinstance(spec, Problem):
         return None
     session = session_spec(config.model_copy(update={"spec": spec}), CLIENT_MAX_STEPS, None)
-    if len(session.model_dump_json()) > MAX_SESSION:
-        raise ValueError(f"the specification of the session has more than {MAX_SESSION} characters")
+    if (length := len(session.model_dump_json())) > MAX_SESSION:
+        raise ValueError(f"the session's specification is {length} characters long; the maximum is {MAX_SESSION}")
     namespace, uid = metadata["namespace"], metadata["uid"]
     own = {"run_uri": str(run_layout(settings, namespace, uid).root), "run_uid": uid, "run_name": metadata["name"]}
     return session.model_copy(update={**own, "namespace": namespace})

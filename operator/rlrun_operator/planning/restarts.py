@@ -1,9 +1,9 @@
 """Decisions about crashed, lost and refused pods: the failure policy, and what Kubernetes does not replace.
 
-Replacement of orchestrators: a Job waits 10 s, 20 s, 40 s, ... before it replaces a failed or deleted pod, and the run
-does not train meanwhile. The operator therefore deletes a waiting Job, and the next reconcile recreates it. The Job's
-back-off still applies to orchestrators that end repeatedly or soon after their start, and while the operator is down.
-It also applies after an upgrade of the operator, because new pods might not be compatible with the attempt.
+Replacement of orchestrators: a Job waits 10 s, 20 s, 40 s, ... before it replaces a failed or deleted pod, and during
+this time the run does not train. The operator therefore deletes a waiting Job, and the next reconcile recreates it. The
+Job's back-off still applies to orchestrators that end repeatedly or soon after they start, and while the operator is
+down. It also applies after an upgrade of the operator, because new pods might not be compatible with the attempt.
 
 Pods on lost nodes: Kubernetes evicts the pods of a node that does not report, but only the node's kubelet completes
 their deletion. (A taint can also evict pods from a healthy node. Its kubelet ends them, however long that takes.) Until
@@ -237,7 +237,7 @@ def replace_orchestrator(
     resolved = resolve_run(observation, status, spec, settings)
     if isinstance(resolved, Problem) or not builds_same(observation, status, settings, resolved, job):
         return None
-    # If the Job has changed meanwhile, it may have a new pod.
+    # If the Job has changed since it was read, it may have a new pod.
     ref = replace(ObjectRef.of(job), resource_version=job["metadata"].get("resourceVersion"))
     message = "The orchestrator exited. Its Job is recreated, because the old Job would delay the next pod."
     layout = run_layout(settings, observation.namespace, observation.uid)
@@ -364,7 +364,7 @@ def delete_outlived_pods(
 def _outlived_message(pod: Pod) -> str:
     running = [s["name"] for s in pod.injected_statuses if "running" in (s.get("state") or {})]
     return (
-        f"The run's process in pod {pod.name} has ended, but the injected container "
+        f"The run's process in pod {pod.name} has ended, but the injected container{'s' if len(running) > 1 else ''} "
         f"{', '.join(running)} kept the pod running. The operator deleted the pod."
     )
 

@@ -174,7 +174,8 @@ def restart_with_unreadable_configuration(
         reason=Reason.CONFIGURATION_UNREADABLE,
         message=(
             f"The operator cannot read the ConfigMap {configs[0]['metadata']['name']}, which was changed or written "
-            f"by another version of the operator. {config_error(configs[0])}."
+            f"by another version of the operator: {config_error(configs[0]).rstrip('.')}. The next attempt gets a new "
+            "ConfigMap."
         ),
     )
     return plan_restart(observation, status, settings, now, problem, counts_toward_max=False)
@@ -260,7 +261,7 @@ def expired_deadline(status: RLRunStatus, spec: RLRunSpec, now: datetime, blocki
             return None
         return _not_started(spec.start_deadline_seconds, blocking)
     if _step_seconds_left(status, spec, now) <= 0:
-        cause = f" Cause: {blocking.message}" if blocking else ""
+        cause = f" Cause: {blocking.message}" if blocking else " See the logs of the pods, or raise the deadline."
         return Problem(
             reason=Reason.STALL_DEADLINE_EXCEEDED,
             message=f"No step finished within {spec.stall_deadline_seconds} s (`spec.stallDeadlineSeconds`).{cause}",
@@ -358,8 +359,8 @@ def quiet_pause(
 
 
 def spread(uid: str) -> float:
-    """Return a factor from 0.75 to 1.25 for the run's pauses, so that runs that started together are not reconciled
-    together. The factor of a run is constant.
+    """Return a factor from 0.75 to 1.25 for the run's pauses, so that runs that started at the same time are
+    reconciled at different times. The factor of a run is constant.
     """
     return 0.75 + 0.5 * zlib.crc32(uid.encode()) / 2**32
 

@@ -53,8 +53,8 @@ def check_arguments(spec: RLRunSpec) -> Problem | None:
         largest = max(sizes, key=lambda field: sizes[field])
         return Problem(
             reason=Reason.ENVIRONMENT_ARGS_TOO_LARGE,
-            message=f"`{item.path}.{largest}` has {sizes[largest]} bytes as JSON. The environment's args, taskset and "
-            f"harness have {sum(sizes.values())} bytes together, but at most {MAX_ARGUMENT_BYTES} bytes are "
+            message=f"`{item.path}.{largest}` is {sizes[largest]} bytes long as JSON. The environment's args, taskset "
+            f"and harness are {sum(sizes.values())} bytes in total, but at most {MAX_ARGUMENT_BYTES} bytes are "
             f"supported, because Linux limits an environment variable to 128 KiB. Put large data into the "
             "environment's package, and start a new run.",
         )
@@ -62,7 +62,7 @@ def check_arguments(spec: RLRunSpec) -> Problem | None:
 
 
 def check_packages(spec: RLRunSpec, namespace: str, settings: OperatorSettings) -> Problem | None:
-    """Return a problem if the run's namespace must not use the package of an environment."""
+    """Return a problem if the run's namespace may not use the package of an environment."""
     for item in environment_entries(spec):
         owner = item.entry.id.partition("/")[0]
         namespaces = settings.environment_owners.get(owner)
@@ -70,8 +70,8 @@ def check_packages(spec: RLRunSpec, namespace: str, settings: OperatorSettings) 
             continue
         return Problem(
             reason=Reason.ENVIRONMENT_NOT_ALLOWED,
-            message=f"`{item.path}.id` is {item.entry.id}, but namespace {namespace} must not use packages of {owner}. "
-            "Use another package, or ask the platform team to allow it.",
+            message=f"`{item.path}.id` is {item.entry.id}, but namespace {namespace} may not use the packages of "
+            f"{owner}. Use another package, or ask the platform team to allow it.",
         )
     return None
 
@@ -84,7 +84,7 @@ def check_egress(spec: RLRunSpec, observation: RunObservation, settings: Operato
         return Problem(
             reason=Reason.EGRESS_NOT_ALLOWED,
             message="`egress` of an environment is set, but this platform has no egress proxy. Remove the field, or "
-            "ask the platform team to install it (`egress.enabled` of the chart).",
+            "ask the platform team to install the proxy (chart value `egress.enabled`).",
         )
     if observation.egress_problem is not None:
         return observation.egress_problem
@@ -101,13 +101,11 @@ def check_egress(spec: RLRunSpec, observation: RunObservation, settings: Operato
 
 
 MAX_SPEC = 512 * 1024
-"""Maximum size of a spec that is parsed, in bytes. The API server of Kubernetes 1.30 or later refuses specs half as
-large.
-"""
+"""Maximum size of a spec that is parsed, in bytes. From Kubernetes 1.30, the API server refuses specs half as large."""
 MAX_KEPT = 8192
 """Maximum length of a spec that is cached in parsed form. 128 specs of this size take at most 7 MB."""
 ALL = "all-linear"
-"""Value of an RLModel's targetModules that allows every name but `EXPERTS`. The trainer refuses names that it cannot
+"""Value in an RLModel's targetModules that allows every name but `EXPERTS`. The trainer refuses modules that it cannot
 adapt.
 """
 EXPERTS = "experts"
@@ -126,7 +124,7 @@ LAST_EVALUATION = {"eval", "maxSteps"}
 
 
 def parse_spec(run: Obj) -> RLRunSpec | Problem:
-    """Return the typed spec, or a problem that lists every invalid field. The result is shared between callers and must
+    """Return the typed spec, or a problem that lists the invalid fields. The result is shared between callers and must
     not be modified.
 
     A run that was accepted earlier need not satisfy rules that this version has added.
@@ -163,8 +161,8 @@ def check_size(spec: Obj, text: str) -> Problem | None:
     return Problem(
         reason=Reason.INVALID_SPEC,
         message=(
-            f"`spec` has {size} bytes as JSON, most of them in `spec.{largest_field(spec)}`. At most {MAX_SPEC} bytes "
-            f"are supported. Put large data into the environment's package, and start a new run."
+            f"`spec` is {size} bytes long as JSON, and `spec.{largest_field(spec)}` is its largest field. At most "
+            f"{MAX_SPEC} bytes are supported. Put large data into the environment's package, and start a new run."
         ),
     )
 
@@ -250,9 +248,9 @@ def check_namespace(namespace: str) -> Problem | None:
 
 
 def check_sampling(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
-    """Return a problem if the overrides of an environment and the run's sampling section together violate a rule of
-    that section, or leave no tokens for a prompt. The API server checks these rules only for the section itself,
-    because the schemas have no rules for list items.
+    """Return a problem if the run's sampling section with the overrides of an environment violates a rule of that
+    section, or leaves no tokens for a prompt. The API server checks these rules only for the section itself, because
+    the schemas have no rules for list items.
     """
     for overrides in _sampling_overrides(spec):
         sampling, paths = spec.sampling, dict.fromkeys(Sampling.model_fields, "spec.sampling")
@@ -308,7 +306,7 @@ def _check_max_tokens(path: str, limit: int | None, model: RLModelSpec) -> Probl
     return Problem(
         reason=Reason.MAX_TOKENS_TOO_LARGE,
         message=f"`{path}.maxTokens` is {limit}, but {model.id} has a seqLen of {model.seq_len} tokens for prompt and "
-        f"answer. Set maxTokens below {model.seq_len}.",
+        f"completion. Set maxTokens below {model.seq_len}.",
     )
 
 
@@ -337,7 +335,7 @@ def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
     if unknown:
         return Problem(
             reason=Reason.LORA_TARGETS_UNKNOWN,
-            message=f"`spec.lora.targetModules` has {', '.join(unknown)}, which RLModel {model.id} does not allow. "
+            message=f"`spec.lora.targetModules` lists {', '.join(unknown)}, which RLModel {model.id} does not allow. "
             f"Choose from {', '.join(allowed.target_modules)}.",
         )
     return None
@@ -356,8 +354,8 @@ def find_warm_start(
         # Use the same message for both cases: users of one namespace must not learn what exists in another.
         return Problem(
             reason=Reason.CHECKPOINT_NOT_FOUND,
-            message=f"{what} does not exist, or is not shared with namespace {observation.namespace}. Ask its owner to "
-            f"add {observation.namespace} to its spec.sharedWith.",
+            message=f"{what} does not exist, or is not shared with namespace {observation.namespace}. Check its name, "
+            f"or ask its owner to add {observation.namespace} to the RLCheckpoint's `spec.sharedWith`.",
         )
     if found is None:
         return Problem(
@@ -368,7 +366,7 @@ def find_warm_start(
         checkpoint = RLCheckpoint.from_object(found)
     except ValidationError:
         return Problem(
-            reason=Reason.CHECKPOINT_NOT_READY, message=(f"{what} is not a valid object. Choose another checkpoint.")
+            reason=Reason.CHECKPOINT_NOT_READY, message=f"{what} does not match the schema. Choose another checkpoint."
         )
     if not is_in_own_folder(found, settings):
         return Problem(
@@ -378,17 +376,17 @@ def find_warm_start(
         )
     changed = next((c for c in checkpoint.status.conditions if c.type == ConditionType.VERIFIED), None)
     if changed is not None:
-        return Problem(reason=changed.reason, message=f"{what} cannot be used ({changed.message}). Choose another one.")
+        return _unusable_checkpoint(what, Problem(reason=changed.reason, message=changed.message))
     if checkpoint.status.phase is not ArtifactPhase.ready:
+        cause = f" ({checkpoint.status.message.rstrip('.')})" if checkpoint.status.message else ""
+        is_lost = checkpoint.status.phase in (ArtifactPhase.failed, ArtifactPhase.deleting)
+        advice = "Choose another checkpoint." if is_lost else "Wait for its upload, or choose another checkpoint."
         return Problem(
             reason=Reason.CHECKPOINT_NOT_READY,
-            message=f"{what} is {checkpoint.status.phase or 'Pending'}, not Ready"
-            f"{f' ({checkpoint.status.message})' if checkpoint.status.message else ''}. Wait for its upload, or choose "
-            "another one.",
+            message=f"{what} is {checkpoint.status.phase or 'Pending'}, not Ready{cause}. {advice}",
         )
     if isinstance(observation.warm_start_digest, Problem):
-        problem = observation.warm_start_digest
-        return Problem(reason=problem.reason, message=f"{what} cannot be used ({problem.message}). Choose another one.")
+        return _unusable_checkpoint(what, observation.warm_start_digest)
     if checkpoint.spec.model != spec.model:
         return Problem(
             reason=Reason.CHECKPOINT_MODEL_MISMATCH,
@@ -396,6 +394,11 @@ def find_warm_start(
             "checkpoint of the same model.",
         )
     return ArtifactRef(checkpoint.spec.uri, observation.warm_start_digest)
+
+
+def _unusable_checkpoint(what: str, problem: Problem) -> Problem:
+    message = f"{what} cannot be used ({problem.message.rstrip('.')}). Choose another checkpoint."
+    return Problem(reason=problem.reason, message=message)
 
 
 def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: OperatorSettings) -> Problem | None:
@@ -419,10 +422,12 @@ def check_secrets(spec: RLRunSpec, observation: RunObservation, settings: Operat
     missing = [ref.name for ref in refs if ref.name not in secrets and not ref.optional]
     if not missing:
         return None
-    names = ", ".join(missing)
+    is_one = len(missing) == 1
+    names = f"Secret {missing[0]} does" if is_one else f"Secrets {', '.join(missing)} do"
     return Problem(
         reason=Reason.SECRETS_MISSING,
-        message=f"`spec.envFrom`: Secret {names} does not exist in namespace {observation.namespace}. Create it with "
+        message=f"`spec.envFrom`: {names} not exist in namespace {observation.namespace}. Create "
+        f"{'it' if is_one else 'each'} with "
         f"`kubectl create secret generic {missing[0]} -n {observation.namespace} "
         "--from-literal=NAME=value`.",
     )
@@ -443,7 +448,7 @@ def check_wandb(spec: RLRunSpec, observation: RunObservation) -> Problem | None:
         )
     return Problem(
         reason=Reason.WANDB_KEY_MISSING,
-        message=f"`spec.wandb` needs an API key, but no Secret of `spec.envFrom` ({', '.join(names) or 'empty'}) has "
+        message=f"`spec.wandb` needs an API key, but no Secret in `spec.envFrom` ({', '.join(names) or 'empty'}) has "
         f"an entry {WANDB_KEY}. {remedy}. Alternatively, `rlrun run FILE -e {WANDB_KEY}` starts a run with a Secret "
         "for the key, and a run with `spec.wandb.offline` needs no key.",
     )
@@ -462,7 +467,7 @@ def check_model_secrets(model: RLModelSpec, observation: RunObservation, setting
 
 
 def check_priority(spec: RLRunSpec, settings: OperatorSettings) -> Problem | None:
-    """Return a problem if runs must not use the PriorityClass of the spec."""
+    """Return a problem if runs may not use the PriorityClass in the spec."""
     name, allowed = spec.priority_class_name, settings.priority_classes
     if name is None or any(fnmatchcase(name, pattern) for pattern in allowed):
         return None

@@ -1,4 +1,4 @@
-"""Functions that read and change a run's status, and the Events for the changes.
+"""Reads and changes a run's status, and builds the Events for the changes.
 
 A stored status is either validated completely or read field by field. Parsing a complete status takes 0.2 ms of CPU
 time, and a list of all runs contains thousands of finished runs.
@@ -71,7 +71,7 @@ def is_true(status: RLRunStatus, kind: str) -> bool:
 
 
 def transition_time(status: RLRunStatus, kind: str) -> datetime | None:
-    """Return the time of the last change of the condition's status."""
+    """Return the time of the last change of the condition's status, or None if there is no such condition."""
     condition = find_condition(status, kind)
     return condition.last_transition_time if condition is not None else None
 
@@ -85,7 +85,7 @@ TIMES = frozenset({"startTime", "attemptStartTime", "nextRestartTime", "refusedS
 DECISIVE = TIMES | {"phase", "attempt", "conditions", "queue"}
 """Fields of the status without which a run would start again, end, or release its slot in the queue."""
 LATELY = timedelta(hours=1)
-"""Time after the end of a run during which pods or files of the run may not be cleaned up yet."""
+"""Time after the end of a run during which some of its pods or files may not have been cleaned up yet."""
 PHASES = {phase.value: phase for phase in Phase}
 
 
@@ -121,7 +121,7 @@ def completion_time(run: Obj) -> datetime | None:
 
 
 def long_ago(run: Obj, now: datetime) -> datetime | None:
-    """Return the time at which the run ended, or None if it has not ended, ended recently or is being deleted."""
+    """Return the time at which the run ended, or None if it has not ended, ended within LATELY or is being deleted."""
     ended = completion_time(run) if is_finished(run) else None
     is_old = ended is not None and now - ended > LATELY and not run["metadata"].get("deletionTimestamp")
     return ended if is_old else None

@@ -74,7 +74,7 @@ async def test_a_run_waits_for_its_key_of_weights_and_biases(make_world: MakeWor
     await world.put(hub_secret(key="OTHER"), 2)
     assert world.status["reason"] == "WandbKeyMissing"
     message = world.condition("Validated")["message"]
-    assert "no Secret of `spec.envFrom` (hub) has an entry WANDB_API_KEY" in message
+    assert "no Secret in `spec.envFrom` (hub) has an entry WANDB_API_KEY" in message
     assert world.cluster.all("Deployment", "Job") == []
     await world.put(hub_secret("", key="WANDB_API_KEY"))
     assert world.status["reason"] == "WandbKeyMissing", "an empty entry is no key"

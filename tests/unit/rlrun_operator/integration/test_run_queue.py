@@ -327,7 +327,7 @@ async def test_a_run_waits_whole_for_the_gpus_of_its_namespace() -> None:
     await runs.arrive("first", "second")
     assert runs.started() == {"first"}
     assert runs.status("second")["reason"] == "NamespaceLimitReached"
-    for part in ("Namespace team may use at most 5 nvidia.com/gpu at a time", "needs 4 nvidia.com/gpu"):
+    for part in ("Namespace team may have at most 5 nvidia.com/gpu at a time", "needs 4 nvidia.com/gpu"):
         assert part in runs.status("second")["message"]
     assert runs.place("first")["resources"] == {GPU: "4"}
 

@@ -287,7 +287,7 @@ TROUBLES: list[tuple[str, Obj, str | None, str]] = [
         "of another architecture",
         pod("trainer", state=terminated(128, "StartError", "exec /usr/bin/python: exec format error")),
         "CreateFailed",
-        "exec format error. Fix",
+        "exec format error. Check",
     ),
     ("waits for what Kubernetes has no list of", pod("trainer", state=WAITING_NEW), "CreateFailed", "no such thing"),
     (

@@ -50,7 +50,7 @@ IMAGES = [
     ("ErrImagePull", "failed to authorize: 401 Unauthorized", "imagePullSecrets"),
     ("ErrImagePull", "pull access denied, repository does not exist", "imagePullSecrets"),
     ("ErrImagePull", "429 Too Many Requests - toomanyrequests: rate limit", "mirror"),
-    ("ErrImagePull", "tls: failed to verify certificate: x509: unknown authority", "its authority"),
+    ("ErrImagePull", "tls: failed to verify certificate: x509: unknown authority", "add its CA to"),
     ("ErrImagePull", "no match for platform in manifest: not found", "architecture"),
     ("ErrImagePull", "dial tcp: lookup registry: no such host", "DNS, proxy and firewall"),
     ("ErrImagePull", "write /var/lib: no space left on device", "disk is full"),
@@ -124,11 +124,11 @@ CREATIONS = [
         "CreateContainerConfigError",
         "container has runAsNonRoot and image has non-numeric user (app)",
         "CreateContainerConfigError",
-        "a number other than 0",
+        "a numeric UID other than 0",
     ),
-    ("CreateContainerError", "context deadline exceeded", "CreateFailed", "Fix the cause of the error"),
-    ("RunContainerError", "exec: no such file", "CreateFailed", "Fix the cause of the error"),
-    ("CreatePodSandboxError", "no runtime", "CreateFailed", "Fix the cause of the error"),
+    ("CreateContainerError", "context deadline exceeded", "CreateFailed", "Check the container's command"),
+    ("RunContainerError", "exec: no such file", "CreateFailed", "Check the container's command"),
+    ("CreatePodSandboxError", "no runtime", "CreateFailed", "Check the container's command"),
 ]
 
 
@@ -226,13 +226,13 @@ CASES = [
     (
         "0/2 nodes are available: 2 node(s) had untolerated taint {nvidia.com/gpu: present}.",
         "inference",
-        "toleration of the taint nvidia.com/gpu to `inference.tolerations` in the RLModel",
+        "toleration for the taint nvidia.com/gpu to `inference.tolerations` in the RLModel",
         "lower",
     ),
     (
         "0/2 nodes are available: 2 node(s) had untolerated taint {team: a}.",
         "environment",
-        "toleration of the taint team to `runs.environments.tolerations` in the chart's values",
+        "toleration for the taint team to `runs.environments.tolerations` in the chart's values",
         "RLModel",
     ),
     (
@@ -250,7 +250,7 @@ CASES = [
     (
         "0/2 nodes are available: 2 node(s) had untolerated taint {team.test/anti-affinity: a}.",
         "trainer",
-        "toleration of the taint team.test/anti-affinity",
+        "toleration for the taint team.test/anti-affinity",
         "neighbours",
     ),
     (

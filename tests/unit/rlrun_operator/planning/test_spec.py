@@ -270,11 +270,11 @@ def test_a_refused_address_is_named_with_its_field_and_the_remedy(url: str) -> N
 @pytest.mark.parametrize(
     ("spec", "names"),
     [
-        (arguments("args", 300_000), ("`spec.env[1].args` has 300000 bytes", "300000 bytes together")),
-        (arguments("args", 150_000, "ü"), ("`spec.env[1].args` has 150000 bytes", "150000 bytes together")),
+        (arguments("args", 300_000), ("`spec.env[1].args` is 300000 bytes", "300000 bytes in total")),
+        (arguments("args", 150_000, "ü"), ("`spec.env[1].args` is 150000 bytes", "150000 bytes in total")),
         (
             {"eval": {"env": [{"id": "me/exam", "args": {"a": "x" * 70_000}, "harness": {"h": "x" * 80_000}}]}},
-            ("`spec.eval.env[0].harness` has 80009 bytes", "150018 bytes together"),
+            ("`spec.eval.env[0].harness` is 80009 bytes", "150018 bytes in total"),
         ),
     ],
     ids=["args", "letters that JSON escapes", "sum"],
