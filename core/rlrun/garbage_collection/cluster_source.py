@@ -1,7 +1,7 @@
 """Client for the runs, artifacts and child objects in the cluster, used by garbage collection.
 
 Runs and artifacts of all namespaces are listed completely or not at all, because they may protect files of other
-namespaces. A kind of children that cannot be listed is skipped and reported in a note.
+namespaces. A kind of child objects that cannot be listed is skipped and reported in a note.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class ClusterSource:
         self._transport = transport
 
     def uid(self) -> str:
-        """Return the UID by which the bucket's mark identifies the cluster. Raises ApiError."""
+        """Return the UID that identifies the cluster in the mark of a bucket. Raises ApiError."""
         found = self.find(NAMESPACE, None, CLUSTER_NAMESPACE)
         if found is None:
             message = f"namespace {CLUSTER_NAMESPACE} does not exist"
@@ -61,7 +61,7 @@ class ClusterSource:
         return found, notes
 
     def find(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        """Return one object, or None if it does not exist. Raises ApiError."""
+        """Return one object, or None if it does not exist. Raises ApiError for other failures."""
         return self._transport.find(requests.get(kind, namespace, name))
 
     def read(
@@ -75,9 +75,10 @@ class ClusterSource:
         return [convert(item) for item in self._transport.list(requests.list_page(kind, namespace, labels))[0]]
 
     def record(self, artifact: LostArtifact) -> None:
-        """Create the object of an artifact with its status, unless an object with a status exists. Raises ApiError.
+        """Create the object of an artifact and write its status.
 
-        An existing object is not changed, except to write its status if an interrupted call left it without one.
+        If an interrupted call left the object without a status, only the status is written. Raises ApiError, with
+        status CONFLICT if an object of this name has a status or another URI.
         """
         obj, meta = artifact.obj, artifact.obj["metadata"]
         kind = ALL[obj["kind"]]
@@ -132,7 +133,7 @@ def child(item: Obj) -> Child | None:
 
 
 def is_of_a_run(item: Obj) -> bool:
-    """Return whether the object has no owner, or is owned by a run."""
+    """Return whether the object has no owner other than runs."""
     owners = item["metadata"].get("ownerReferences") or []
     return all(o.get("kind") == "RLRun" for o in owners)
 

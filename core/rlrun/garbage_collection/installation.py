@@ -1,4 +1,4 @@
-"""Mark of the cluster that may delete files below a prefix of the bucket.
+"""The mark of a bucket: the object that records which cluster may delete files below a prefix.
 
 The first operator that finds no mark writes the UID of its cluster. A second cluster with the same prefix, or a rebuilt
 cluster, finds a UID that is not its own. The second cluster deletes nothing until an administrator adopts the bucket
@@ -22,7 +22,7 @@ MAX_MARK_BYTES = 4096
 
 
 class InstallationMismatch(StoreError):
-    """Raised if the bucket's mark is missing or names another cluster. In both cases nothing may be deleted."""
+    """Raised if the bucket's mark is missing, invalid or names another cluster. Nothing may be deleted then."""
 
     reason = Reason.INSTALLATION_MISMATCH
 
@@ -36,12 +36,14 @@ class InstallationMark(Schema):
 
 
 def mark_uri(root: S3Uri) -> S3Uri:
-    """Return the URI of the bucket's mark. `root` is `s3://bucket/prefix`."""
+    """Return the URI of the mark. `root` is `s3://bucket/prefix`."""
     return root / INSTALLATION_FOLDER / "mark.json"
 
 
 def read_mark(store: Store, root: S3Uri) -> InstallationMark | None:
-    """Return the mark, or None if it is missing. Raises StoreError, also for an unreadable mark."""
+    """Return the mark, or None if it is missing. Raises InstallationMismatch if it cannot be parsed, or another
+    StoreError.
+    """
     uri = mark_uri(root)
     try:
         return parse(InstallationMark, store.get_bytes(uri, MAX_MARK_BYTES), str(uri))
@@ -49,14 +51,14 @@ def read_mark(store: Store, root: S3Uri) -> InstallationMark | None:
         return None
     except InputInvalid as error:
         raise InstallationMismatch(
-            f"this version cannot read the bucket's mark {uri}, so nothing is deleted: find out what wrote it, then "
-            f"adopt the bucket with rlrun gc --adopt"
+            f"this version cannot parse {uri}, which names the cluster that may delete files, so nothing is deleted: "
+            f"find out what wrote it, then adopt the bucket with rlrun gc --adopt"
         ) from error
 
 
 def write_mark(store: Store, root: S3Uri, cluster: str, *, replace: bool) -> None:
-    """Write the bucket's mark, which names `cluster`. Raises StoreError; without `replace` raises AlreadyExists if the
-    mark exists.
+    """Write the bucket's mark, which names `cluster`. Raises AlreadyExists if the mark exists and `replace` is false,
+    or another StoreError.
     """
     mark = InstallationMark(cluster=cluster, written_at=datetime.now(UTC))
     store.put_bytes(mark_uri(root), mark.model_dump_json(by_alias=True).encode(), replace=replace)
@@ -74,7 +76,7 @@ def require_mark(store: Store, root: S3Uri, cluster: str) -> None:
         raise InstallationMismatch(
             f"{mark_uri(root)} names cluster {mark.cluster}, but this cluster is {cluster}, so nothing is deleted: "
             "files that match no run of this cluster may belong to the other one. Use a different s3.prefix if the "
-            "other cluster still exists. If this cluster replaces it, follow 'Back up and restore' of "
+            "other cluster still exists. If this cluster replaces it, follow 'Back up and restore' in "
             "docs/guides/operate.md and adopt the bucket with rlrun gc --adopt"
         )
 
@@ -82,7 +84,7 @@ def require_mark(store: Store, root: S3Uri, cluster: str) -> None:
 def ensure_mark(store: Store, root: S3Uri, cluster: str) -> None:
     """Write the bucket's mark if it is missing, and check that it names `cluster`. Raises StoreError."""
     if read_mark(store, root) is None:
-        # Another cluster may have written the mark meanwhile: the check decides.
+        # Another cluster may have written the mark in the meantime: the check decides.
         with contextlib.suppress(AlreadyExists):
             write_mark(store, root, cluster, replace=False)
     require_mark(store, root, cluster)

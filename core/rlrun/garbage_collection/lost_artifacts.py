@@ -1,7 +1,7 @@
-"""Restoration of objects for checkpoints and adapters in the bucket.
+"""Restores the objects of checkpoints and adapters that are in the bucket.
 
 The bucket has all fields of an object except `sharedWith`, `expiresAt` and `deployed`. The namespace, the run's UID
-and the step come from the path of the folder, to which no other run may write. The run's name and the model come from
+and the step come from the path of the folder, which no other run may write to. The run's name and the model come from
 the manifest.
 """
 
@@ -24,7 +24,7 @@ NAME, MODEL = TypeAdapter(ObjectName), TypeAdapter(ModelId)
 
 
 class NotRestorable(Exception):
-    """Raised if the object cannot be restored from the files. The message describes what is missing."""
+    """Raised if the object cannot be restored from the files. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,15 @@ def restore(folder: StoredFolder, uri: S3Uri, stored: StoredManifest, sizes: dic
     manifest, (kind, expected) = stored.content, KINDS[folder.area]
     wrong = [entry.name for entry in manifest.files if sizes.get(entry.stored_as) != entry.size]
     if wrong:
-        raise NotRestorable(f"{len(wrong)} of {len(manifest.files)} files are missing or incomplete, first: {wrong[0]}")
+        count = f"{len(wrong)} of {len(manifest.files)}"
+        raise NotRestorable(f"files that are missing or have the wrong size: {count}, the first is {wrong[0]}")
     if manifest.kind is not expected or manifest.run_uid not in (None, folder.run.uid):
         raise NotRestorable("its manifest belongs to another artifact")
     try:
         step = step_of(folder.path)
         run_name, model = NAME.validate_python(manifest.run_name), MODEL.validate_python(manifest.model)
     except (ValidationError, ValueError):
-        raise NotRestorable("its manifest lacks run or model, or the folder has no step") from None
+        raise NotRestorable("its manifest has no valid run name or model, or its folder name has no step") from None
     run = folder.run
     obj = artifact_object(kind.kind, run.namespace, run_name, run.uid, model=model, step=step, uri=str(uri))
     return LostArtifact(obj, ready_facts(manifest, stored.digest))

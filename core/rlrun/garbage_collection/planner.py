@@ -1,6 +1,6 @@
 """Planner of garbage collection: selects the items to delete from a snapshot.
 
-An item is garbage only by positive evidence: a tombstone of the item or its run, or the end of an existing run. An
+An item is garbage only on positive evidence: a tombstone of the item or its run, or the end of an existing run. An
 object missing from the cluster proves nothing.
 
 | garbage | condition |
@@ -44,8 +44,8 @@ from rlrun.storage.store import Upload
 ALWAYS_ALLOWED = 3
 """Number of runs that may lose files in one sweep without `--allow-mass-deletion`, regardless of the number of runs."""
 CLOCK_MARGIN = timedelta(minutes=10)
-"""Margin added to the minimum age, because S3 and the API server have different clocks. Not used with a minimum age of
-0.
+"""Margin added to the minimum age, because S3 and the API server have different clocks. Not added to a
+minimum age of 0.
 """
 LARGEST_SHARE = 10
 """Divisor of the number of runs. A sweep stops if more than one in LARGEST_SHARE runs would lose files."""
@@ -122,7 +122,7 @@ def find_unknown(snapshot: ClusterSnapshot, now: datetime, older_than: timedelta
 
 
 def find_mass_deletion(snapshot: ClusterSnapshot, items: Collection[GarbageItem]) -> str | None:
-    """Return a message if more than a tenth of all runs, and more than three runs, would lose files, otherwise None."""
+    """Return a message if more than a tenth of all runs and more than three runs would lose results, otherwise None."""
     losing = {item.run_uid for item in items if item.reason in LOSSES}
     known = {folder.run.uid for folder in snapshot.folders}
     known |= {run.uid for run in snapshot.runs.values() if snapshot.covers(run.namespace)}

@@ -9,8 +9,9 @@ from rlrun.garbage_collection.planner import MEANING, GarbageItem
 from rlrun.garbage_collection.sweep import Removed
 
 UNKNOWN_ADVICE = (
-    "{count} items are kept: they are unknown to this cluster and have no tombstone. After a restore, recreate the "
-    "objects with rlrun restore. To delete the items: rlrun gc --mark-deleted NAMESPACE/UID"
+    "Items kept because they are unknown to this cluster and have no tombstone: {count}. After a restore, recreate the "
+    "objects with rlrun restore --create. To delete a run's items: rlrun gc --mark-deleted NAMESPACE/UID, then "
+    "rlrun gc --delete"
 )
 """Advice to users about items that are only reported."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

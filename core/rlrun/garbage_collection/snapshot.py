@@ -1,5 +1,5 @@
-"""Snapshot of runs: their folders and unfinished uploads in S3, and their objects in the cluster (runs, artifacts and
-other objects created for runs).
+"""Snapshot of all runs: their folders and unfinished uploads in S3, and in the cluster the RLRuns, their artifacts and
+the objects created for them.
 
 From S3, the snapshot contains only `{prefix}/{namespace}/{run-uid}`. Everything else in the bucket is ignored.
 """
@@ -29,7 +29,7 @@ class TooManyItems(StoreError):
     def __init__(self, root: S3Uri, limit: int) -> None:
         super().__init__(
             f"{root} has more than {limit} folders, unfinished uploads or tombstones, too many for the operator's "
-            f"memory: delete them with `rlrun gc`"
+            f"memory: delete garbage with `rlrun gc --delete`, which has no limit"
         )
 
 
@@ -149,7 +149,7 @@ class ClusterSnapshot:
 def locate(root: S3Uri, key: str) -> tuple[RunFolder, str] | None:
     """Return the run and the `StoredFolder.path` of a key, or None if the key does not belong to a run.
 
-    With root `s3://b/p`, `p/team/{uid}/checkpoints/step-000040/manifest.json` is the run's checkpoint 40.
+    Below the root `s3://b/p`, the key `p/team/{uid}/checkpoints/step-000040/manifest.json` belongs to checkpoint 40.
     """
     prefix = f"{root.key}/" if root.key else ""
     if not key.startswith(prefix):
@@ -179,8 +179,8 @@ def locate_tombstone(root: S3Uri, item: StoredObject) -> Tombstone | None:
 
 
 def parse_checkpoint_name(name: str) -> tuple[str, str] | None:
-    """Return the first 8 characters of the run's UID and the checkpoint's `StoredFolder.path`, or None if the name is
-    not the name of a checkpoint.
+    """Return the first 8 characters of the run's UID and the checkpoint's `StoredFolder.path`, or None if the
+    name has another form.
 
     Names of checkpoints are `{run}-step-000040-{first 8 characters of the UID}`.
     """

@@ -1,4 +1,4 @@
-"""Snapshots and deletion of garbage in S3 and the cluster.
+"""Finds and deletes garbage in S3 and the cluster.
 
 Every item is checked again with a new snapshot before it is deleted, because it may have changed while the user
 confirmed the list. Nothing is deleted if the bucket's mark names another cluster, or if too many runs would lose files.
@@ -37,7 +37,7 @@ from rlrun.storage.store import NotFound, Store, StoreError
 
 
 class SweepStopped(Exception):
-    """Raised if a sweep is refused before anything was deleted. The message says why, and what to do."""
+    """Raised if a deletion is refused before it began. The message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Garbage collection below one prefix of a bucket. Methods raise StoreError and ApiError."""
+    """Garbage collection below one prefix of a bucket. All methods may raise StoreError and ApiError."""
 
     store: Store
     cluster: ClusterSource
@@ -63,7 +63,7 @@ class Sweep:
     """Maximum number of each kind of item: folders, unfinished uploads, tombstones. None disables the limit."""
 
     def take_snapshot(self) -> ClusterSnapshot:
-        """Take a snapshot of S3 and the cluster. Raises TooManyItems above the limit.
+        """Take a snapshot of S3 and the cluster. Raises TooManyItems if `limit` is exceeded.
 
         The order matters: a run exists before its files and children, so these are listed before the runs. Artifacts
         are listed last, so that no object of a deleted run is missing.
@@ -98,7 +98,9 @@ class Sweep:
     def check(
         self, snapshot: ClusterSnapshot, items: Collection[GarbageItem], *, allow_mass_deletion: bool = False
     ) -> None:
-        """Check that this cluster may delete the items. Raises InstallationMismatch, SweepStopped."""
+        """Check that this cluster may delete the items. Raises InstallationMismatch if the bucket's mark does not name
+        the cluster, or SweepStopped if too many runs would lose results and `allow_mass_deletion` is false.
+        """
         self.require_installation()
         problem = find_mass_deletion(snapshot, items)
         if problem is not None and not allow_mass_deletion:

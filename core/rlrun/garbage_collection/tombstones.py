@@ -26,8 +26,8 @@ class RunTombstone(Schema):
     wire_limits = InputLimits(size=MAX_TOMBSTONE_BYTES, values=50_000)
 
     artifact_policy: ArtifactPolicy = Field(strict=False)
-    """Policy of the deleted run. With `Retain`, each artifact is kept until it has its own tombstone. With `Delete`,
-    all artifacts except those in `retained` are garbage.
+    """Policy of the deleted run. `Retain` keeps each artifact until it has its own tombstone. `Delete` makes all
+    artifacts garbage except those in `retained`.
     """
     retained: list[Text] = Field(default_factory=list, max_length=50_000)
     """Folders of the artifacts that were in use when the run was deleted, such as `checkpoints/step-000040`."""
@@ -37,7 +37,7 @@ class RunTombstone(Schema):
         return self.artifact_policy is ArtifactPolicy.delete and path not in self.retained
 
     def to_bytes(self) -> bytes:
-        """Return the content of the object in S3."""
+        """Return the content of the tombstone's S3 object."""
         return self.model_dump_json(by_alias=True).encode()
 
 

@@ -133,7 +133,7 @@ def test_listing_deletes_nothing(world: World) -> None:
     assert "7 items in all namespaces" in answer.err
     assert "rlrun gc --delete" in answer.err
     assert "secrets were skipped" in answer.err
-    assert "1 items are kept: they are unknown to this cluster" in answer.err
+    assert "Items kept because they are unknown to this cluster and have no tombstone: 1." in answer.err
     (lost,) = json.loads(world.gc("--older-than", "0s", "-o", "json").out)["unknown"]
     assert (lost["reason"], lost["name"]) == ("RunUnknown", f"{world.root}/team/{LOST}")
 

@@ -128,9 +128,9 @@ def test_what_was_deleted_on_purpose_stays_deleted(world: World, record: str) ->
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"run_name": None}, "lacks run or model"),
-        ({"run_name": "../other"}, "lacks run or model"),
-        ({"model": None}, "lacks run or model"),
+        ({"run_name": None}, "no valid run name or model"),
+        ({"run_name": "../other"}, "no valid run name or model"),
+        ({"model": None}, "no valid run name or model"),
         ({"run_uid": LIVE}, "belongs to another artifact"),
     ],
 )
@@ -149,7 +149,7 @@ def test_an_artifact_that_lacks_files_is_named_and_not_made(world: World) -> Non
     world.store.delete_object(world.layout(LOST).checkpoint(10) / "a")
     answer = world.restore("--create")
     assert answer.code == 1
-    assert "1 of 1 files are missing or incomplete, first: a" in answer.err
+    assert "files that are missing or have the wrong size: 1 of 1, the first is a" in answer.err
     assert ("RLCheckpoint", TEN) not in world.made()
 
 
