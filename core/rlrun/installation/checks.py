@@ -66,11 +66,14 @@ def run_check(name: str, check: Check) -> Finding:
     except CheckFailed as problem:
         return Finding(name, str(problem), problem.hint)
     except Exception as problem:
-        return Finding(name, f"the check failed: {type(problem).__name__}: {problem}", "report this error")
+        return Finding(name, f"the check failed: {type(problem).__name__}: {problem}", "report this as a bug in rlrun")
 
 
 def run_checks(checks: Mapping[str, Check], seconds: float) -> list[Finding]:
-    """Run the checks concurrently and return their findings in order. A check fails after `seconds`."""
+    """Run the checks concurrently and return their findings in the order of `checks`.
+
+    A check with no result `seconds` after the previous finding is reported as a problem.
+    """
     results: dict[str, queue.SimpleQueue[Finding]] = {name: queue.SimpleQueue() for name in checks}
 
     def run(name: str) -> None:
@@ -90,7 +93,7 @@ def run_checks(checks: Mapping[str, Check], seconds: float) -> list[Finding]:
 
 
 def check_urls(*urls: str) -> str:
-    """Check that each URL returns status 200 before the deadline. Raises CheckFailed."""
+    """Check that each URL returns a success status. Raises CheckFailed if one of them does not within SECONDS."""
 
     def request(url: str) -> str:
         try:
@@ -108,7 +111,7 @@ def check_urls(*urls: str) -> str:
 
 
 def check_dns(*names: str) -> str:
-    """Check that the names of Services resolve before the deadline. Raises CheckFailed."""
+    """Check that the names of Services resolve. Raises CheckFailed if one of them does not within SECONDS."""
 
     def resolve(name: str) -> str:
         try:
@@ -151,8 +154,8 @@ def check_s3() -> str:
 
 
 def check_run() -> str:
-    """Create the RLRun that the environment variable RUN contains, wait until it completes, and delete it. Raises
-    CheckFailed.
+    """Create the RLRun in the environment variable RUN, wait until it completes, and delete it. Raises CheckFailed if
+    the run does not complete within SECONDS, or ApiError.
     """
     from kubernetes import client, config
 
@@ -191,7 +194,7 @@ def check_run() -> str:
 
 
 CHECKS: Mapping[str, Callable[..., str]] = {"readyz": check_urls, "dns": check_dns, "s3": check_s3, "run": check_run}
-"""Checks that run in pods of the installation."""
+"""Checks that run in the pods of `helm test`, by name."""
 
 
 def main(arguments: Sequence[str]) -> None:
