@@ -256,7 +256,7 @@ s3:
   {{- if and (eq .Values.s3.addressingStyle "virtual") (contains "." .Values.s3.bucket) }}
   {{- range list .Values.s3.endpoint .Values.s3.publicEndpoint }}
   {{- if or (hasPrefix "https:" .) (empty $root.Values.s3.endpoint) }}
-  {{- fail "s3.addressingStyle is virtual, and s3.bucket has a dot: certificates of S3 servers do not cover its host name. Set s3.addressingStyle to path, or use a bucket without a dot" }}
+  {{- fail "s3.addressingStyle is virtual, but wildcard certificates do not cover s3.bucket, whose name contains a dot: set s3.addressingStyle to path, or use a bucket without a dot in its name" }}
   {{- end }}
   {{- end }}
   {{- end }}

@@ -1,4 +1,4 @@
-"""Addressing style of S3 URLs: the bucket is in the path, or in the host name, as some clouds require."""
+"""Addressing styles of S3 URLs: the bucket is in the path or, as some clouds require, in the host name."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 VARIABLE = "RLRUN_S3_ADDRESSING_STYLE"
 SETTING = "s3.addressingStyle"
-"""Name of the chart's value for the style."""
+"""Chart value that sets the style, as named in messages."""
 HOST_LABELS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
@@ -16,13 +16,13 @@ class AddressingStyle(StrEnum):
     """Position of the bucket's name in S3 URLs. The values are the same as in boto3."""
 
     path = "path"
-    """`https://s3.example.com/bucket/key`. Without an endpoint, the style that AWS recommends for the bucket."""
+    """`https://s3.example.com/bucket/key`. If no endpoint is set, boto3 chooses the style for each bucket."""
     virtual = "virtual"
     """`https://bucket.s3.example.com/key`."""
 
 
 def read_addressing_style(variables: Mapping[str, str]) -> AddressingStyle:
-    """Return the addressing style that the environment variable sets. Raises ValueError if the value is unknown."""
+    """Return the style in RLRUN_S3_ADDRESSING_STYLE, by default `path`. Raises ValueError if the value is unknown."""
     given = variables.get(VARIABLE) or AddressingStyle.path
     if given not in list(AddressingStyle):
         raise ValueError(f"{VARIABLE} is {given!r}: set it to path or virtual")
@@ -42,13 +42,13 @@ def addressing_problem(style: AddressingStyle, endpoint: str | None, bucket: str
         )
     if "." in bucket and url.scheme == "https":
         return (
-            f"{SETTING} is virtual, but certificates of S3 servers do not cover {bucket!r}, because its name has "
-            f"a dot: {remedy} use a bucket without a dot"
+            f"{SETTING} is virtual, but wildcard certificates do not cover {bucket!r}, whose name contains a dot: "
+            f"{remedy} use a bucket without a dot in its name"
         )
     if not HOST_LABELS.fullmatch(bucket):
         return (
-            f"{SETTING} is virtual, but {bucket!r} cannot be part of a host name: {remedy} use a bucket with "
-            "lower-case letters, digits and hyphens only"
+            f"{SETTING} is virtual, but {bucket!r} cannot be part of a host name: {remedy} use a bucket whose "
+            "name has only lower-case letters, digits and hyphens"
         )
     return ""
 
