@@ -55,7 +55,7 @@ saved the artifact.
 
 
 def expiry_text(expires_at: datetime) -> str:
-    """Format a UTC time as the `expiresAt` of an artifact."""
+    """Format a UTC time as the `expiresAt` of an artifact, without fractions of a second."""
     return expires_at.replace(microsecond=0).isoformat().replace("+00:00", "Z")
 
 
@@ -77,7 +77,7 @@ class ArtifactStatus(Status):
     expires_at: datetime | None = None
     """Time after which retention deletes the artifact: spec.expiresAt or, if unset, the time chosen by the program that saved the artifact. The newest artifact is kept unless spec.expiresAt is set. Deployed adapters and checkpoints that a run starts from are kept."""  # noqa: E501
     message: str | None = Field(default=None, max_length=4096)
-    """Cause if the artifact is not Ready, and what to do about it."""
+    """Reason why the artifact is not Ready, and what to do about it."""
     observed_generation: int | None = Field(default=None, ge=0)
     """Generation of the spec that this status describes."""
     conditions: list[Condition] = Field(

@@ -126,23 +126,23 @@ class Pods(PodShape):
     """Fields common to trainer and inference pods."""
 
     image: Image | None = None
-    """Container image. Defaults to the image of the chart."""
+    """Container image. Defaults to the image in the chart's values."""
     gpus: int = Field(default=1, ge=0, le=16)
-    """Number of GPUs per pod. 0 runs on CPUs."""
+    """Number of GPUs per pod. 0 means that the pods run on CPUs."""
     resources: Resources = Field(default_factory=Resources)
-    """CPU, memory and other resources of each pod, without the GPUs. If CPU or memory has neither a request nor a limit, it defaults to a request of 2 CPUs and 8Gi and a limit of 16 CPUs and 128Gi per GPU. In pods without GPUs, the defaults are a request of 1 CPU and 2Gi and a limit of 16 CPUs and 32Gi."""  # noqa: E501
+    """CPU, memory and other resources of each pod, in addition to gpus. If CPU or memory has neither a request nor a limit, it defaults to a request of 2 CPUs and 8Gi and a limit of 16 CPUs and 128Gi per GPU. In pods without GPUs, the defaults are a request of 1 CPU and 2Gi and a limit of 16 CPUs and 32Gi."""  # noqa: E501
     shm_size: Quantity | None = None
     """Size of the shared memory (/dev/shm) of each pod, which counts toward its memory limit. Defaults to runs.shmSize
-    of the chart.
+    in the chart's values.
     """
     cache_claim: ObjectName | None = None
     """Name of a PersistentVolumeClaim for compiled kernels and other caches, so that a new pod does not compile them again. Must exist in each namespace with pods of the model. If unset, the caches are deleted with the pod."""  # noqa: E501
     termination_grace_period_seconds: int | None = Field(default=None, ge=20, le=86400)
-    """Seconds from SIGTERM to SIGKILL, in which a trainer completes its current step and saves a last checkpoint. Defaults to runs.terminationGracePeriodSeconds of the chart."""  # noqa: E501
+    """Seconds from SIGTERM to SIGKILL, in which a trainer completes its current step and saves a last checkpoint. Defaults to runs.terminationGracePeriodSeconds in the chart's values."""  # noqa: E501
     env: list[EnvVar] = Field(default_factory=list, max_length=64, json_schema_extra={LIST_MAP_KEYS: ["name"]})
     """Additional environment variables of the container. Variables of the Hugging Face hub (HF_*) are also set in the container that downloads the model; those with valueFrom are set only there."""  # noqa: E501
     pod_template: FreeForm = Field(default_factory=dict)
-    """Strategic merge patch of the pods for fields that this object does not have: metadata (labels, annotations) and spec. Fields that affect the isolation of pods are refused: see docs/guides/models.md."""  # noqa: E501
+    """Strategic merge patch for pod fields that this object does not have: metadata (labels, annotations) and spec. Fields that affect the isolation of pods are refused: see docs/guides/models.md."""  # noqa: E501
 
     @field_validator("pod_template")
     @classmethod
@@ -244,8 +244,8 @@ class Inference(Pods):
             "(has(self.parallelism.tensor) ? self.parallelism.tensor * self.parallelism.pipeline * "
             "self.parallelism.data == (self.gpus > 0 ? self.gpus : 1) : "
             "(self.gpus > 0 ? self.gpus : 1) % (self.parallelism.pipeline * self.parallelism.data) == 0)",
-            "tensor x pipeline x data of parallelism must equal gpus (1 without GPUs); without tensor, pipeline x "
-            "data must divide gpus",
+            "tensor x pipeline x data must equal gpus (1 if gpus is 0); if tensor is unset, pipeline x data must "
+            "divide gpus",
             lambda i: i.parallelism.product(i.gpus) == max(i.gpus, 1),
         ),
         Rule(
@@ -299,14 +299,14 @@ class Sharing(Spec):
     idle_seconds: int = Field(default=600, ge=0, le=86_400)
     """Seconds without runs after which the objects of a pool are deleted. The next run creates them again. A pool that no run can join because the RLModel has changed is deleted immediately."""  # noqa: E501
     recovery_seconds: int = Field(default=60, ge=1, le=86_400)
-    """Device time in seconds of a run after which the shared trainer saves a recovery copy of the run's state, at the end of a step. If the trainer dies, the run loses about this much device time."""  # noqa: E501
+    """Seconds of a run's device time after which the shared trainer saves a recovery copy of the run's state, at the end of a step. If the trainer crashes, the run loses about this much device time."""  # noqa: E501
 
 
 class RLModelSpec(Spec):
     """Model, source of its weights, and configuration of the pods that train and serve it."""
 
     id: ModelId
-    """Id that runs use in spec.model: owner/name."""
+    """Id that runs use in spec.model: owner/name, or a name without an owner."""
     source: str = Field(min_length=6, max_length=1024, pattern=r"^(hf|s3|pvc|oci)://[^/\s]+(/[^\s]*)?$")
     """Source of the weights: hf://owner/name@COMMIT, s3://bucket/path, pvc://claim/path or oci://registry/repository@sha256:DIGEST/path. A Hugging Face repository must be pinned to a commit (40 hexadecimal digits) and an image to its digest, so that all pods of a run have the same files. Image volumes need Kubernetes 1.35."""  # noqa: E501
     seq_len: int = Field(default=4096, ge=16, le=16_777_216)
@@ -362,7 +362,7 @@ class RLModelSpec(Spec):
             "inference.extraArgs",
             f"!has(self.sharing) || self.sharing.mode != 'Namespace' || !has(self.inference) || "
             f"!has(self.inference.extraArgs) || !{_sets_flag(SHARED_FLAGS).replace('self.', 'self.inference.')}",
-            "extraArgs of shared engines must not contain flags with which a request reaches data of other runs: "
+            "extraArgs of shared engines must not contain flags that let a request reach data of other runs: "
             + ", ".join(SHARED_FLAGS),
             lambda m: m.sharing.mode is SharingMode.dedicated or not _flags_of(m.inference.extra_args, SHARED_FLAGS),
         ),

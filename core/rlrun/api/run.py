@@ -1,5 +1,5 @@
-"""RLRun: one reinforcement-learning run. The spec has the fields of the hosted TOML schema, and additional fields for
-Kubernetes.
+"""RLRun: one reinforcement-learning run. The spec has the fields of the TOML files of Prime Intellect's hosted service
+and additional fields for Kubernetes.
 """
 
 import json
@@ -60,7 +60,7 @@ def _client_rule(field: str, cel: str, message: str, is_satisfied: Callable[[Any
     return Rule(
         field,
         f"self.driver == 'Orchestrator' || ({cel})",
-        f"with driver Client {message}",
+        f"with driver Client, {message}",
         lambda s: s.driver is Driver.orchestrator or is_satisfied(s),
     )
 
@@ -69,13 +69,13 @@ _CLIENT_RULES = (
     _client_rule(
         "env",
         "self.env.size() == 0",
-        "the client's program has the environments: remove env",
+        "the client's program runs the environments: remove env",
         lambda s: not s.env,
     ),
     _client_rule(
         "driver",
         " && ".join(f"!has(self.{name})" for name in _ORCHESTRATOR_FIELDS),
-        f"the run has no orchestrator and no pods: leave out {', '.join(_ORCHESTRATOR_FIELDS)}",
+        f"the run has no orchestrator and no pods: remove {', '.join(_ORCHESTRATOR_FIELDS)}",
         lambda s: all(getattr(s, snake(name)) is None for name in _ORCHESTRATOR_FIELDS),
     ),
     _client_rule(
@@ -84,13 +84,13 @@ _CLIENT_RULES = (
             f"self.{name} == {repr(value) if isinstance(value, str) else json.dumps(value)}"
             for name, value in _LOOP_DEFAULTS.items()
         ),
-        f"the client's program decides about batches and steps: leave out {', '.join(_LOOP_DEFAULTS)}",
+        f"the client's program controls batches and steps: remove {', '.join(_LOOP_DEFAULTS)}",
         lambda s: all(getattr(s, snake(name)) == value for name, value in _LOOP_DEFAULTS.items()),
     ),
     _client_rule(
         "driver",
         " && ".join(cel_of_defaults(section, f"self.{name}") for name, section in _LOOP_SECTIONS.items()),
-        f"the client's program decides about rollouts and losses: leave out {', '.join(_LOOP_SECTIONS)}",
+        f"the client's program controls rollouts and losses: remove {', '.join(_LOOP_SECTIONS)}",
         lambda s: all(getattr(s, name) == section() for name, section in _LOOP_SECTIONS.items()),
     ),
     _client_rule(
@@ -136,7 +136,7 @@ class RLRunSpec(Spec):
     schedule: Schedule = Field(default=Schedule.constant, strict=False)
     """Learning rate after warmupSteps, as in prime-rl: constant keeps learningRate, linear lowers the rate to minLearningRate during the last decaySteps steps, and cosine lowers it during all steps after warmupSteps. Raising maxSteps during a run raises the rate of later steps."""  # noqa: E501
     decay_steps: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Number of steps before maxSteps in which the schedule linear lowers the learning rate. With 0 the rate stays constant after the warmup. Defaults to all steps after warmupSteps."""  # noqa: E501
+    """Number of steps before maxSteps in which the schedule linear lowers the learning rate. At 0, the rate stays constant after the warmup. Defaults to all steps after warmupSteps."""  # noqa: E501
     min_learning_rate: float = Field(default=0.0, ge=0, le=1)
     """Lowest learning rate of the schedules linear and cosine."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)
@@ -156,25 +156,25 @@ class RLRunSpec(Spec):
     kl_penalty: KlPenalty | None = None
     """KL penalty against the model that reinforcement learning starts from. By default, there is none."""
     oversampling_factor: float = Field(default=2.0, ge=1, le=16)
-    """Number of rollouts in flight, as a multiple of batchSize. With tokenBatchSize, a multiple of the expected number of rollouts per step."""  # noqa: E501
+    """Number of rollouts in flight, as a multiple of batchSize. If tokenBatchSize is set, a multiple of the expected number of rollouts per step."""  # noqa: E501
     max_async_level: int = Field(default=2, ge=0, le=32)
-    """Maximum number of steps by which the generation of rollouts may run ahead of the trainer. Must be at least oversamplingFactor, or 0 with oversamplingFactor 1 for strictly on-policy training."""  # noqa: E501
+    """Maximum number of steps by which the generation of rollouts may run ahead of the trainer. Must be at least oversamplingFactor. Can be 0 if oversamplingFactor is 1, for strictly on-policy training."""  # noqa: E501
     max_off_policy_steps: int = Field(default=8, ge=0, le=64)
-    """Maximum age in steps of the oldest token of a rollout that is trained on. Must be at least maxAsyncLevel. With maxAsyncLevel 0 every token is sampled from the policy that the step trains."""  # noqa: E501
+    """Maximum age in steps of the oldest token of a rollout that is trained on. Must be at least maxAsyncLevel. If maxAsyncLevel is 0, every token is sampled from the policy that the step trains."""  # noqa: E501
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seed of the adapter's initial weights, the selection of examples and, with maxAsyncLevel 0, token sampling."""
+    """Seed for the adapter's initial weights, the selection of examples and, if maxAsyncLevel is 0, token sampling."""
     checkpoint_id: CheckpointId | None = None
     """RLCheckpoint to start from, as name, namespace/name or id (cp_namespace.name, shown by `rlrun checkpoints`). The checkpoint must be Ready, belong to the same model, and be in this namespace or shared with it."""  # noqa: E501
     checkpoint_optimizer: bool = True
     """Restores the optimizer, the learning-rate schedule and the random-number state from checkpointId. If false, only the weights are restored. Requires checkpointId."""  # noqa: E501
     sampling: Sampling = Field(default_factory=Sampling)
-    """Sampling parameters of training rollouts."""
+    """Sampling parameters for training rollouts."""
     env: list[TrainEnvironment] = Field(default_factory=list, max_length=16)
-    """Environments to train on. At least one, except with driver Client, which has none."""
+    """Environments to train on. At least one is required. Must be empty with driver Client."""
     eval: Evaluation | None = None
     """Evaluation on separate environments during training. If unset, there is no evaluation."""
     val: Validation | None = None
-    """Validation on held-out examples of the training environments. If unset, there is no validation."""
+    """Validation on the training environments, with held-out examples if they have an eval_dataset. If unset, there is no validation."""  # noqa: E501
     buffer: Buffer = Field(default_factory=Buffer)
     """Selection of examples by difficulty and environment."""
     difficulty_filter: DifficultyFilter | None = None
@@ -195,7 +195,7 @@ class RLRunSpec(Spec):
     stop: bool = False
     """Ends the run permanently. Its artifacts are kept."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=10 * YEAR)
-    """Seconds after which a finished RLRun is deleted. If unset, it is never deleted."""
+    """Seconds from the end of the run until the RLRun is deleted. If unset, it is never deleted."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=10 * YEAR)
     """Total seconds for which the run may be active before it fails. If unset, there is no limit."""
     start_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
@@ -207,7 +207,7 @@ class RLRunSpec(Spec):
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     """Rules that select the action after a failure of a component."""
     queue_name: ObjectName | None = None
-    """LocalQueue of Kueue in the run's namespace, which admits all pods of the run together. Until admission the run is Queued and has no pods. A platform without Kueue refuses the run."""  # noqa: E501
+    """Kueue LocalQueue in the run's namespace, which admits all pods of the run at the same time. Until admission the run is Queued and has no pods. A platform without Kueue refuses the run."""  # noqa: E501
     priority_class_name: ObjectName | None = None
     """PriorityClass of the run's pods. A change takes effect with the next attempt, because the priority of an existing pod is immutable. The platform defines which classes runs may use."""  # noqa: E501
     env_from: list[EnvFrom] = Field(default_factory=list, max_length=16)
@@ -243,14 +243,14 @@ class RLRunSpec(Spec):
         Rule(
             "checkpointOptimizer",
             "self.checkpointOptimizer || has(self.checkpointId)",
-            "checkpointOptimizer can be false only with checkpointId: the run starts with the checkpoint's weights",
+            "checkpointOptimizer can be false only if checkpointId is set: it selects what is restored from there",
             lambda s: s.checkpoint_optimizer or s.checkpoint_id is not None,
         ),
         Rule(
             "batchSize",
             # A client may write 128.0, which reaches an admission policy unconverted.
             "int(self.batchSize) % int(self.rolloutsPerExample) == 0",
-            "batchSize must be a multiple of rolloutsPerExample: every batch consists of complete groups",
+            "batchSize must be a multiple of rolloutsPerExample: every batch consists of whole groups",
             lambda s: s.batch_size % s.rollouts_per_example == 0,
         ),
         Rule(
@@ -286,7 +286,7 @@ class RLRunSpec(Spec):
             "warmupSteps",
             "self.schedule == 'constant'"
             " || int(self.warmupSteps) + (has(self.decaySteps) ? int(self.decaySteps) : 1) <= int(self.maxSteps)",
-            "warmupSteps and decaySteps together must not exceed maxSteps, and the schedules linear and cosine need a "
+            "warmupSteps + decaySteps must not exceed maxSteps, and the schedules linear and cosine need a "
             "step after warmupSteps",
             lambda s: (
                 s.schedule is Schedule.constant
@@ -297,7 +297,7 @@ class RLRunSpec(Spec):
             "maxAsyncLevel",
             "self.maxAsyncLevel == 0 ? self.oversamplingFactor == 1.0"
             " : double(self.maxAsyncLevel) >= self.oversamplingFactor",
-            "maxAsyncLevel must be at least oversamplingFactor, or 0 together with oversamplingFactor 1",
+            "maxAsyncLevel must be at least oversamplingFactor; 0 is allowed only if oversamplingFactor is 1",
             lambda s: (
                 s.oversampling_factor == 1.0
                 if s.max_async_level == 0
@@ -414,7 +414,7 @@ class RLRun(KubernetesObject):
             "metadata.name",
             f"self.metadata.name.size() <= {MAX_RUN_NAME} && self.metadata.name.matches('{LABEL}')",
             f"metadata.name must have at most {MAX_RUN_NAME} characters: lower-case letters, digits and -, beginning "
-            f"with a letter",
+            f"with a letter and ending with a letter or digit",
             # An object with generateName has no name until it is created.
             lambda r: (
                 not r.metadata.name

@@ -30,7 +30,7 @@ class Progress(Status):
     policy_version: int = Field(default=0, ge=0)
     """Newest version of the policy that rollouts were sampled from when the progress was last updated."""
     eta_seconds: float | None = Field(default=None, ge=0)
-    """Estimated seconds until the last step."""
+    """Estimated seconds until the last step completes."""
     last_step_time: AwareDatetime | None = None
     """Time at which the operator first saw the newest step."""
     mismatch_kl: float | None = None
@@ -127,7 +127,7 @@ class RunQueue(Status):
     since: datetime | None = None
     """Time at which the run began to wait. Kept after the admission."""
     runs_ahead: int | None = Field(default=None, ge=0)
-    """Approximate number of waiting runs before this one, with `PoolFull` of the same shared pool. May be off by 10 %, so that a long queue needs few updates. Unset after the admission."""  # noqa: E501
+    """Approximate number of runs that wait ahead of this one. With the reason PoolFull, only runs that wait for the same shared pool count. May be off by 10 %, so that a long queue needs few updates. Unset after the admission."""  # noqa: E501
     admitted_time: datetime | None = None
     """Time of the admission. The run holds its quota until this field is unset, which happens when none of its pods can
     run any longer.
@@ -154,7 +154,7 @@ class ResolvedValues(Status):
     wandb_project: str | None = Field(default=None, max_length=128)
     """Project in Weights & Biases, from wandb.project or the namespace of the run. Unset if wandb is unset."""
     gpus: int | None = Field(default=None, ge=0)
-    """Number of GPUs of all trainer and inference pods."""
+    """Total number of GPUs in the trainer and inference pods."""
 
 
 class RunPool(Status):
@@ -170,7 +170,7 @@ class EndedAttempt(Status):
     attempt: int = Field(ge=1)
     """Number of the attempt."""
     gpus: int = Field(default=0, ge=0)
-    """Number of GPUs of all trainer and inference pods of the attempt."""
+    """Total number of GPUs in the trainer and inference pods of the attempt."""
     start_time: datetime
     """Start of the attempt."""
     end_time: datetime
@@ -217,13 +217,13 @@ class RLRunStatus(Status):
     refused_since: datetime | None = None
     """Time since which the API server has rejected pods of the run, across attempts. The run fails startDeadlineSeconds after this time."""  # noqa: E501
     queue: RunQueue | None = None
-    """Position of the run in the queue. Unset if the run neither waits nor is admitted, or if the platform has no
+    """Position of the run in the queue. Unset if the run is neither waiting nor admitted, or if the platform has no
     queue.
     """
     pool: RunPool | None = None
     """Shared pool of the newest attempt. Fixed when the attempt starts. Unset if the run has engines of its own."""
     pool_evicted: bool = False
-    """True if the trainer of the shared pool has evicted the run, because the run ended the trainer twice within an hour or did not fit into its memory. Later attempts of the run have a trainer and engines of their own."""  # noqa: E501
+    """True if the trainer of the shared pool has evicted the run, because the trainer crashed twice within an hour while it computed for the run, or because the run did not fit into the trainer's memory. Later attempts of the run have a trainer and engines of their own."""  # noqa: E501
     components: list[ComponentStatus] = Field(default_factory=list, max_length=64)
     """Components of the run with their pods and crashes."""
     resolved: ResolvedValues | None = None
@@ -245,7 +245,7 @@ class RLRunStatus(Status):
     def parse(cls, raw: Mapping[str, Any] | None, required: Collection[str] = ()) -> Self:
         """Parse the status of an RLRun, dropping values that do not match the schema.
 
-        Another version of the operator may have written such values. Raises ValidationError if the value of a
+        Another version of the operator may have written such values. Raises ValidationError if a value in a
         `required` field does not match.
         """
         fields = raw or {}

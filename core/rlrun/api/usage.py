@@ -1,6 +1,6 @@
 """Usage log: the periods during which ended attempts of runs, and serving pools, held GPUs.
 
-A record is a line of JSON. Each operator writes one file per day, with the records that ended on that day. Lines are
+A record is a line of JSON. Each operator writes one file per day, with the periods that ended on that day. Lines are
 appended and never changed. The log outlives the runs, their namespaces and the cluster.
 """
 
@@ -33,7 +33,7 @@ class UsageRecord(Schema):
     kind: UsageKind = UsageKind.run
     namespace: str = Field(max_length=63)
     name: str = Field(max_length=253)
-    """Name of the run, or of the Deployment of the pool."""
+    """Name of the run, or of the pool's Deployment."""
     uid: str = Field(max_length=64)
     attempt: int = Field(default=1, ge=0)
     model: str = Field(default="", max_length=256)

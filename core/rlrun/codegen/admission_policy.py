@@ -1,6 +1,6 @@
-"""Generator of a ValidatingAdmissionPolicy with the rules of a kind, for kinds whose status is written often.
+"""Generates a ValidatingAdmissionPolicy with the rules of a kind, for kinds whose status is written often.
 
-The API server evaluates the rules of a CustomResourceDefinition in every write, but those of this policy only in writes
+The API server evaluates the rules of a CustomResourceDefinition on every write, but those of this policy only on writes
 that change the spec or the user annotation. All violations are reported in one message, which `rlrun.kube.errors`
 splits. A rule is checked when an object is created and when a field that it reads changes, so a run that was accepted
 before a rule existed can still be stopped.
@@ -65,7 +65,7 @@ def policy_objects(model: type[KubernetesObject], plural: str) -> tuple[Json, Js
             {
                 "expression": "variables.violations.size() == 0",
                 # The API server uses this message if the list has more than 5 KiB.
-                "message": f"{model.__name__} violates many rules: correct some fields to see which",
+                "message": f"{model.__name__} violates too many rules for one message: rlrun validate lists them all",
                 "messageExpression": f"variables.violations.join({json.dumps(VIOLATION_SEPARATOR)})",
                 "reason": "Invalid",
             },
@@ -91,7 +91,7 @@ def _size_rule() -> Json:
     new, old = (f"size(bytes('%s'.format([{name}.spec])))" for name in ("object", "oldObject"))
     return {
         "expression": f"{new} <= {MAX_SPEC_BYTES} ||\n(oldObject != null && {new} <= {old} + 64)",
-        "message": f"spec: spec has more than {MAX_SPEC_BYTES // 1024} KiB: "
+        "message": f"spec: spec is larger than {MAX_SPEC_BYTES // 1024} KiB: "
         "put large data into the environment's package",
         "reason": "Invalid",
     }
@@ -171,8 +171,8 @@ def _violations(section: _Section) -> Iterator[tuple[str, str]]:
 
 
 def _broken_rules(section: _Section) -> list[str]:
-    """Return one CEL list expression of the violated rules and transitions, or an empty list if the section has
-    neither.
+    """Return a list with one CEL expression, the list of violated rules and transitions, or an empty list if the
+    section has neither.
     """
     new, old = f"object{section.path}", f"oldObject{section.path}"
     if section.guards and (section.model.spec_transitions or section.model.mutable is not None):
@@ -243,7 +243,7 @@ def _broken_items(section: _Section) -> list[str]:
 
 
 def _value_rules(section: _Section, items: int = 0) -> Iterator[Json]:
-    """Yield the validations of single values, for a section and those below.
+    """Yield the validations of single values, for a section and those below it.
 
     CEL may report an invalid value as an error, which ends the evaluation, and the API server then returns the text of
     the expression. Each item therefore has its own validation, whose first line is a comment with field and message.

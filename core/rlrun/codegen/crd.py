@@ -1,7 +1,7 @@
 """The four CustomResourceDefinitions and the admission policy of RLRun, generated from the schema.
 
-The files have the form in which the API server stores the objects, so that tools find no difference between file and
-object.
+The files have the form in which the API server stores the objects, so that tools find no difference between a file and
+its object.
 
     python -m rlrun.codegen.crd             write charts/rlrun/files/crds/*.yaml
     python -m rlrun.codegen.crd --check     fail if they differ from the schema
@@ -124,7 +124,7 @@ KINDS = (
                 "Last-Step", ".status.progress.lastStepTime", "Time since the newest step.", "date", wide=True
             ),
             PrinterColumn("Environment", ".spec.env[0].id", "Id of the first environment of the run.", wide=True),
-            PrinterColumn("Driver", ".spec.driver", "Program with the training loop of the run.", wide=True),
+            PrinterColumn("Driver", ".spec.driver", "Program that runs the training loop.", wide=True),
             PrinterColumn("Attempt", ".status.attempt", "Number of the current attempt.", "integer", wide=True),
             PrinterColumn(
                 "Policy",
@@ -135,7 +135,11 @@ KINDS = (
             ),
             PrinterColumn("Checkpoint", ".status.lastCheckpoint", "Newest Ready checkpoint.", wide=True),
             PrinterColumn(
-                "Ahead", ".status.queue.runsAhead", "Number of runs before this one in the queue.", "integer", wide=True
+                "Ahead",
+                ".status.queue.runsAhead",
+                "Number of runs ahead of this one in the queue.",
+                "integer",
+                wide=True,
             ),
             PrinterColumn("Pool", ".status.pool.name", "Shared pool of the run.", wide=True),
         ),
@@ -218,7 +222,7 @@ def stored_schema(kind: CrdKind) -> dict[str, Any]:
         {**shape, "properties": {name: field for name, field in status.items() if name in selected}},
     )
     schema["properties"]["status"]["description"] += (
-        f" The status has no schema here, so that its writes are cheap. Fields: {', '.join(status)}."
+        f" The CRD has no schema for the status, so that status writes are cheap. Fields: {', '.join(status)}."
     )
     return _without_item_defaults(schema)
 
@@ -322,7 +326,7 @@ def _part(kind: CrdKind, field: str) -> type[BaseModel]:
 def main() -> int:
     """Write or check the files. Returns 1 if a check finds a difference."""
     parser = argparse.ArgumentParser(prog="python -m rlrun.codegen.crd", description="Generate the CRDs.")
-    parser.add_argument("--check", action="store_true", help="only compare, and fail on a difference")
+    parser.add_argument("--check", action="store_true", help="only compare, and exit with 1 if a file differs")
     parser.add_argument("--output", type=Path, default=FOLDER, help=f"folder of the files (default: {FOLDER})")
     options = parser.parse_args()
     return update(options.output, render(), check=options.check, command="python -m rlrun.codegen.crd")

@@ -1,4 +1,4 @@
-"""Writing and checking of generated files that are committed."""
+"""Writes and checks generated files that are committed."""
 
 import difflib
 import sys
@@ -8,8 +8,8 @@ from pathlib import Path
 def update(
     folder: Path, files: dict[str, str], *, check: bool, command: str, others: frozenset[str] = frozenset()
 ) -> int:
-    """Write `files` (name -> text) to a folder and remove other files, or with `check` print the differences. Returns
-    an exit code.
+    """Write `files` (name -> text) to a folder and remove other files, or, if `check` is true, print the
+    differences. Returns 1 if a check finds a difference, otherwise 0.
 
     Files in `others`, which another command generates, and files with other suffixes are not changed.
     """

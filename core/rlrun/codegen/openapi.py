@@ -1,4 +1,4 @@
-"""Conversion of pydantic models to the structural OpenAPI v3 schemas of CustomResourceDefinitions.
+"""Converts pydantic models to the structural OpenAPI v3 schemas of CustomResourceDefinitions.
 
 pydantic generates JSON Schema (2020-12) with $refs. Kubernetes requires OpenAPI 3.0 without references and unions, and
 has its own keywords for free-form objects, list keys and rules. Fields, limits and descriptions are kept.
@@ -41,7 +41,7 @@ Json = dict[str, Any]
 def structural(model: type[BaseModel], *, defaults: bool = True, rules: bool = True) -> Json:
     """Return the structural schema of a model, with its rules in CEL unless `rules` is false.
 
-    Without `defaults` the schema has no defaults, so that status fields are absent until the operator writes them.
+    If `defaults` is false, the schema has no defaults, so that status fields are absent until the operator writes them.
     Raises TypeError for types that a structural schema does not support, such as unions and tuples.
     """
     document = model.model_json_schema(by_alias=True, mode="validation")

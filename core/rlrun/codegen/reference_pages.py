@@ -26,8 +26,8 @@ from rlrun.constants import GROUP, VERSION
 NOTE = "<!-- Generated from core/rlrun by `python -m rlrun.codegen.reference_pages`; change the schema. -->"
 
 NO_STATUS_SCHEMA = (
-    "`kubectl explain` shows the names of these fields only. The status has no schema at the API server, because each\n"
-    "write would be checked against it; the operator checks what it writes."
+    "`kubectl explain` shows only the names of these fields. The CRD has no schema for the status, because the API\n"
+    "server would check every write against it; the operator checks what it writes."
 )
 
 Json = dict[str, Any]
@@ -129,8 +129,8 @@ def toml_page() -> str:
         "The fields of RLRun's spec in snake_case. `env` and `eval.env` are arrays of tables (`[[env]]`, then",
         "`[env.args]`). `env_file` lists files of NAME=value lines, relative to the TOML file, whose variables are",
         "passed to the environments; `rlrun run --help` has their syntax. The `id` of an environment can end in",
-        "`@version`. Other keys are refused: as an unknown field with the most similar key, or with the reason in the",
-        "tables at the end.",
+        "`@version`. Any other key is refused as an unknown field, with the most similar key if any, or for the",
+        "reason in the tables at the end.",
         "",
     ]
     table = [
@@ -149,17 +149,17 @@ def toml_page() -> str:
         "## Keys of self-managed trainers",
         "",
         "Keys in the documentation of self-managed trainers. Those with an equivalent are accepted under their own",
-        "names; the others are refused with the reason given here. A file with a key and its equivalent is refused,",
-        "because one has the same meaning as the other.",
+        "names; the others are refused with the reason given here. A file that has both a key and its equivalent is",
+        "refused, because one has the same meaning as the other.",
         "",
         *_dialect_keys(SELF_MANAGED),
         "",
         "## Keys of hosted clients",
         "",
-        "Keys of the files of hosted clients (prime 0.6.0 and 0.12.0) that are not in the table above or have another",
-        "meaning. They follow the same rules. A `max_async_level` below `oversampling_factor` is raised to it with a",
-        "note, because the hosted service has dropped the level. A file without `oversampling_factor` gets a lower",
-        "one instead.",
+        "Keys in files for Prime Intellect's hosted service (clients prime 0.6.0 and 0.12.0) that are not in the table",
+        "above or have another meaning. They follow the same rules. A `max_async_level` below `oversampling_factor` is",
+        "raised to it with a note, because the hosted service no longer has this key. If the file does not set",
+        "`oversampling_factor`, that default is lowered instead.",
         "",
         *_dialect_keys(HOSTED),
         "",
@@ -179,9 +179,9 @@ def _about_prime_rl() -> str:
     return (
         "Keys of prime-rl's own files, which have a table `orchestrator`. A row also applies to the keys below it, "
         "unless they have their own row; `*` matches any name. An ignored key causes a note on standard error, or "
-        "over REST in the header `Warning`. Missing keys have the defaults of prime-rl if these affect what is "
-        f"learned or kept: {defaults}; without `trainer.model.lora` all weights are trained. Earlier names have the "
-        f"same rows: {earlier}."
+        "over REST in the header `Warning`. Missing keys have prime-rl's defaults if these affect what is "
+        f"learned or kept: {defaults}; if `trainer.model.lora` is missing, all weights are trained. Earlier names have "
+        f"the same rows: {earlier}."
     )
 
 
@@ -298,7 +298,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rlrun.codegen.reference_pages", description="Generate the reference."
     )
-    parser.add_argument("--check", action="store_true", help="only compare, and fail on a difference")
+    parser.add_argument("--check", action="store_true", help="only compare, and exit with 1 if a page differs")
     parser.add_argument("--output", type=Path, default=Path("docs/reference"), help="folder of the pages")
     options = parser.parse_args()
     command = "python -m rlrun.codegen.reference_pages"

@@ -292,7 +292,7 @@ def test_a_spec_of_any_size_is_refused_but_its_run_can_be_deleted(as_user: Clien
         try:
             create("large", args)
         except ApiException as error:
-            if error.status != 422 or "spec has more than 256 KiB" not in error.body:
+            if error.status != 422 or "spec is larger than 256 KiB" not in error.body:
                 raise
             return True
         custom.delete_namespaced_custom_object(*place, "large")

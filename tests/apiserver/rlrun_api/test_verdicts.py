@@ -82,8 +82,8 @@ def test_all_violated_rules_of_a_run_are_reported_together(server: Server) -> No
     }
     assert _violations(server, "POST", run) == {
         "metadata.name": "metadata.name must have at most 40 characters: lower-case letters, digits and -, beginning "
-        "with a letter",
-        "spec.batchSize": "batchSize must be a multiple of rolloutsPerExample: every batch consists of complete groups",
+        "with a letter and ending with a letter or digit",
+        "spec.batchSize": "batchSize must be a multiple of rolloutsPerExample: every batch consists of whole groups",
         "spec.env[1].id": "id and version name different versions: remove one of them",
         "spec.env[1].version": "version and id name different versions: remove one of them",
         "spec.eval.env[0].numExamples": "numExamples must be -1 (all) or at least 1",

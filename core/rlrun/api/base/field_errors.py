@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+from pydantic_core.core_schema import ErrorType
 
 from rlrun.api.base.names import (
     LABEL,
@@ -37,14 +38,14 @@ UNKNOWN = "unknown field; remove it"
 MAX_NEAR = 3
 """Maximum number of known fields that a message lists if none is similar to the unknown field."""
 FORMS: dict[Any, str] = {
-    ModelId: "write owner/name as on the hub, or one word",
-    EnvironmentId: "write owner/name, of letters, digits and . _ -",
-    EnvironmentReference: "write owner/name, owner/name@version or owner/name==version, of letters, digits and . _ -",
+    ModelId: "write owner/name as on the Hugging Face Hub, or a name without an owner",
+    EnvironmentId: "write owner/name, with letters, digits and . _ -",
+    EnvironmentReference: "write owner/name, owner/name@version or owner/name==version, with letters, digits and . _ -",
     EnvironmentName: "start with a letter or digit, followed by letters, digits, spaces and . _ -",
-    PackageVersion: "write a version as in 1.2.0",
-    PackageDigest: "write sha256: and 64 hexadecimal digits",
+    PackageVersion: "write a version such as 1.2.0",
+    PackageDigest: "write sha256: followed by 64 hexadecimal digits",
     CheckpointId: "write the name of a checkpoint, namespace/name or cp_namespace.name",
-    EgressHost: "write a host in lower case with or without a port, as in api.example.com:8443 or *.example.com",
+    EgressHost: "write a host in lower case, with an optional port, such as api.example.com:8443 or *.example.com",
     ObjectName: "use lower-case letters, digits, - and ., beginning and ending with a letter or digit",
     Namespace: "use lower-case letters, digits and -, beginning and ending with a letter or digit",
     S3Path: "write s3://bucket/path",
@@ -52,25 +53,27 @@ FORMS: dict[Any, str] = {
 """Hints that describe valid values, by the type of the field."""
 OTHER_FORMS = {
     UTC_TIME: "write a time in UTC as in 2027-01-31T12:00:00Z",
-    LABEL: "use lower-case letters, digits and -, beginning with a letter",
+    LABEL: "use lower-case letters, digits and -, beginning with a letter and ending with a letter or digit",
     r"^https?://[^\s]+$": "write a URL with http:// or https://, without spaces",
     r"^(hf|s3|pvc|oci)://[^/\s]+(/[^\s]*)?$": "write hf://owner/name@COMMIT, s3://bucket/path, pvc://claim/path or "
     r"oci://…",
-    r"^[^\s]+$": "write it without spaces",
+    r"^[^\s]+$": "remove the spaces",
     r"^/[^:]*$": "write an absolute path without :",
     r"^[A-Za-z]+$": "use letters only",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "use letters, digits and _, not starting with a digit",
     r"^[-._a-zA-Z0-9]+$": "use letters, digits and . _ -",
     r"^(prompt|completion|answer|error|info(\.[A-Za-z0-9_-]+)*)$": (
-        "write prompt, completion, answer, error, info or a key below info, as in info.name"
+        "write prompt, completion, answer, error, info or a key below info, such as info.name"
     ),
     r"^[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$": (
-        "write a Kubernetes quantity, as in 500m, 4 or 16Gi"
+        "write a Kubernetes quantity, such as 500m, 4 or 16Gi"
     ),
 }
 """Hints that describe valid values, by the pattern of the field."""
 MAX_COMPARED = 100
 """Number of characters of a name that are compared with known names. Bounds the time of a suggestion."""
+_PYDANTIC_ERRORS = frozenset(typing.get_args(ErrorType))
+"""Types of pydantic's own errors, whose messages do not quote the value."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,9 @@ def path_of(location: Iterable[str | int]) -> str:
 
 
 def problems(error: ValidationError, model: type[BaseModel], *, by_name: bool = False) -> list[FieldProblem]:
-    """Return at most MAX_FAULTS problems from a failed validation of `model`, in the order of the fields.
+    """Return the first MAX_FAULTS problems from a failed validation of `model`.
 
-    Messages about the first MAX_SUGGESTIONS unknown fields suggest a similar field. `by_name` gives snake_case paths,
+    Messages about the first MAX_SUGGESTIONS unknown fields suggest a similar field. `by_name` gives snake_case names,
     for input that was validated by field names (TOML).
     """
     field_problems: list[FieldProblem] = []
@@ -128,7 +131,7 @@ def unknown_field(name: str, known: Iterable[str], *, suggests: bool = True) -> 
 
 def form_of(pattern: str) -> str:
     """Return the hint that describes valid values of a field with this pattern."""
-    return _forms().get(pattern, "see the description of the field for its format")
+    return _forms().get(pattern, "see the field's description")
 
 
 @cache
@@ -157,7 +160,7 @@ def fields_at(model: type[BaseModel], location: Iterable[str | int], *, by_name:
 def _problem(
     detail: ErrorDetails, location: tuple[str | int, ...], model: type[BaseModel], by_name: bool, *, suggests: bool
 ) -> FieldProblem:
-    message = detail["msg"].replace("Input should be", "must be")
+    message = re.sub(r"^Input should be|^\w+ should have", _must, detail["msg"].replace(" after validation", ""))
     if detail["type"] == "extra_forbidden":
         known = fields_at(model, location[:-1], by_name=by_name)
         message = unknown_field(str(location[-1]), known, suggests=suggests)
@@ -165,9 +168,10 @@ def _problem(
         message = "is required"
     elif detail["type"] == "string_pattern_mismatch":
         message = f"{_short_repr(detail['input'])} has the wrong format: {form_of(detail['ctx']['pattern'])}"
-    elif detail["type"] != "rule":
-        message = f"{message[0].lower()}{message[1:]}, not {_short_repr(detail['input'])}"
-        message += _reason_of_limit(model, location)
+    elif detail["type"] in _PYDANTIC_ERRORS:
+        # Messages about the length of a list or a map contain the actual length instead of the value.
+        actual = "" if "actual_length" in detail.get("ctx", {}) else f", not {_short_repr(detail['input'])}"
+        message = f"{message[0].lower()}{message[1:]}{actual}{_reason_of_limit(model, location)}"
     if by_name:
         # pydantic and the rules use camelCase. An unknown key is kept as written in the file.
         as_written = len(location) - 1 if detail["type"] == "extra_forbidden" else len(location)
@@ -176,6 +180,10 @@ def _problem(
         )
         message = snake_words(message)
     return FieldProblem(path_of(location), message)
+
+
+def _must(beginning: re.Match[str]) -> str:
+    return "must be" if beginning[0].endswith("be") else "must have"
 
 
 def _reason_of_limit(model: type[BaseModel], location: Iterable[str | int]) -> str:

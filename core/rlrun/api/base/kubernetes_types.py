@@ -49,13 +49,13 @@ UtcTime = Annotated[
     Field(strict=False, json_schema_extra={"pattern": UTC_TIME, "maxLength": 32}),
     BeforeValidator(_utc_time),
 ]
-"""Time in UTC, as RFC 3339 with the suffix Z."""
+"""UTC time in RFC 3339 format with the suffix Z."""
 
 LabelValue = Annotated[str, Field(max_length=253)]
 
 
 class ObjectMeta(Schema):
-    """Metadata of an object that the project reads. Other fields are kept unchanged."""
+    """Metadata fields of an object that rlrun reads. Other fields are kept unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -129,7 +129,7 @@ class TaintEffect(StrEnum):
 
 
 class Toleration(Spec):
-    """Toleration that allows pods on nodes with a matching taint."""
+    """Toleration that lets pods run on nodes with a matching taint."""
 
     key: str | None = Field(default=None, max_length=316)
     """Key of the taint. If unset with operator Exists, every key matches."""
@@ -140,11 +140,11 @@ class Toleration(Spec):
     effect: TaintEffect | None = Field(default=None, strict=False)
     """Effect of the taint. If unset, every effect matches."""
     toleration_seconds: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Seconds to tolerate a NoExecute taint. If unset, it is tolerated without a limit."""
+    """Seconds for which a NoExecute taint is tolerated. If unset, there is no limit."""
 
 
 class SecretKeySelector(Spec):
-    """Key of a Secret in the namespace of the pods."""
+    """Key of a Secret in the pods' namespace."""
 
     name: ObjectName
     """Name of the Secret."""

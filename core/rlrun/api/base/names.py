@@ -19,7 +19,7 @@ SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 ModelId = Annotated[
     str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")
 ]
-"""Model id as on the Hugging Face hub: `owner/name` such as `Qwen/Qwen3-4B`, or a name without an owner."""
+"""Model id as on the Hugging Face Hub: `owner/name` such as `Qwen/Qwen3-4B`, or a name without an owner."""
 
 MAX_ENVIRONMENT_ID = 128
 ENVIRONMENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -79,7 +79,7 @@ EgressHost = Annotated[
         pattern=rf"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+(:{_PORT})?$",
     ),
 ]
-"""Host name and port outside the cluster: `api.example.com`, `api.example.com:8443`, `*.example.com`."""
+"""Host outside the cluster, with an optional port: `api.example.com`, `api.example.com:8443`, `*.example.com`."""
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=SUBDOMAIN)]
 """Name of another Kubernetes object."""
@@ -90,7 +90,7 @@ Namespace = Annotated[str, Field(min_length=1, max_length=MAX_NAMESPACE, pattern
 """Name of a namespace."""
 
 S3Path = Annotated[str, Field(min_length=6, max_length=1024, pattern=r"^s3://[^/]+(/.*)?$")]
-"""URI in S3: `s3://bucket/path`."""
+"""S3 URI: `s3://bucket/path`."""
 
 Text = Annotated[str, Field(max_length=1024)]
 """Short text."""

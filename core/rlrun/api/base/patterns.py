@@ -1,8 +1,8 @@
 """Regular expressions from users. Matching takes time linear in the length of the text.
 
-Python's `re` backtracks, so one inefficient pattern could block the operator for all runs. The engine of pydantic, like
-RE2 in the API server, has neither backreferences nor lookaround and needs linear time. Both accept the same patterns,
-and the API server rejects all others.
+Python's `re` backtracks, so one inefficient pattern could block the operator for all runs. pydantic's engine, like RE2
+in the API server, has neither backreferences nor lookaround and needs linear time. The API server rejects patterns that
+are not RE2. The two syntaxes differ in rare constructs only, such as RE2's `\\Q...\\E`, which `check_pattern` refuses.
 """
 
 from functools import lru_cache
@@ -31,8 +31,8 @@ def check_pattern(pattern: str) -> str:
     except SchemaError:
         raise PydanticCustomError(
             "pattern",
-            "{pattern} is not a regular expression of RE2: RE2 has neither backreferences nor lookaround, and literal "
-            "special characters need a backslash",
+            "{pattern} is not a valid RE2 regular expression: RE2 has neither backreferences nor lookaround, and "
+            "literal special characters need a backslash",
             {"pattern": repr(pattern)},
         ) from None
     return pattern
@@ -49,9 +49,9 @@ Pattern = Annotated[
         min_length=1,
         max_length=MAX_PATTERN,
         json_schema_extra={
-            "x-kubernetes-validations": [{"rule": VALID, "message": "must be a regular expression (RE2)"}],
+            "x-kubernetes-validations": [{"rule": VALID, "message": "must be a valid regular expression (RE2)"}],
         },
     ),
     AfterValidator(check_pattern),
 ]
-"""Regular expression with the syntax of RE2."""
+"""Regular expression in RE2 syntax."""

@@ -4,6 +4,7 @@ The isolation of pods depends on some pod fields. A patch must not set these fie
 least as strict as the operator's. docs/guides/models.md has the same list.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -28,7 +29,7 @@ POD_FIELDS = (
 CONTAINER_FIELDS = ("image", "command", "args", "workingDir", "restartPolicy", "volumeDevices")
 """Fields of the operator's containers that a patch must not set."""
 ENV_NAMES = ("RLRUN_*", "*_PROXY", "*_proxy", "PYTHONPATH", "VLLM_API_KEY", "VLLM_USE_RUST_FRONTEND")
-"""Variables that a patch must not set. They hold tokens, credentials and the settings of the egress proxy."""
+"""Variables that a patch must not set: they hold credentials, configure rlrun or the proxy, or select code to run."""
 SECURITY_FIELDS = ("appArmorProfile", "procMount", "seLinuxOptions", "windowsOptions")
 """Fields of security contexts that a patch must not set."""
 STRICT_VALUES: dict[str, Any] = {
@@ -37,7 +38,7 @@ STRICT_VALUES: dict[str, Any] = {
     "privileged": False,
     "runAsNonRoot": True,
 }
-"""Fields of security contexts that a patch may only set to the given value."""
+"""Fields of security contexts that a patch may set only to the given value."""
 MERGE_KEYS: Mapping[str, str] = {
     "claims": "name",
     "containers": "name",
@@ -72,7 +73,9 @@ SHARED_VOLUMES = ("tmp", "shm", "cache")
 
 
 def refused_fields(patch: dict[str, Any]) -> list[str]:
-    """Return the fields that the patch must not set, each with the reason."""
+    """Return a message for each field that the patch must not set. If fields have the wrong type, or would be removed,
+    only these are reported.
+    """
     # The second check relies on the types that the first one verifies.
     return list(_unusable(patch, "")) or list(_violations(patch))
 
@@ -138,13 +141,13 @@ def _security(context: Any, path: str) -> Iterator[str]:
         if key in SECURITY_FIELDS:
             yield f"{path}.{key}: reserved for the operator"
         elif key in STRICT_VALUES and value != STRICT_VALUES[key]:
-            yield f"{path}.{key}: it can only be {STRICT_VALUES[key]}"
+            yield f"{path}.{key}: it must be {json.dumps(STRICT_VALUES[key])}"
         elif key in ("runAsUser", "runAsGroup") and value == 0:
             yield f"{path}.{key}: pods must not run as root"
         elif key == "fsGroup" and value == 0:
-            yield f"{path}.{key}: files of volumes must not belong to the root group"
+            yield f"{path}.{key}: files on volumes must not belong to the root group"
         elif key == "supplementalGroups" and (not isinstance(value, list) or 0 in value):
-            yield f"{path}.{key}: it must be a list of groups without the root group, 0"
+            yield f"{path}.{key}: it must be a list of group ids without 0, the root group"
         elif key == "sysctls":
             yield f"{path}.{key}: pods must not change kernel parameters"
         elif key == "seccompProfile" and _object(value).get("type") == "Unconfined":

@@ -39,9 +39,9 @@ OWN_VOLUMES = (
 OWN_VOLUME_PREFIX = "storage-token-"
 OWN_PATHS = ("/tmp", "/dev/shm", "/cache", "/models", "/adapters", "/environment", "/engine-access", "/var/spool/rlrun",
              "/etc/rlrun", "/etc/rlrun-ca", "/var/run/secrets", "/run/secrets")  # fmt: skip
-"""Folders of the operator's volumes. `/var/run` is a link to `/run` in most images."""
+"""Mount paths of the operator's volumes. `/var/run` is a link to `/run` in most images."""
 UNUSUAL_PATH = "//|/[.][.]?(/|$)"
-"""Pattern of paths that are not normalized: with `//`, `.` or `..`."""
+"""Pattern of paths that are not normalized: with `//`, or with a segment `.` or `..`."""
 SOURCES = ("configMap", "csi", "emptyDir", "ephemeral", "image", "nfs", "persistentVolumeClaim")
 
 Annotation = Annotated[str, Field(max_length=4096)]
@@ -108,7 +108,7 @@ class PodVolume(Spec):
         Rule(
             "name",
             f"!(self.name in {_names(OWN_VOLUMES)}) && !self.name.startsWith('{OWN_VOLUME_PREFIX}')",
-            "name is used by a volume of the operator: choose another name",
+            "name is used by one of the operator's volumes: choose another name",
             lambda v: not is_own_volume(v.name),
             of_admitted=True,
         ),
@@ -138,7 +138,7 @@ class PodVolumeMount(Spec):
         Rule(
             "mountPath",
             f"!self.mountPath.matches('{UNUSUAL_PATH}')",
-            "mountPath must not contain //, . or ..",
+            "mountPath must not contain // or the path segments . and ..",
             lambda m: re.search(UNUSUAL_PATH, m.mount_path) is None,
             of_admitted=True,
         ),
@@ -173,7 +173,7 @@ class PodShape(Spec):
     topology_spread_constraints: list[FreeForm] = Field(default_factory=list, max_length=8)
     """Topology spread constraints of the pods. A constraint without a labelSelector applies to the pods of the same role and run."""  # noqa: E501
     runtime_class_name: ObjectName | None = None
-    """RuntimeClass of the pods, for example nvidia where it is not the default of the nodes. Defaults to the cluster's default."""  # noqa: E501
+    """RuntimeClass of the pods, for example nvidia. If unset, the pods use the default runtime of their nodes."""
     scheduler_name: ObjectName | None = None
     """Scheduler of the pods. Defaults to the cluster's default scheduler."""
     priority_class_name: ObjectName | None = None
@@ -181,8 +181,8 @@ class PodShape(Spec):
     labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=32)
     """Additional labels of the pods."""
     annotations: dict[str, Annotation] = Field(default_factory=dict, max_length=32)
-    """Additional annotations of the pods. They replace the operator's annotations that keep autoscalers from evicting
-    the pods.
+    """Additional annotations of the pods. They override the operator's annotations that keep autoscalers from
+    evicting the pods.
     """
     mesh_injection: MeshInjection | None = Field(default=None, strict=False)
     """Proxies of a service mesh: Native asks Istio and Linkerd for a native sidecar, which starts before the other containers and ends with them; Refused asks Istio, Linkerd, Kuma and Consul not to inject one. If unset, the namespace decides."""  # noqa: E501

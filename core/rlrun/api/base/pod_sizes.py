@@ -1,8 +1,8 @@
 """Default CPU and memory of trainer and engine containers.
 
-Without requests, a ResourceQuota refuses the pods. Without limits, a LimitRange sets default limits, which are too
-small for a model. The requests are small, so that a pod fits on small GPU nodes. The limits are large, because trainers
-read models into memory while they start.
+A ResourceQuota rejects pods that have no requests, and a LimitRange gives pods that have no limits its default limits,
+which are too small for a model. The requests are small, so that a pod fits on small GPU nodes. The limits are large,
+because trainers read models into memory while they start.
 """
 
 from rlrun.api.base.kubernetes_types import Resources
@@ -26,7 +26,7 @@ def default_resources(gpus: int) -> Resources:
 def with_default_resources(named: Resources, gpus: int) -> Resources:
     """Return `named` with a default added for CPU or memory if `named` has neither a request nor a limit for it.
 
-    If a resource has only a request or only a limit, the other gets no default, because Kubernetes refuses a request
+    If a resource has only a request or only a limit, the other gets no default, because Kubernetes rejects a request
     above the limit.
     """
     default = default_resources(gpus)

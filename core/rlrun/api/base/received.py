@@ -1,8 +1,8 @@
-"""Parser of everything that a program receives: request and response bodies, S3 files, ConfigMaps, file headers.
+"""Parser of all JSON that a program receives: request and response bodies, S3 files, ConfigMaps, file headers.
 
-The parser checks the size and the number of values before it creates an object, so every input has bounded cost. An
-error lists only the first faults. The error holds no reference to the input or to other exceptions, so storing it is
-cheap.
+The parser checks the size and the number of values before it creates an object, so every input has bounded cost; only
+`read_stored` relies on the API server's limits. An error lists only the first faults. The error holds no reference to
+the input or to other exceptions, so storing it is cheap.
 """
 
 import json
@@ -109,7 +109,8 @@ def to_input_invalid(error: ValidationError, beginning: str) -> InputInvalid:
     """Convert a validation error to an InputInvalid that quotes no input and has at most MAX_FAULTS faults."""
     count = error.error_count()
     if count > MAX_LISTED:
-        return InputInvalid(f"{beginning}:", f"{count} values are invalid. Fix the first ones and try again.")
+        cause = f"{count} values are invalid, too many to list. Check that the data has the right format."
+        return InputInvalid(f"{beginning}:", cause)
     details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FAULTS]
     faults = tuple(Fault(tuple(each["loc"]), each["msg"]) for each in details)
     place = ".".join(str(part)[:MAX_NAME] for part in faults[0].location)
@@ -123,7 +124,7 @@ def read_fast(
 ) -> Any:
     """Parse a JSON text written by a program. If a name occurs twice in an object, the last value counts.
 
-    Raises InputInvalid, also for NaN unless it is allowed.
+    Raises InputInvalid if the text is not JSON or exceeds a limit. NaN and infinities are not JSON unless `allows_nan`.
     """
     text = _to_bytes(data)
     check_limits(text, limits, source)
@@ -137,7 +138,8 @@ def read_fast(
 def read_json(data: bytes | str, source: str = BODY, limits: InputLimits = DEFAULT_LIMITS) -> Any:
     """Parse a JSON text written by a person or an unknown program.
 
-    Raises InputInvalid, also for NaN, for duplicate names and for more than MAX_DEPTH levels.
+    Raises InputInvalid if the text is not JSON or exceeds a limit, or has NaN, an infinity, an integer of more than
+    MAX_BITS bits, a duplicate name, half of a surrogate pair, or more than MAX_DEPTH levels.
     """
     text = _to_bytes(data)
     check_limits(text, limits, source)
@@ -160,7 +162,7 @@ def read_json(data: bytes | str, source: str = BODY, limits: InputLimits = DEFAU
 def read_stored(data: bytes | str) -> Any:
     """Parse a JSON text from the API server, which stores objects of many users and has its own limits.
 
-    A single object cannot make a list unreadable: if Python cannot read the text, values nested deeper than
+    A single object cannot make a list unreadable: if pydantic's parser rejects the text, values nested deeper than
     STORED_DEPTH are replaced by null. Raises ValueError if the text is not JSON.
     """
     text = _to_bytes(data)
@@ -171,7 +173,9 @@ def read_stored(data: bytes | str) -> Any:
 
 
 def check_value(value: Any, source: str = BODY) -> Any:
-    """Return a value from another parser unchanged. Raises InputInvalid if a part of it cannot be sent as JSON."""
+    """Return a value from another parser unchanged. Raises InputInvalid if a part of it cannot be sent as JSON, or is
+    nested deeper than MAX_DEPTH.
+    """
     try:
         _check_levels(value)
         return value
@@ -191,7 +195,7 @@ def decode(data: bytes, source: str = BODY) -> str:
 
 def named_twice(name: str) -> str:
     """Return the error text for a name that occurs twice in one object."""
-    return f"has {name[:MAX_NAME]!r} twice in one object. Remove one of them."
+    return f"has {name[:MAX_NAME]!r} twice in one object. Remove one."
 
 
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels."
@@ -203,7 +207,7 @@ def _to_bytes(data: bytes | str) -> bytes:
 
 
 def check_limits(text: bytes, limits: InputLimits, source: str) -> None:
-    """Raise InputInvalid for a JSON text with more bytes or values than the limits.
+    """Raise InputInvalid for a JSON text with more bytes or values than the limits allow.
 
     Counting commas and brackets is much faster than parsing. Commas and brackets inside strings are excluded only if
     the first count exceeds the limit.
@@ -270,7 +274,7 @@ def _children(value: Any) -> list[Any]:
     elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         _refuse_constant(str(value))
     elif not isinstance(value, bool | int | float | None):
-        raise _Refused(f"has a value of type {type(value).__name__}. Put it into quotes.")
+        raise _Refused(f"has a value of type {type(value).__name__}. Write it as a string.")
     return []
 
 

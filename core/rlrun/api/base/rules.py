@@ -1,7 +1,7 @@
 """Validation rules that span several fields, and rules about updates.
 
 Each rule has two equivalent forms: a CEL expression for the API server and a Python predicate for all programs. Tests
-check that both agree on the same fixtures. All violated rules of an object are reported together, each under the path
+check that both agree on the same fixtures. All violated rules of an object are reported at once, each under the path
 of its field.
 """
 
@@ -84,7 +84,7 @@ newer version may have added rules.
 
 
 class Spec(Schema):
-    """Section of an object that users write: strict types, no coercion, rules between fields.
+    """Base class of the sections that users write: no type coercion, and rules between fields.
 
     Types are as strict as in the API server: `maxSteps: "100"` is an error, a null equals an absent field, and 2.0 is
     an integer.
@@ -137,11 +137,12 @@ class Spec(Schema):
                 continue
             values: list[Any] = getattr(self, name) or []
             if keys := extra.get(LIST_MAP_KEYS):
-                values = [tuple(getattr(value, snake(str(key))) for key in cast("list[str]", keys)) for value in values]
+                names = [snake(str(key)) for key in cast("list[str]", keys)]
+                values = [" ".join(str(getattr(value, key)) for key in names) for value in values]
             elif extra.get(LIST_TYPE) != "set":
                 continue
             for duplicate in sorted({str(value) for value in values if values.count(value) > 1}):
-                yield field.alias or name, f"{field.alias or name} contains {duplicate} twice"
+                yield field.alias or name, f"{field.alias or name} contains {duplicate} more than once"
 
 
 def _violations_of_valid_fields(cls: type[Spec], data: Any, invalid: set[str | int]) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ VARIABLE = "RLRUN_S3_CONNECTION"
 
 
 class S3Connection(Schema):
-    """Settings of all clients of the S3 service: the section `s3` of the chart's values, without secrets.
+    """Settings that all S3 clients use: the section `s3` of the chart's values, without secrets.
 
     Subclasses add settings that only some programs need.
     """
@@ -27,7 +27,9 @@ class S3Connection(Schema):
 
     @classmethod
     def of_variables(cls, variables: Mapping[str, str]) -> "S3Connection":
-        """Read the connection from `RLRUN_S3_CONNECTION`, or else from the AWS_* variables. Raises ValueError."""
+        """Read the connection from `RLRUN_S3_CONNECTION`, or else from the AWS_* variables. Raises ValueError if
+        a variable has an invalid value.
+        """
         if text := variables.get(VARIABLE):
             return parse(S3Connection, text, VARIABLE)
         return S3Connection(

@@ -1,7 +1,7 @@
-"""Base class of all models of the API and of messages.
+"""Base class of all API and message models.
 
-A field is `max_steps` in Python and `maxSteps` in JSON and Kubernetes objects. Unknown fields are rejected: ignoring a
-misspelled field could cost the user a whole training run.
+A field is `max_steps` in Python and `maxSteps` in JSON and Kubernetes objects. Unknown fields are rejected, except
+in subclasses that configure otherwise: ignoring a misspelled field could cost the user a whole training run.
 """
 
 from typing import ClassVar
@@ -13,7 +13,7 @@ from rlrun.api.base.received import DEFAULT_LIMITS, InputLimits
 
 
 class Schema(BaseModel):
-    """Strict model with snake_case field names in Python and camelCase names in JSON."""
+    """Base model with snake_case field names in Python and camelCase names in JSON."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

@@ -26,7 +26,7 @@ EFFECTIVE_NAME = (
 """CEL expression for an environment's name, equivalent to `Environment.effective_name`."""
 
 DEFAULT_ROLLOUT_TIMEOUT = 1620
-"""Default timeout of a rollout in seconds. Together with scoring, a group of rollouts has half an hour."""
+"""Default timeout of a rollout in seconds. Scoring may take a ninth of it, so a group of rollouts has half an hour."""
 
 
 def _version_rule(field: str, other: str) -> Rule:
@@ -67,9 +67,9 @@ class Environment(Spec):
     """Hosts outside the cluster that the environment connects to over TLS, for example a judge: api.example.com, api.example.com:8443 or *.example.com. The platform must allow them. The environment's code can reach only these hosts, through the proxy in HTTPS_PROXY."""  # noqa: E501
 
     replicas: int = Field(default=1, ge=1, le=64)
-    """Number of pods. Each pod has the workers of infrastructure.computeSize. A new group of rollouts goes to the pod with the fewest groups in progress. If a pod is lost, only its groups are lost, and their examples are sampled again."""  # noqa: E501
+    """Number of pods. infrastructure.computeSize determines the number of workers per pod. A new group of rollouts goes to the pod with the fewest groups in progress. If a pod is lost, only its groups are lost, and their examples are sampled again."""  # noqa: E501
     max_concurrent: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Maximum number of rollouts in progress in all pods of the environment, for example to protect a service that they share. Rollouts beyond the limit are given to other environments. If unset, only the limits of the run apply."""  # noqa: E501
+    """Maximum number of rollouts in progress at a time, summed over all pods of the environment, for example to protect a service that the pods share. At the limit, new rollouts come from other environments. If unset, only the limits of the run apply."""  # noqa: E501
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (_version_rule("id", "version"), _version_rule("version", "id"))
 
@@ -105,7 +105,7 @@ class TrainEnvironment(Environment):
     weight: float | None = Field(default=None, gt=0, le=1000)
     """Relative share of the groups from this environment. Set it for all environments or for none."""
     sampling: TrainSampling | None = None
-    """Sampling parameters of this environment's rollouts, demonstrations and validation. Unset parameters are those of the run's sampling section. The trainer computes probabilities under the same parameters."""  # noqa: E501
+    """Sampling parameters for this environment's rollouts, demonstrations and validation. Unset parameters default to the run's sampling section. The trainer computes probabilities under the same parameters."""  # noqa: E501
 
 
 class EvalEnvironment(Environment):
@@ -116,7 +116,7 @@ class EvalEnvironment(Environment):
     rollouts_per_example: int | None = Field(default=None, ge=1, le=1024)
     """Number of rollouts per example. Defaults to eval.rolloutsPerExample."""
     sampling: SamplingOverrides | None = None
-    """Sampling parameters of this environment. Unset parameters are those of eval.sampling."""
+    """Sampling parameters for this environment. Unset parameters default to eval.sampling."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         *Environment.spec_rules,

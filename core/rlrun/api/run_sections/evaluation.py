@@ -13,13 +13,13 @@ class Evaluation(Spec):
     """Evaluation on separate environments during training."""
 
     interval: int = Field(default=100, ge=1, le=1_000_000)
-    """Interval of evaluations in steps. The final policy is always evaluated."""
+    """Number of steps between evaluations. The final policy is always evaluated."""
     num_examples: int = Field(default=-1, ge=-1, le=1_000_000)
     """Number of examples per environment, -1 for all. An environment can override it."""
     rollouts_per_example: int = Field(default=1, ge=1, le=1024)
     """Number of rollouts per example. An environment can override it."""
     sampling: SamplingOverrides | None = None
-    """Sampling parameters of the evaluations, in place of those of training. An environment can override them."""
+    """Sampling parameters for evaluations. Unset parameters default to the run's sampling section. An environment can override them."""  # noqa: E501
     eval_base_model: bool = True
     """Evaluates the base model before the first step."""
     env: list[EvalEnvironment] = Field(min_length=1, max_length=16)
@@ -57,4 +57,4 @@ class Validation(Spec):
     rollouts_per_example: int = Field(default=1, ge=1, le=1024)
     """Number of rollouts per example."""
     interval: int = Field(default=5, ge=1, le=1_000_000)
-    """Interval of validations in steps."""
+    """Number of steps between validations."""

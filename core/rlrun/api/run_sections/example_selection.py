@@ -11,7 +11,7 @@ class Buffer(Spec):
     """Difficulty buffer, which selects examples by their mean reward."""
 
     online_difficulty_filtering: bool = False
-    """Drops groups without a training signal (all rewards 0, or all 1) and excludes easy and hard examples from later batches. Intended for rewards that are mostly 0 or 1, and for oversamplingFactor 2."""  # noqa: E501
+    """Drops groups that give no training signal (all rewards 0, or all 1) and excludes easy and hard examples from later batches. Intended for rewards that are mostly 0 or 1, and for oversamplingFactor 2."""  # noqa: E501
     easy_threshold: float = Field(default=0.8, ge=0, le=1)
     """Mean reward at or above which an example is easy. In an environment with several agents, the agent whose mean reward is closest to the midpoint of easyThreshold and hardThreshold decides; of two equally close means, the higher one. An example is therefore neither easy nor hard while the mean of any agent lies between the two thresholds."""  # noqa: E501
     hard_threshold: float = Field(default=0.2, ge=0, le=1)
@@ -25,7 +25,7 @@ class Buffer(Spec):
     skip_verification: bool = False
     """Skips the reward functions and sets all rewards to 0, for algorithms that do not use rewards. Cannot be combined with onlineDifficultyFiltering, which needs rewards."""  # noqa: E501
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Seed of the selection of examples. Defaults to the run's seed."""
+    """Seed for the selection of examples. Defaults to the run's seed."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

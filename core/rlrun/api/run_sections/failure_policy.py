@@ -65,8 +65,8 @@ class FailurePolicy(Spec):
     rules: list[FailureRule] = Field(default_factory=list, max_length=16)
     """Rules in order. The first matching rule decides."""
     image_pull_deadline_seconds: StartupDeadline | None = None
-    """Seconds that image pulls of a pod may keep failing before the run fails. If unset, only the other deadlines apply."""  # noqa: E501
+    """Seconds for which image pulls of a pod may keep failing before the run fails. If unset, only the other deadlines apply."""  # noqa: E501
     config_error_deadline_seconds: StartupDeadline | None = None
-    """Seconds that the creation of a container may keep failing, for example because a Secret is missing, before the run fails. If unset, only the other deadlines apply."""  # noqa: E501
+    """Seconds for which the creation of a container may keep failing, for example because a Secret is missing, before the run fails. If unset, only the other deadlines apply."""  # noqa: E501
     unschedulable_deadline_seconds: StartupDeadline | None = None
-    """Seconds that a pod may stay unschedulable before the run fails. If unset, only the other deadlines apply."""
+    """Seconds for which a pod may stay unschedulable before the run fails. If unset, only the other deadlines apply."""

@@ -8,7 +8,7 @@ from rlrun.api.base.rules import Spec
 
 
 class ComputeSize(StrEnum):
-    """Size of an environment pod. The operator's settings define CPU, memory and workers of each size."""
+    """Size of an environment pod. The operator's settings define CPU, memory and number of workers for each size."""
 
     small = "S"
     medium = "M"

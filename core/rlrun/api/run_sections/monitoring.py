@@ -15,7 +15,8 @@ def _address_rule(field: str, advice: str) -> Rule:
     return Rule(
         field,
         rf"!has(self.{field}) || self.{field}.matches('^[^/\\\\#?%:\r\n]+$')",
-        rf"wandb.{field} must not contain line breaks or any of / \ # ? % : , which Weights & Biases rejects: {advice}",
+        rf"wandb.{field} must not contain line breaks or the characters / \ # ? % : (Weights & Biases rejects them): "
+        + advice,
         lambda wandb: not set(REFUSED_BY_WANDB) & set(getattr(wandb, field) or ""),
     )
 
@@ -30,9 +31,9 @@ class Wandb(Spec):
     name: str | None = Field(default=None, min_length=1, max_length=128)
     """Name of the run in Weights & Biases. Defaults to the display name of the run."""
     offline: bool = False
-    """Sends nothing and needs no API key. The files of an offline run, for `wandb sync`, are stored with the run's artifacts."""  # noqa: E501
+    """Sends nothing and needs no API key. The files for `wandb sync` are stored with the run's artifacts."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
-        _address_rule("project", "instead of team/project set entity to the team and project to the project"),
+        _address_rule("project", "to log to team/project, set entity to team and project to project"),
         _address_rule("entity", "use the name of a team or user only"),
     )

@@ -19,7 +19,7 @@ class Checkpoints(Spec):
     """Interval and retention of checkpoints, from which a run can continue."""
 
     interval: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Interval of checkpoints in steps. Defaults to the platform's setting. The last step always saves a checkpoint."""
+    """Number of steps between checkpoints. Defaults to the platform's setting. The last step always saves one."""
     keep_cloud: int = Field(default=5, ge=-1, le=10_000)
     """Number of newest checkpoints to keep in S3, -1 for all."""
 
@@ -38,7 +38,7 @@ class Adapters(Spec):
     """Interval and retention of adapters: LoRA weights that can be downloaded or deployed."""
 
     interval: int = Field(default=0, ge=0, le=1_000_000)
-    """Interval of adapter uploads in steps. 0 uploads only the final adapter, which is always uploaded."""
+    """Number of steps between adapter uploads. 0 uploads only the final adapter, which is always uploaded."""
     keep_last: int = Field(default=3, ge=-1, le=10_000)
     """Number of newest adapters to keep in S3, -1 for all. Deployed adapters are always kept."""
 

@@ -1,4 +1,4 @@
-"""Sampling parameters and trajectories of training rollouts."""
+"""Sampling parameters for training rollouts, and conversion of rollouts to training sequences."""
 
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
@@ -17,7 +17,7 @@ class ReasoningEffort(StrEnum):
 
 
 class Sampling(Spec):
-    """Sampling parameters of training rollouts."""
+    """Sampling parameters for training rollouts."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
     """Maximum number of completion tokens per turn. A turn gets fewer tokens if its prompt leaves less of the model's seqLen. Must be below seqLen. Defaults to defaultMaxTokens of the RLModel."""  # noqa: E501
@@ -34,7 +34,7 @@ class Sampling(Spec):
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
     """Repetition penalty. Values above 1 make tokens that already occurred less likely."""
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Seed of token sampling. Defaults to the run's seed if maxAsyncLevel is 0, otherwise to a random seed for each
+    """Seed for token sampling. Defaults to the run's seed if maxAsyncLevel is 0, otherwise to a random seed for each
     rollout.
     """
 
@@ -66,12 +66,12 @@ class Sampling(Spec):
 
 
 class SamplingOverrides(Spec):
-    """Sampling parameters of evaluations. Unset parameters have the values of the run's sampling section."""
+    """Sampling parameters for evaluations. Unset parameters default to the run's sampling section."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
     """Maximum number of completion tokens per turn."""
     temperature: float | None = Field(default=None, ge=0, le=10)
-    """Sampling temperature. With 0, the likeliest token is always sampled."""
+    """Sampling temperature. At 0, the most likely token is always sampled."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Restricts sampling to the smallest set of tokens with at least this total probability."""
     min_p: float | None = Field(default=None, ge=0, lt=1)
@@ -87,7 +87,7 @@ class SamplingOverrides(Spec):
 
 
 class TrainSampling(SamplingOverrides):
-    """Sampling parameters of a training environment. Unset parameters have the values of the run's sampling section."""
+    """Sampling parameters for a training environment. Unset parameters default to the run's sampling section."""
 
     temperature: float | None = Field(default=None, gt=0, le=10)
     """Sampling temperature, applied in the inference engine and in the trainer."""

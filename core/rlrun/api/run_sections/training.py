@@ -58,7 +58,7 @@ class Teacher(Spec):
 
 
 class LengthPenalty(Spec):
-    """Linear length penalty of prime-rl. It has a term for output tokens, one for input tokens and one for turns: the rollout's count, divided by the largest count in its group, times the weight. The sum of the terms, times the mean reward of the group, is subtracted from the rollout's reward."""  # noqa: E501
+    """Linear length penalty, as in prime-rl. It has a term for output tokens, one for input tokens and one for turns: the rollout's count, divided by the largest count in its group, times the weight. The sum of the terms, times the mean reward of the group, is subtracted from the rollout's reward."""  # noqa: E501
 
     output_tokens_weight: float = Field(default=0.25, ge=0, le=100)
     """Weight of the tokens that the policy sampled. 0 disables the term."""
@@ -80,7 +80,7 @@ class Algorithm(Spec):
     mask_truncated: bool = False
     """Excludes truncated rollouts from the trainer's passes and from the token count that the loss is divided by. A rollout is truncated if its environment reports so, or if a turn reached its maximum number of tokens. Its reward still counts for the advantages of its group."""  # noqa: E501
     filter_zero_advantages: bool = True
-    """Excludes rollouts with an advantage of 0 from the trainer's passes and from the token count that the loss is divided by. These rollouts contribute nothing to the policy gradient. With klPenalty they are kept, because the penalty applies to their tokens. A batch in which all advantages are 0 is dropped."""  # noqa: E501
+    """Excludes rollouts with an advantage of 0 from the trainer's passes and from the token count that the loss is divided by. These rollouts contribute nothing to the policy gradient. If klPenalty is enabled, they are kept, because the penalty applies to their tokens. A batch in which all advantages are 0 is dropped."""  # noqa: E501
     sft_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Number of supervised steps on the demonstrations of the environments before the algorithm starts."""
     teacher: Teacher | None = None
@@ -108,13 +108,13 @@ class KlPenalty(Spec):
     enabled: bool = True
     """Enables the KL penalty."""
     beta: float = Field(default=0.1, gt=0, le=100)
-    """Weight of KL(policy, reference) in the loss, per token under the run's sampling settings. With targetKl, the initial weight."""  # noqa: E501
+    """Weight of KL(policy, reference) in the loss, per token under the run's sampling settings. If targetKl is set, this is the initial weight."""  # noqa: E501
     target_kl: float | None = Field(default=None, gt=0, le=100)
     """Target divergence in nats per token. beta is raised when the divergence is above the target and lowered when it is below. If unset, beta is constant."""  # noqa: E501
 
 
 class Dppo(Spec):
-    """Policy gradient of DPPO (arXiv 2602.04879) with a penalty on the importance ratio, which is prime-rl's default loss. The bounds apply to the difference between a token's probabilities in trainer and engine."""  # noqa: E501
+    """DPPO policy gradient (arXiv 2602.04879) with a penalty on the importance ratio: the default loss of prime-rl. The bounds apply to the difference between a token's probabilities in trainer and engine."""  # noqa: E501
 
     low: float = Field(default=0.2, ge=0, le=1)
     """Maximum decrease in the probability of a token whose advantage is not positive. Tokens beyond this bound have no policy gradient."""  # noqa: E501
@@ -149,13 +149,13 @@ class Loss(RatioLoss):
     """Policy-gradient loss, which weights tokens by the importance ratio between trainer and inference engine."""
 
     dppo: Dppo | None = None
-    """Policy gradient of DPPO, in place of ratioType, ratioLimit and the bounds of ratios."""
+    """DPPO policy gradient, in place of ratioType, ratioLimit and the bounds of ratios."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "dppo",
             f"!has(self.dppo) || ({cel_of_defaults(RatioLoss)})",
-            "dppo replaces the other settings of the loss: remove them, or dppo",
+            "dppo replaces the other settings of the loss: remove either those settings or dppo",
             lambda s: s.dppo is None or all(getattr(s, n) == f.default for n, f in RatioLoss.model_fields.items()),
         ),
     )

@@ -1,4 +1,4 @@
-"""Defaults for oversampling_factor and max_async_level in files in which the two conflict.
+"""Adapts oversampling_factor and max_async_level in files in which the two conflict.
 
 In this schema, max_async_level must be at least oversampling_factor. The hosted service also accepts files with a lower
 max_async_level: its clients no longer send the key, and its server discards it. prime-rl does not have the rule either.
@@ -22,7 +22,7 @@ def fit_async_level(table: dict[str, Any]) -> FieldProblem | None:
     """Make oversampling_factor, max_async_level and max_off_policy_steps of a run consistent. Returns a note if a value
     in the file was changed.
 
-    An oversampling_factor in the table is kept, and max_async_level is raised to fit. Without an oversampling_factor, a
+    An oversampling_factor in the table is kept, and max_async_level is raised to fit. If there is none, a
     max_async_level below the default factor lowers the factor, which affects only speed. A max_async_level above the
     default of max_off_policy_steps raises that default. Validation reports values that are not numbers or out of range.
     """

@@ -1,4 +1,5 @@
-"""Reader of the requests with which hosted clients (prime 0.6.0 and 0.12.0) create runs: `POST /rft/runs`.
+"""Reads the requests with which clients of Prime Intellect's hosted service (prime 0.6.0 and 0.12.0) create runs:
+`POST /rft/runs`.
 
 As in the clients, numbers and booleans may be strings, and empty strings and nulls mean unset. Keys without an
 equivalent here are refused with the reasons in `dialect_keys`. The keys of both versions are accepted in one request.
@@ -77,7 +78,7 @@ class ClientRun:
 
     spec: RLRunSpec
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    """Environment variables of the environments by name. Not part of the spec."""
+    """Values of the environments' variables, by name. Not part of the spec."""
     team_id: str | None = None
     locate: Callable[[FieldProblem], RequestProblem] = field(
         default=lambda problem: RequestProblem(tuple(parts_of(problem.path)), plain(problem.message)), compare=False
@@ -241,7 +242,7 @@ class _RequestTranslator:
         elif isinstance(batch, int) and batch > 0:
             factor = oversampling_for(inflight, {"batch_size": batch})
             if factor is None:
-                self._refuse(location, f"must be a whole number, 1 to {MOST_OVERSAMPLING} times batch_size")
+                self._refuse(location, f"must be a whole number from 1 to {MOST_OVERSAMPLING} times batch_size")
                 return
             table["oversampling_factor"] = factor
             self.origins["oversampling_factor"] = location
@@ -255,7 +256,8 @@ class _RequestTranslator:
         for index, entry in enumerate(entries):
             name, value = (entry.get("key"), entry.get("value")) if isinstance(entry, dict) else (None, None)
             if not isinstance(name, str) or not VARIABLE.fullmatch(name):
-                self._refuse(("secrets", index, "key"), "must be a name of letters, digits and _")
+                message = "must be a name of letters, digits and _, not starting with a digit"
+                self._refuse(("secrets", index, "key"), message)
             elif not isinstance(value, str):
                 self._refuse(("secrets", index, "value"), "must be a string")
             else:
@@ -289,7 +291,7 @@ def _is_set(value: Any) -> bool:
 
 
 def coerce(value: Any, annotation: Any) -> Any:
-    """Convert the value to the types of the annotation, as the hosted clients do.
+    """Convert the value to the types of the annotation, as the hosted service's clients do.
 
     Nulls and empty strings are removed from sections. Free-form objects and unknown keys are unchanged.
     """

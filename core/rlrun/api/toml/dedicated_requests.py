@@ -1,6 +1,7 @@
-"""Reader of the requests with which hosted clients (prime 0.18.0) start and resume dedicated runs: `/training/runs`.
+"""Reads the requests with which the hosted service's client (prime 0.18.0) starts and resumes dedicated runs:
+`/training/runs`.
 
-The field `config` contains a parsed TOML file, in prime-rl's schema or in this one, and is read like the file.
+The field `config` contains a parsed TOML file, in prime-rl's schema or in this one, and is read like the file itself.
 """
 
 import copy
@@ -60,7 +61,7 @@ class _Body:
             return values
         for name, value in given.items():
             if not VARIABLE.fullmatch(name):
-                self.refuse("must have names of letters, digits and _", "secrets")
+                self.refuse("must have names of letters, digits and _, not starting with a digit", "secrets")
             elif not isinstance(value, str):
                 self.refuse("must be a string", "secrets", name)
             else:

@@ -1,4 +1,4 @@
-"""Row of the tables that map keys of other trainers' TOML files to this schema."""
+"""Rows of the tables that map keys in other trainers' TOML files to this schema."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

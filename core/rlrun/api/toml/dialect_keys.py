@@ -1,4 +1,4 @@
-"""Keys in the TOML files of other trainers, with their equivalents in this schema or the reason why there is none.
+"""Keys in other trainers' TOML files, with their equivalents in this schema or the reason why there is none.
 
 docs/reference/toml.md shows the tables. The reader refuses a key without an equivalent and reports the reason.
 """
@@ -91,7 +91,7 @@ HOSTED = (
     DialectKey(
         "cluster_name", None, "has no equivalent: a run stays in its cluster, on the nodes that its RLModel selects"
     ),
-    DialectKey("run_config", None, "has no equivalent: only the keys on this page can be set"),
+    DialectKey("run_config", None, "has no equivalent: only the keys in docs/reference/toml.md can be set"),
     DialectKey(
         "tailscale", None, "has no equivalent: use egress of [[env]] to list the hosts that the environment connects to"
     ),
@@ -104,7 +104,7 @@ HOSTED = (
     DialectKey(
         "max_inflight_rollouts",
         "oversampling_factor",
-        "Divided by batch_size. Must be 1 to 16 times batch_size.",
+        "Divided by batch_size. Must be a whole number from 1 to 16 times batch_size.",
         divisor="batch_size",
     ),
     DialectKey(
@@ -160,7 +160,9 @@ HOSTED = (
         "source_ref", None, "has no equivalent: the chart's images contain the code of trainer and orchestrator"
     ),
 )
-"""Keys of the hosted service's clients (prime 0.6.0 and 0.12.0) that rlrun lacks or that have a different meaning."""
+"""Keys in files for Prime Intellect's hosted service (clients prime 0.6.0 and 0.12.0) that rlrun lacks or that have a
+different meaning.
+"""
 
 
 FOR_EVALUATION = tuple(

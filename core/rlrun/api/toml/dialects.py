@@ -1,7 +1,7 @@
-"""Translation of related TOML dialects to this schema, before validation.
+"""Translates related TOML dialects to this schema, before validation.
 
-Self-managed trainers and hosted clients use different names for some keys, and have settings that this schema lacks.
-This module applies the tables in `dialect_keys`.
+Self-managed trainers and the clients of Prime Intellect's hosted service use different names for some keys, and have
+settings that this schema lacks. This module applies the tables in `dialect_keys`.
 """
 
 import difflib
@@ -42,7 +42,7 @@ class Translation:
     table: Table
     problems: list[FieldProblem] = field(default_factory=list)
     notes: list[FieldProblem] = field(default_factory=list)
-    """Notes about keys without an effect and about adapted values, with the reason."""
+    """Notes about keys that have no effect and about adapted values, with the reason."""
     origins: dict[str, str] = field(default_factory=dict)
     """Path in the file, by the translated path in `table`."""
 
@@ -236,11 +236,12 @@ class _FileTranslator:
             value = not value
         if row.convert is not None and type(value) in (int, float):
             value = round(row.convert(value), 12)
-            self._result.notes.append(FieldProblem(found.path, f"{found.value} is {path_of(place)} {value:g} in rlrun"))
+            note = f"{found.value} becomes {path_of(place)} {value:g} in rlrun"
+            self._result.notes.append(FieldProblem(found.path, note))
         if row.divisor is not None:
             value = oversampling_for(value, self._result.table)
             if value is None:
-                self._problem(found.place, f"must be a whole number, 1 to {MOST_OVERSAMPLING} times {row.divisor}")
+                self._problem(found.place, f"must be a whole number from 1 to {MOST_OVERSAMPLING} times {row.divisor}")
                 return
         present = _get(self._result.table, place)
         if value == {} and present is not None:
@@ -308,17 +309,17 @@ def _set_defaults(result: Translation) -> None:
             result.origins[default.key] = default.origin
     if "max_steps" not in table:
         steps = RLRunSpec.model_fields["max_steps"].default
-        message = f"is not set: the run ends after {steps} steps, while prime-rl would continue"
+        message = f"is not set: the run ends after {steps} steps, whereas prime-rl has no limit"
         result.notes.append(FieldProblem("max_steps", message))
     if isinstance(table.get("eval"), dict) and not table["eval"].get("env"):
         del table["eval"]
-        result.notes.append(FieldProblem("orchestrator.eval", "ignored: orchestrator.eval has no source"))
+        result.notes.append(FieldProblem("orchestrator.eval", "ignored: it has no source"))
     if "eval" in table:
         message = "unset keys default to the values of sampling; in prime-rl, they default to the engine's values"
         result.notes.append(FieldProblem("orchestrator.eval.sampling", message))
     if _get(table, ("sampling", "max_tokens")) is None:
         message = (
-            "is not set: completions have at most defaultMaxTokens of the RLModel, while prime-rl uses the whole "
+            "is not set: completions are limited to defaultMaxTokens of the RLModel, whereas prime-rl uses the whole "
             "context"
         )
         result.notes.append(FieldProblem("orchestrator.train.sampling.max_completion_tokens", message))
@@ -331,7 +332,7 @@ def _set_defaults(result: Translation) -> None:
 
 
 def with_owner(identifier: Any, owner: str | None) -> Any:
-    """Return the id of an environment, with the owner prepended if it has none."""
+    """Return the id of an environment, with `owner` prepended if the id has no owner."""
     is_name = isinstance(identifier, str) and re.fullmatch(NAME_WITHOUT_OWNER, identifier)
     return f"{owner}/{identifier}" if owner and is_name else identifier
 

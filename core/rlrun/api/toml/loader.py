@@ -1,4 +1,4 @@
-"""Conversion between the hosted TOML schema and RLRunSpec. Both have the same fields, in snake_case in TOML.
+"""Converts between TOML files and RLRunSpec. Both have the same fields, in snake_case in TOML.
 
 `loads` reports all problems of a file at once, each under its TOML path. It also accepts `env_files`, and the keys of
 related dialects (see `dialects`).
@@ -35,13 +35,13 @@ class RunToml:
     env_files: list[str] = field(default_factory=list)
     """Paths of files with NAME=value lines for the secrets of the environments, relative to the TOML file."""
     notes: list[FieldProblem] = field(default_factory=list)
-    """Notes about keys without an effect and about adapted values, with the reason."""
+    """Notes about keys that have no effect and about adapted values, with the reason."""
     origin: Callable[[str], str] = field(default=str, compare=False)
     """Function that converts a path in the run to the path in the file."""
 
 
 class TomlError(ValueError):
-    """Raised for a file that is not a valid run, with all of its problems."""
+    """Raised for a file that is not a valid run. `problems` lists what is wrong."""
 
     def __init__(self, field_problems: Sequence[FieldProblem]):
         super().__init__("\n".join(map(str, field_problems)))
@@ -61,8 +61,8 @@ def load(path: Path, owner: str | None = None) -> RunToml:
 def loads(text: str, owner: str | None = None) -> RunToml:
     """Return the run that a TOML text describes.
 
-    `owner` completes ids of environments without an owner. If `owner` is None, such ids are refused. Raises TomlError
-    with all problems, each under its TOML path.
+    `owner` completes ids of environments without an owner. If `owner` is None, such ids are refused. Raises TomlError,
+    which lists each problem under its TOML path.
     """
     return from_table(_read(text), owner)
 

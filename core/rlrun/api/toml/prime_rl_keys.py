@@ -1,8 +1,8 @@
-"""Keys of prime-rl's own files and their equivalents here.
+"""Keys in prime-rl's own files, and their equivalents here.
 
 The rows follow the configuration classes of prime-rl at commit 559b4477 of August 2026 (`prime_rl.configs.rl`), and the
-names of the same settings in its releases since January 2026. They apply only to files of prime-rl, which have a table
-`model` or `orchestrator`.
+names of the same settings in its releases since January 2026. They apply only to files that
+`is_prime_rl` recognizes.
 
 Keys that control only where and how fast a run computes are ignored, because the RLModel and the platform control this
 in rlrun. Keys that affect what is learned are translated or refused, except the betas of AdamW: nearly all files have
@@ -20,7 +20,7 @@ IN_THE_MODEL = "the RLModel configures trainer and inference pods"
 OF_THE_PLATFORM = "the platform sets it"
 STORED = "files of a run are stored in the platform's S3"
 NO_SETTING = "has no equivalent in a run"
-WORKERS = "infrastructure.compute_size sets the workers of an environment"
+WORKERS = "infrastructure.compute_size sets the number of workers per pod of an environment"
 RETRIES = "has no equivalent: failed rollouts are not trained on; retry in the environment's code"
 SAME_TOKENIZER = "has no equivalent: tokenizer and chat template come from the model's files"
 OTHER_OPTIMIZER = "AdamW in rlrun uses betas of 0.9 and 0.95; prime-rl defaults to 0.9 and 0.999"
@@ -57,7 +57,7 @@ class DialectDefault:
     section: str | None = None
     """Section of the table that must be present for the default to apply. None if the default always applies."""
     of: tuple[Any, ...] = ()
-    """Values of `section` for which the default applies. Empty for all."""
+    """Values of `section` for which the default applies. If empty, all values."""
     without: str | None = None
     """Section of the table that must be absent for the default to apply."""
 
@@ -125,7 +125,8 @@ def _trained_on(source: str) -> Iterator[DialectKey]:
     yield DialectKey(
         f"{gates}.*.type",
         "difficulty_filter.enabled",
-        "drops groups whose rewards are all equal, in all environments",
+        "has no equivalent: only advantage_range is supported, which drops groups whose rewards are all equal, in all "
+        "environments",
         values={"advantage_range": True},
     )
     for key in ("reject_min", "reject_max"):
@@ -212,7 +213,7 @@ def _checkpoints(section: str) -> Iterator[DialectKey]:
         "has no equivalent: checkpoints.keep_cloud keeps the newest, or all with -1", f"{section}.keep_interval"
     )
     yield from _resume(f"{section}.resume_step")
-    yield from ignore("a new run loads no checkpoint from a file", *(f"{section}.skip_{part}" for part in SKIPPED))
+    yield from ignore("a new run does not load a checkpoint file", *(f"{section}.skip_{part}" for part in SKIPPED))
     yield from ignore(OF_THE_PLATFORM, f"{section}.wait_for_weights_timeout")
     yield from ignore(STORED, *(f"{section}.{key}" for key in OF_CHECKPOINTS))
     yield from refuse(NO_SETTING, f"{section}.*")
@@ -285,7 +286,7 @@ OF_ONE_PROCESS = (
     "kv_cache_offload", "use_deep_gemm", "enable_fp32_lm_head", "enable_lora", "max_lora_rank", "max_loras",
     "gpu_memory_utilization", "enable_expert_parallel", "enable_eplb", "max_concurrent_runs",
 )  # fmt: skip
-"""Keys of files for a single process: the orchestrator, the trainer or the engine."""
+"""Keys in files for a single process: the orchestrator, the trainer or the engine."""
 OF_THE_ORCHESTRATOR = (
     "client", "log", "weight_broadcast", "rollout_transport", "heartbeat", "env_server_base_port",
     "num_train_workers", "pad_to_multiple_of", "collect_inference_metrics", "inference_metrics_roles", "pool_size",
@@ -529,7 +530,7 @@ PRIME_RL = (
     ),
     *refuse(NO_SETTING, "trainer.*"),
 )
-"""Keys of prime-rl's own files. Longer paths take precedence over shorter ones, and names over `*`."""
+"""Keys in prime-rl's own files. Longer paths take precedence over shorter ones, and names over `*`."""
 
 
 OWN_TABLES = frozenset(
@@ -538,7 +539,7 @@ OWN_TABLES = frozenset(
         "monitors", "optim", "output_dir", "server", "slurm", "train", "trainer_gpu_ids", "vllm", "weight_broadcast",
     }
 )  # fmt: skip
-"""Top-level tables that only files of prime-rl have."""
+"""Top-level keys that only prime-rl's files have."""
 
 
 def is_prime_rl(table: dict[str, Any]) -> bool:
@@ -553,6 +554,6 @@ def is_prime_rl(table: dict[str, Any]) -> bool:
 
 
 def is_run(table: dict[str, Any]) -> bool:
-    """Return whether a file of prime-rl describes a whole run rather than a single process."""
+    """Return whether a prime-rl file describes a whole run rather than a single process."""
     orchestrator = table.get("orchestrator")
     return isinstance(orchestrator, dict) and bool(orchestrator)

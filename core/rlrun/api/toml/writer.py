@@ -1,4 +1,4 @@
-"""Writer of TOML text, which the standard library can only read."""
+"""Writes TOML text. The standard library can only read it."""
 
 import json
 import re
@@ -9,9 +9,9 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def write_toml(table: Mapping[str, Any]) -> str:
-    """Return the TOML text of nested dicts, lists, strings, numbers and booleans. None is omitted from tables.
+    """Return the TOML text of nested dicts, lists, strings, numbers and booleans. Keys whose value is None are omitted.
 
-    Raises TypeError for anything else.
+    Raises TypeError for other values, and for None in a list.
     """
     lines: list[str] = []
     _write_table(table, "", lines)

@@ -50,12 +50,12 @@ def _denied(name: str, text: str) -> ApiError:
 
 
 def test_each_violation_that_the_admission_policy_reports_is_a_cause_with_a_field() -> None:
-    texts = ["spec.env[1].id: id names: another", "metadata.name: too long", "spec: spec has more than 256 KiB"]
+    texts = ["spec.env[1].id: id names: another", "metadata.name: too long", "spec: spec is larger than 256 KiB"]
     error = _denied("rlruns.rlrun.dev", VIOLATION_SEPARATOR.join(texts))
     assert [(cause["field"], cause["message"]) for cause in error.details["causes"]] == [
         ("spec.env[1].id", "id names: another"),
         ("metadata.name", "too long"),
-        ("spec", "spec has more than 256 KiB"),
+        ("spec", "spec is larger than 256 KiB"),
     ]
     assert error.details["name"] == "one"
 
@@ -68,7 +68,7 @@ def test_a_value_that_a_rule_fails_on_is_a_cause_with_a_field() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "text"),
-    [("policies.example.com", "spec.seed: no"), ("rlruns.rlrun.dev", "RLRun violates many rules: correct some")],
+    [("policies.example.com", "spec.seed: no"), ("rlruns.rlrun.dev", "RLRun violates too many rules for one message")],
 )
 def test_other_messages_of_policies_stay(policy: str, text: str) -> None:
     assert [cause["message"] for cause in _denied(policy, text).details["causes"]] == [

@@ -112,7 +112,7 @@ URLS = [
     ("file:///etc/passwd", "its scheme is file"),
     ("gopher://teacher.example.com/", "its scheme is gopher"),
     ("teacher.example.com/v1", "its scheme is missing"),
-    ("http:///v1", "names no host"),
+    ("http:///v1", "has no host"),
     ("http://[teacher/v1", "not a valid URL"),
 ]
 

@@ -138,8 +138,8 @@ def test_bounds_that_are_distances_from_one_become_ratios_and_are_said() -> None
     run = loads(f'model = "a/b"\n[loss]\n{loss}\n[[env]]\nid = "a/b"')
     assert (run.spec.loss.ratio_low, run.spec.loss.ratio_high) == (0.8, 1.28)
     assert [note.message for note in run.notes] == [
-        "0.2 is loss.ratio_low 0.8 in rlrun",
-        "0.28 is loss.ratio_high 1.28 in rlrun",
+        "0.2 becomes loss.ratio_low 0.8 in rlrun",
+        "0.28 becomes loss.ratio_high 1.28 in rlrun",
     ]
     with pytest.raises(TomlError, match="clip_ratio_low") as caught:
         loads(f'model = "a/b"\n[loss]\n{loss.replace("0.2", "1.2", 1)}\n[[env]]\nid = "a/b"')

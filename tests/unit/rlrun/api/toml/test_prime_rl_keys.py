@@ -247,9 +247,9 @@ orchestrator = { batch_size = 8, group_size = 4, train = { source = [{ env = { t
     assert (run.learning_rate, run.lora.enabled) == (1e-6, False), "all weights, with the rate for them"
     assert (run.weight_decay, run.schedule, run.warmup_steps) == (0.01, "constant", 0)
     assert list(group_by_reason(loads(text).notes)) == [
-        "max_steps: is not set: the run ends after 100 steps, while prime-rl would continue",
-        "orchestrator.train.sampling.max_completion_tokens: is not set: completions have at most defaultMaxTokens of "
-        "the RLModel, while prime-rl uses the whole context",
+        "max_steps: is not set: the run ends after 100 steps, whereas prime-rl has no limit",
+        "orchestrator.train.sampling.max_completion_tokens: is not set: completions are limited to defaultMaxTokens "
+        "of the RLModel, whereas prime-rl uses the whole context",
         f"trainer.optim: {OTHER_OPTIMIZER}",
     ]
     assert problems_in(text.replace("group_size = 4, ", "")) == {
