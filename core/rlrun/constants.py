@@ -15,7 +15,7 @@ VERSION = "v1alpha1"
 API_VERSION: ApiVersion = "rlrun.dev/v1alpha1"
 
 MINIMUM_DRIVER = 580
-"""Minimum major version of NVIDIA's driver for CUDA 13, which trainer and engine are built with."""
+"""Minimum major version of the NVIDIA driver for CUDA 13, with which the trainer and the engine are built."""
 
 MAX_RUN_NAME = 40
 """Maximum length of an RLRun's name. Names of children have up to 23 more characters and must not exceed 63."""
@@ -43,7 +43,7 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 """Label of every object that the operator creates for runs and serving pools, with the value FIELD_MANAGER."""
 
 GENERATION_ANNOTATION = "rlrun.dev/generation"
-"""Annotation of a child: the RLRun's `metadata.generation` that the child was built for."""
+"""Annotation of a child: `metadata.generation` of the RLRun when the child was built."""
 CONFIG_ANNOTATION = "rlrun.dev/config"
 """Annotation of a pod: digest of the ConfigMap's new content. Writing it makes the kubelet update the mounted ConfigMap
 immediately.
@@ -67,21 +67,21 @@ EGRESS_ANNOTATION = "rlrun.dev/egress"
 REQUEST_ANNOTATION = "rlrun.dev/request-digest"
 """Annotation of an RLRun created over REST with an Idempotency-Key: digest of the request."""
 USER_ANNOTATION = "rlrun.dev/user"
-"""Annotation of a run with the user who created it. The admission policy prevents forged values."""
+"""Annotation of a run: the user who created it. The admission policy prevents forged values."""
 CLIENT_SESSION_LABEL = "rlrun.dev/client-session"
 """Label of a run with `driver: Client`: session of the client's program (`client_run.SessionId.group`)."""
 CLIENT_METADATA_ANNOTATION = "rlrun.dev/client-metadata"
 """Annotation of a run with `driver: Client`: metadata that the client's program provided, as JSON."""
 EARLIER_STEPS_ANNOTATION = "rlrun.dev/earlier-steps"
-"""Annotation of a run created by a hosted client: number of steps of the paused runs that this run continues."""
+"""Annotation of a run created through `prime`: number of steps in the paused runs that this run continues."""
 SKIP_DELETION_ANNOTATION = "rlrun.dev/skip-artifact-deletion"
-"""Annotation with the value "true" on an RLRun: the run is deleted immediately, and its files are kept in S3."""
+"""Annotation of an RLRun. If it is "true", deleting the run takes effect immediately and keeps its files in S3."""
 
 FINALIZER = "rlrun.dev/artifacts"
 
 FIELD_MANAGER = "rlrun-operator"
 SERVING_FIELD_MANAGER = "rlrun-serving"
-"""Field manager of an adapter's status fields about its deployment."""
+"""Field manager of the fields in an adapter's status that describe its deployment."""
 CLI_FIELD_MANAGER = "rlrun-cli"
 SERVER_FIELD_MANAGER = "rlrun-server"
 
@@ -116,8 +116,8 @@ SERVER_METRICS_PORT = 8081
 LOG_HOLD_CONTAINER = "log-hold"
 """Native sidecar that keeps a terminating pod of a run until the logs of its containers are in S3."""
 LOG_HOLD_SECONDS = 20
-"""Maximum duration of the log hold in seconds. It is part of the pod's grace period, and longer than a leader change of
-the operator.
+"""Maximum duration of the log hold in seconds. It is part of the pod's grace period, and longer than the operator takes
+to elect a new leader.
 """
 
 # --- Certificate authorities of the platform in pods ----------------------------------------------------------------
@@ -134,7 +134,9 @@ CA_BUNDLE_DIR = "/etc/rlrun-ca"
 CA_BUNDLE_PATH = f"{CA_BUNDLE_DIR}/ca-bundle.crt"
 """Path of the file that the init container writes and that clients trust."""
 CA_CLIENT_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
-"""Variables that are set to this path, in order for: OpenSSL, Go, Rust and httpx; requests; botocore; curl; Node.js."""
+"""Variables that are set to CA_BUNDLE_PATH. They are read, respectively, by OpenSSL, Go, Rust and httpx; by requests;
+by botocore; by curl; and by Node.js.
+"""
 
 
 class Driver(StrEnum):
@@ -142,7 +144,7 @@ class Driver(StrEnum):
 
     orchestrator = "Orchestrator"
     client = "Client"
-    """Program of a user that calls the Tinker-compatible API."""
+    """A user's program that calls the Tinker-compatible API."""
 
 
 class Role(StrEnum):
@@ -163,8 +165,8 @@ class ExitCode(IntEnum):
     CONFIGURATION = 64
     """A new attempt would fail in the same way (EX_USAGE of sysexits)."""
     STOPPED = 143
-    """Stopped by SIGTERM. With exit code 0 the kubelet would report an evicted pod as Succeeded, without reason and
-    message.
+    """Stopped by SIGTERM. If the exit code were 0, the kubelet would report an evicted pod as Succeeded, with no reason
+    or message.
     """
 
 
@@ -204,7 +206,7 @@ class ConditionType(StrEnum):
     COMPLETED = "Completed"
     FAILED = "Failed"
     DELETED = "Deleted"
-    """Condition of RLCheckpoint and RLAdapter about the deletion of their files."""
+    """Condition of RLCheckpoint and RLAdapter: whether their files have been deleted."""
     VERIFIED = "Verified"
     """Condition of RLCheckpoint and RLAdapter: S3 still contains the artifact that became Ready."""
 
@@ -223,7 +225,7 @@ START_CONDITIONS = (
 
 
 class Reason(StrEnum):
-    """Reasons of conditions, Events and failed requests, as documented in docs/reference/conditions.md."""
+    """Reasons in conditions, Events and error responses, as documented in docs/reference/conditions.md."""
 
     # Life of a run
     VALID = "Valid"
@@ -556,7 +558,7 @@ class Reason(StrEnum):
 
 
 class TrainingIssue(StrEnum):
-    """Reasons of `TrainingHealthy` with status False: all processes work, but training makes no progress."""
+    """Reasons why `TrainingHealthy` is False: all processes work, but training makes no progress."""
 
     reward_flat_at_zero = Reason.REWARD_FLAT_AT_ZERO
     reward_flat_at_one = Reason.REWARD_FLAT_AT_ONE
@@ -571,7 +573,7 @@ class TrainingIssue(StrEnum):
 
 
 class Hint(StrEnum):
-    """Reasons of `TrainingHealthy` with status True: hints for increasing throughput."""
+    """Reasons that `TrainingHealthy` can have while it is True: hints for increasing throughput."""
 
     rollout_bound = Reason.ROLLOUT_BOUND
     trainer_bound = Reason.TRAINER_BOUND

@@ -17,15 +17,15 @@ from rlrun.kube.refusals import ObjectRefused, find_other_owner, find_refusal
 from rlrun.kube.requests import KubeRequest, label_selector
 
 LOG_LINES = 200_000
-"""Number of lines requested from the end of a log. The request cannot limit bytes, because the API server would keep
-the first bytes.
+"""Number of lines requested from the end of a log. `limitBytes` cannot be used instead, because it keeps the first
+bytes of the log rather than the last.
 """
 RUN_PAGE_LIMIT = 4 << 20
 """Maximum size in bytes of a page with objects of one run. Eight such pages are read concurrently, and parsed JSON
-takes four times the memory of its text.
+takes up four times as much memory as its text.
 """
 PAGE_LIMIT = 8 << 20
-"""Maximum size in bytes of a page if only parts of its objects are kept."""
+"""Maximum size in bytes of a page of which only parts of the objects stay in memory."""
 VERSION_OF_NONE = "1"
 """resourceVersion that no object has, because etcd's first write has revision 2. A server-side apply with this version
 creates the object, and fails with 409 if the object exists.
@@ -59,7 +59,7 @@ class AsyncKubeClient:
         await self._transport.close()
 
     async def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
-        """Return the object, or None if it does not exist. Raises ApiError, also for a kind that is not installed."""
+        """Return the object, or None if it does not exist. Raises ApiError, including if its kind is not installed."""
         try:
             return await self._transport.send(requests.get(kind, namespace, name))
         except ApiError as error:
@@ -76,13 +76,12 @@ class AsyncKubeClient:
         fields: str = "",
         keep: Callable[[Obj], Obj] | None = None,
     ) -> builtins.list[Obj]:
-        """Return all objects with these labels in a namespace, or in all namespaces if `namespace` is None. The list is
-        complete.
+        """Return the complete list of objects with these labels, in all namespaces if `namespace` is None.
 
-        `fields` is a field selector; the API server responds with 400 if the kind does not support it. `keep` returns
-        the part of each object to keep while the next page is read. Pages then have at most PAGE_LIMIT bytes. Lists of
-        one run or pool (every label has a value) or of one object (`fields` in a namespace) have pages of at most
-        RUN_PAGE_LIMIT bytes and at most RESPONSE_LIMIT bytes in total. Raises ApiError.
+        `fields` is a field selector; the API server responds with 400 if the kind does not support it. If `keep` is
+        given, pages have at most PAGE_LIMIT bytes, and the result contains what `keep` returns for each object. A list
+        about one run or pool (every label has a value) or one object (`fields` in a namespace) fails if a page exceeds
+        RUN_PAGE_LIMIT bytes or the whole list RESPONSE_LIMIT bytes. Raises ApiError.
         """
         request = requests.list_page(kind, namespace, labels, fields=fields)
         if (labels and all(labels.values())) or (namespace and fields):
@@ -118,7 +117,7 @@ class AsyncKubeClient:
         return items[0] if items else None
 
     async def _list_of_one(self, request: KubeRequest) -> builtins.list[Obj]:
-        """Return a list about one run, pool or object, whose total size is limited. Raises ApiError."""
+        """Return a list about one run, pool or object. Raises ApiError, including for a list above RESPONSE_LIMIT."""
         request = replace(request, limit_bytes=RUN_PAGE_LIMIT)
         objects: builtins.list[Obj] = []
         later_bytes = 0
@@ -155,9 +154,9 @@ class AsyncKubeClient:
     async def watch(
         self, kind: ResourceKind, namespace: str | None, labels: Labels | None, version: str, seconds: float
     ) -> AsyncGenerator[tuple[str, Obj], None]:
-        """Yield the type and object of each change after `version` to objects with these labels, for at most `seconds`.
+        """Yield the type and object of each event after `version`, including bookmarks, for at most `seconds`.
 
-        Raises ApiError, with status 410 if the version is too old.
+        `labels` select the objects. Raises ApiError, with status 410 if the version is too old.
         """
         request = requests.watch(kind, namespace, label_selector(labels or {}), "", version, seconds)
         async with aclosing(self._events(request)) as events:
@@ -188,7 +187,7 @@ class AsyncKubeClient:
         return answer
 
     async def create(self, obj: Obj) -> Obj:
-        """Create the object. Raises ApiError 409 if it exists."""
+        """Create the object. Raises ApiError, with status 409 if it already exists."""
         return await self._write(requests.create(obj, FIELD_MANAGER))
 
     async def dry_run(self, obj: Obj) -> None:
@@ -196,7 +195,7 @@ class AsyncKubeClient:
         await self._transport.send(requests.dry_run(obj, FIELD_MANAGER))
 
     async def replace(self, obj: Obj) -> Obj:
-        """Replace the object. Raises ApiError 409 if its resourceVersion is outdated."""
+        """Replace the object. Raises ApiError, with status 409 if its resourceVersion is outdated."""
         return await self._write(requests.replace(obj, FIELD_MANAGER))
 
     async def apply(self, obj: Obj) -> Obj:
@@ -204,7 +203,7 @@ class AsyncKubeClient:
         return await self._write(requests.apply(obj, FIELD_MANAGER))
 
     async def apply_own(self, obj: Obj, *, is_new: bool) -> Obj:
-        """Apply an object of a run or a pool. Raises ObjectRefused, or ApiError if a retry may succeed.
+        """Apply an object of a run or a pool. Raises ObjectRefused if a retry cannot succeed, otherwise ApiError.
 
         A new object is only created if its name is free, because server-side apply would silently take over another
         owner's object.
@@ -241,18 +240,18 @@ class AsyncKubeClient:
         return await self.read_listed(kind, namespace, name)
 
     async def apply_status(self, obj: Obj, manager: str = FIELD_MANAGER) -> Obj:
-        """Apply the object's status with server-side apply. Raises ApiError 404 if the object does not exist.
+        """Apply the object's status with server-side apply. Raises ApiError, with status 404 if the object is missing.
 
         Fields that `manager` applied before and that are missing now are removed. Fields of other managers are kept.
         """
         return await self._write(requests.apply(obj, manager, "status"))
 
     async def patch(self, kind: ResourceKind, namespace: str | None, name: str, changes: Obj) -> Obj:
-        """Change the object by a JSON merge patch. Raises ApiError."""
+        """Patch the object with a JSON merge patch. Raises ApiError."""
         return await self._write(requests.patch(kind, namespace, name, changes, FIELD_MANAGER))
 
     async def patch_status(self, kind: ResourceKind, namespace: str | None, name: str, changes: Obj) -> Obj:
-        """Change the object's status by a JSON merge patch. Raises ApiError, 409 if the resourceVersion is outdated."""
+        """Patch the status with a JSON merge patch. Raises ApiError, 409 if the resourceVersion is outdated."""
         return await self._write(requests.patch(kind, namespace, name, changes, FIELD_MANAGER, "status"))
 
     async def delete(
@@ -264,8 +263,8 @@ class AsyncKubeClient:
         resource_version: str | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Delete the object. Returns False if the object does not exist, or does not match `uid` or `resource_version`
-        where given.
+        """Delete the object. Returns False if there is no such object, or if it does not match the given `uid` or
+        `resource_version`.
 
         If `grace_seconds` is None, the object's own grace period is used. Raises ApiError.
         """

@@ -1,4 +1,4 @@
-"""Transport of the asynchronous client: credentials come from `kubernetes.aio`, requests are sent with aiohttp.
+"""Transport for the asynchronous client: credentials come from `kubernetes.aio`, and aiohttp sends the requests.
 
 The official client is too slow. Its typed APIs parse every response into thousands of attributes. Its ApiClient copies
 each body and searches for proxies and ~/.netrc in other threads, which takes half of the CPU time of a small request.
@@ -42,7 +42,7 @@ class AsyncTransport(Protocol):
         ...
 
     def stream(self, request: KubeRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open the response as chunks of bytes. Raises ApiError, also while the response is read."""
+        """Open the response as chunks of bytes. Raises ApiError, even while the chunks are being read."""
         ...
 
     async def close(self) -> None:
@@ -94,7 +94,7 @@ class AsyncApiTransport(AsyncTransport):
 
     @asynccontextmanager
     async def _open(self, request: KubeRequest) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the unread response. Raises ApiError, also for failures while the response is read."""
+        """Yield the unread response. Raises ApiError, including for failures while the caller reads the response."""
         self._on_request(request)
         action, seconds = str(request), request.seconds or REQUEST_SECONDS
         headers = request.headers | await read_authorization(self._configuration)
@@ -147,12 +147,12 @@ def too_large(request: KubeRequest, limit: int) -> ApiError:
     """Return the error for a response that is larger than `limit` bytes."""
     message = f"the response has more than {limit / 2**20:.2g} MiB"
     if selector := request.query.get("labelSelector"):
-        message += f". Delete the {request.kind.plural} that users have created with the label {selector}"
+        message += f". Delete the {request.kind.plural} that users have created with labels matching {selector}"
     return ApiError(0, TOO_LARGE, message, action=str(request))
 
 
 def tls_context(configuration: client.Configuration) -> ssl.SSLContext:
-    """Return the TLS settings of the configuration."""
+    """Return a TLS context with the settings of the configuration."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)

@@ -1,4 +1,4 @@
-"""Errors of requests to the API server."""
+"""Errors raised by requests to the API server."""
 
 import re
 from collections.abc import Mapping
@@ -7,15 +7,15 @@ from typing import Any
 from rlrun.constants import GROUP
 
 MESSAGE_LIMIT = 2000
-"""Maximum length of the API server's message."""
+"""Maximum number of characters of the API server's message that an error keeps."""
 UNREACHABLE = "Unreachable"
 TIMEOUT = "Timeout"
 UNKNOWN = "Unknown"
 FAILED = "Failed"
-"""Reason of a request that was not sent, for example because the server's certificate is not trusted."""
+"""Reason for a request that was not sent, for example because the server's certificate is not trusted."""
 INVALID_ANSWER = "InvalidAnswer"
 TOO_LARGE = "TooLarge"
-"""Reason of a response that is larger than the client's limit."""
+"""Reason for a response that is larger than the client's limit."""
 VIOLATION_SEPARATOR = " | "
 """Separator of the violations (`field: description`) in the message of the project's admission policies."""
 _DENIED = re.compile(
@@ -73,7 +73,7 @@ class ApiError(Exception):
 
     @property
     def is_unanswered(self) -> bool:
-        """True if no response arrived, so it is unknown whether the request took effect."""
+        """True if no complete response arrived, so it is unknown whether the request took effect."""
         return self.status == 0 and self.reason in (UNREACHABLE, TIMEOUT)
 
     @property
@@ -83,12 +83,12 @@ class ApiError(Exception):
 
     @property
     def is_object_missing(self) -> bool:
-        """True if the object does not exist, although its kind and URL path do."""
+        """True if the object does not exist. False if a 404 is about the kind or the URL path."""
         return self.status == 404 and bool(self.details.get("name"))
 
 
 def find_log_error(text: bytes, action: str = "") -> ApiError | None:
-    """Return the error in the text of a log, or None.
+    """Return the error that a kubelet sent instead of a log, or None if the text is a log.
 
     For the log of a removed container, a kubelet responds with 200 and a sentence without a newline
     (kubernetes/kubernetes issue 142258).

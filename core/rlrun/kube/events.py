@@ -23,7 +23,7 @@ class EventRecord:
 
 
 def build_event(about: Mapping[str, Any], record: EventRecord, now: datetime) -> Obj:
-    """Build the Event about `about`, an object of one of the project's kinds."""
+    """Build the Event that `record` describes. `about` is its object, of one of the project's kinds."""
     metadata = about["metadata"]
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     identity = f"{metadata['uid']}{record.reason}{record.message}{now.isoformat()}"

@@ -1,8 +1,8 @@
 """Informer: a store of the objects of one kind, listed in pages and updated by a watch, like client-go's reflector.
 
-- A watch that the API server ends continues from the version of the last event or bookmark. After any other end (410,
-  an error, silence) the objects are listed again, and the list is compared with the store: listeners receive
-  everything that was added, changed or removed.
+- If the API server ends a watch, the next one continues from the version of the last event or bookmark. If a watch
+  fails (410, an error, silence), the objects are listed again and the list is compared with the store: listeners
+  receive everything that was added, changed or removed.
 - The response to a write by this process is stored immediately (`writing`), and the later event is not reported as a
   change.
 - The resourceVersion decides which state is newer: versions of one kind are comparable as numbers (Kubernetes
@@ -36,7 +36,7 @@ SILENCE_SECONDS = 75.0
 minute.
 """
 PROVEN_SECONDS = 5.0
-"""Minimum duration of a request, in seconds, that shows a healthy API server. After a shorter watch, the informer
+"""Seconds after which a request counts as evidence that the API server is healthy. After a shorter watch, the informer
 pauses before the next request; after a longer one, the back-off is reset.
 """
 FIRST_PAUSE = 1.0
@@ -114,7 +114,7 @@ class ObjectSource(Protocol):
     def watch(
         self, kind: ResourceKind, namespace: str | None, labels: Labels | None, version: str, seconds: float
     ) -> AsyncGenerator[tuple[str, Obj], None]:
-        """Yield type and object of each change. Raises ApiError."""
+        """Yield the type and object of each event, including bookmarks. Raises ApiError."""
         ...
 
     async def read_listed(self, kind: ResourceKind, namespace: str | None, name: str) -> Obj | None:
@@ -140,8 +140,8 @@ class Informer(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`convert` returns the stored form of an object, without parts that readers do not use. `namespace` and
-        `labels` select the objects; a namespace of None means all. `index` has the labels by which objects can be
-        looked up. `lists` is shared by several informers, and limits how many of them list objects at the same time.
+        `labels` select the objects; None selects all namespaces. `index` contains the labels by which objects can be
+        looked up. `lists` is shared by several informers and limits how many of them list objects at the same time.
         """
         self.kind = kind
         self.namespace = namespace
@@ -248,7 +248,7 @@ class Informer(Generic[T]):
 
     def _log_end(self, error: Exception, pause: float) -> None:
         if not isinstance(error, ApiError):
-            log.exception("%s are not up to date", self.kind.plural)
+            log.exception("%s are not up to date; listing them again in %.0f s", self.kind.plural, pause)
             return
         level = logging.DEBUG if error.status == GONE else logging.WARNING
         log.log(level, "%s are not up to date; listing them again in %.0f s: %s", self.kind.plural, pause, error)
@@ -293,7 +293,7 @@ class Informer(Generic[T]):
         if self.version >= version:
             return
         async with self._listing:
-            # Another caller may have listed the objects meanwhile.
+            # Another caller may have listed the objects in the meantime.
             if self.version < version:
                 await self.list()
 
@@ -510,5 +510,5 @@ def version_number(version: str) -> int:
 
 
 async def sleep(seconds: float) -> None:
-    """Sleep for a random part of `seconds`, at least half, so that processes do not send requests together."""
+    """Sleep for a random part of `seconds`, at least half, so that processes do not all send requests at once."""
     await asyncio.sleep(seconds * random.uniform(0.5, 1.0))

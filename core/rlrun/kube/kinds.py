@@ -11,7 +11,7 @@ from rlrun.kube.errors import ApiError
 
 @dataclass(frozen=True)
 class ResourceKind:
-    """Kind of Kubernetes objects. An empty `group` is the core group."""
+    """Kind of Kubernetes object. An empty `group` is the core group."""
 
     group: str
     version: str
@@ -38,7 +38,7 @@ class ResourceKind:
 
 def _segment(name: str) -> str:
     if name in (".", ".."):
-        raise ApiError(404, "NotFound", f"{name!r} is not the name of an object")
+        raise ApiError(404, "NotFound", f"{name!r} cannot be the name of an object")
     return quote(name, safe="")
 
 
@@ -83,7 +83,7 @@ WORKLOAD_PRIORITY_CLASS = ResourceKind(
 ARTIFACTS = (RLCHECKPOINT, RLADAPTER)
 """Kinds of the objects that record a run's artifacts."""
 CHILDREN = (JOB, REPLICA_SET, SERVICE, NETWORK_POLICY, CONFIG_MAP, SECRET, SERVICE_ACCOUNT)
-"""Kinds of a run's children in the order of their deletion: first the Job, whose process writes files."""
+"""Kinds of a run's children in the order in which they are deleted: first the Job, whose process writes files."""
 POD_CONTROLLERS = (REPLICA_SET.kind, JOB.kind)
 """Kinds of the children that create pods."""
 
@@ -119,6 +119,6 @@ ALL: Mapping[str, ResourceKind] = {
 
 
 def ref_of(obj: Mapping[str, Any]) -> tuple[ResourceKind, str | None, str]:
-    """Return kind, namespace and name of an object. Raises KeyError for a kind that is not in `ALL`."""
+    """Return the kind, namespace and name of an object. Raises KeyError if its kind is not in `ALL`."""
     metadata = obj["metadata"]
     return ALL[obj["kind"]], metadata.get("namespace"), metadata.get("name", "")

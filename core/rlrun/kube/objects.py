@@ -17,7 +17,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class ObjectRef:
-    """Reference to an observed object. The UID protects a recreated object of the same name from deletion."""
+    """Reference to an observed object. The UID prevents the deletion of a later object with the same name."""
 
     kind: str
     name: str

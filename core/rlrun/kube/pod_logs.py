@@ -1,4 +1,4 @@
-"""Selection of a run's pods and containers whose logs are read."""
+"""Selects the pods and containers of a run whose logs are read."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class UnknownEnvironment(ValueError):
 
 
 def main_container(pod: Obj) -> str:
-    """Return the pod's default or first container, ignoring injected containers, because a mesh may put its proxy
-    first.
+    """Return the pod's default container if it has one, otherwise its first. Injected containers are ignored, because a
+    service mesh may put its proxy first.
     """
     chosen = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
     containers = [c["name"] for c in pod["spec"]["containers"]]

@@ -31,7 +31,7 @@ DISK_LIMIT_MESSAGES = (
 
 @dataclass(frozen=True)
 class Termination:
-    """Exit code, reason and times of a terminated container."""
+    """How a container terminated: exit code, reason, message and times."""
 
     container: str
     exit_code: int
@@ -42,12 +42,12 @@ class Termination:
 
 
 def role_of(obj: Obj) -> str:
-    """Return the role in the object's labels: trainer, inference, environment or orchestrator."""
+    """Return the role in the object's labels (trainer, inference, environment or orchestrator), or an empty string."""
     return label(obj, ROLE_LABEL)
 
 
 def component_of(obj: Obj) -> str:
-    """Return the component of the run that the object belongs to: trainer, env-0, ..."""
+    """Return the component of the run that the object belongs to (trainer, env-0, ...), or an empty string."""
     return label(obj, COMPONENT_LABEL)
 
 
@@ -202,12 +202,12 @@ class Pod:
 
     @cached_property
     def is_rejected(self) -> bool:
-        """True if the kubelet rejected the pod, at its start or after a restart of the kubelet."""
+        """True if the kubelet rejected the pod, either before it started or after the kubelet restarted."""
         return self.phase == "Failed" and self.message.startswith(REJECTED)
 
     @cached_property
     def is_refused_by_node(self) -> bool:
-        """True if the node rejected the pod, or evicted it because the node ran out of memory or disk."""
+        """True if the node rejected the pod, or evicted it because the node ran low on memory, disk or process ids."""
         evicted = self.reason == EVICTED and not self.is_out_of_disk
         return self.is_rejected or (evicted and not self.is_alive)
 
@@ -230,8 +230,8 @@ class Pod:
 
     @cached_property
     def closed_gate(self) -> str | None:
-        """Kubelet's message about the readiness gate that keeps the pod unready although its containers are ready, or
-        None.
+        """Kubelet's message about a readiness gate that keeps the pod unready although its containers are ready. None
+        if no gate does so.
         """
         ready = self.condition("Ready")
         return str(ready.get("message") or "") if ready.get("reason") == CLOSED_GATE else None
@@ -258,7 +258,7 @@ class Pod:
 
     @cached_property
     def terminations(self) -> list[Termination]:
-        """Latest failed termination of each of the operator's containers."""
+        """Latest termination with an error of each container that the operator created and that has had one."""
         ends = []
         for status in self.statuses:
             for state in (status.get("state") or {}, status.get("lastState") or {}):
@@ -274,7 +274,7 @@ class Pod:
         return next((c for c in conditions if c["type"] == kind), {})
 
     def termination_of(self, container: str) -> Termination | None:
-        """Return the termination of this container, or None if it is running or has not started."""
+        """Return the current termination of this container, or None if it is running or has not started."""
         for status in self.statuses:
             ended = (status.get("state") or {}).get("terminated")
             if status["name"] == container and ended:
@@ -333,7 +333,7 @@ class Pod:
 
 
 def relevant_pods(pods: Sequence[Pod]) -> list[Pod]:
-    """Return every pod that has not ended and, for each component whose pods have all ended, the newest of its pods."""
+    """Return every pod that is alive and, for each component without such a pod, the newest of its pods."""
     alive = [pod for pod in pods if pod.is_alive]
     covered = {pod.component for pod in alive}
     dead = sorted((pod for pod in pods if not pod.is_alive), key=lambda pod: pod.created)

@@ -57,8 +57,8 @@ def checkpoint_id(namespace: str, name: str) -> str:
 def split_checkpoint_id(reference: str, namespace: str) -> tuple[str, str]:
     """Split a `spec.checkpointId` into the namespace and the name of the RLCheckpoint.
 
-    The id has the form `<namespace>/<name>`, `cp_<namespace>.<name>`, `cp_<name>` or `<name>`. Without a namespace in
-    the id, the argument `namespace` is returned. Namespaces contain no dots, so the first dot ends the namespace.
+    The id has the form `<namespace>/<name>`, `cp_<namespace>.<name>`, `cp_<name>` or `<name>`. If the id contains no
+    namespace, the argument `namespace` is returned. Namespaces contain no dots, so the first dot ends the namespace.
     """
     separator = "/"
     if reference.startswith(CHECKPOINT_ID_PREFIX):

@@ -9,8 +9,8 @@ TRANSIENT_STATUSES = frozenset({401, 404, 408, 409, 410, 429})
 """HTTP statuses of errors that the object itself does not cause: credentials, a missing namespace, conflicts, overload.
 """
 OF_WEBHOOKS = ("failed calling webhook", "admission webhook ")
-"""Texts in 500 errors about an admission webhook that failed or denied the request. Object names cannot contain them,
-because names have no spaces.
+"""Texts that mark a 500 error as caused by an admission webhook, which failed or denied the request. Names of objects
+cannot contain them, because names have no spaces.
 """
 OWNER_LABELS = (RUN_UID_LABEL, SERVING_LABEL)
 ARTIFACTS = ("RLCheckpoint", "RLAdapter")
@@ -21,7 +21,7 @@ REFUSED_DELETION = "The API server refused the deletion of "
 class ObjectRefused(ApiError):
     """Raised if an object cannot be written or deleted until a user or the platform team changes something.
 
-    `problem` describes what to change. `subject` is the name of the object in the problem's message.
+    `problem` describes what to change. `subject` is how the problem's message names the object.
     """
 
     def __init__(self, obj: Obj, status: int, problem: Problem, action: str = "") -> None:
@@ -71,7 +71,7 @@ def explain_refusal(what: str, message: str) -> Problem:
         advice = "Ask the platform team for a larger quota, or delete runs that are not needed."
     else:
         reason = Reason.OBJECT_REFUSED
-        advice = "Fix the cause, or show this message to the platform team."
+        advice = "If you cannot fix this yourself, show this message to the platform team."
     return Problem(reason=reason, message=f"{what}: {message.rstrip('.')}. {advice}")
 
 

@@ -13,7 +13,7 @@ from rlrun.kube.kinds import POD, SERVICE, SERVICE_ACCOUNT, ResourceKind, ref_of
 from rlrun.kube.objects import Labels, Obj
 
 WATCH_GRACE = 10.0
-"""Seconds that the client waits after the requested end of a watch before it closes the connection."""
+"""Seconds that the client waits beyond the requested duration of a watch before it closes the connection."""
 PAGE_SIZE = 500
 """Maximum number of objects in one page of a list."""
 
@@ -175,7 +175,7 @@ class Printed:
         return self._as_table(list_page(self.kind, self.namespace, fields=self.fields, selector=self.selector))
 
     def changes(self, version: str, seconds: float) -> KubeRequest:
-        """Return the request for a watch after a version, for at most `seconds`. Each event has a Table."""
+        """Return the request for a watch after `version`, for at most `seconds`. Each event contains a Table."""
         return self._as_table(watch(self.kind, self.namespace, self.selector, self.fields, version, seconds))
 
     def _as_table(self, request: KubeRequest) -> KubeRequest:
@@ -208,7 +208,7 @@ def list_metadata_page(kind: ResourceKind, namespace: str | None, labels: Labels
 def watch(
     kind: ResourceKind, namespace: str | None, selector: str, fields: str, version: str, seconds: float
 ) -> KubeRequest:
-    """Return the request for a watch of complete objects after a version, for at most `seconds`."""
+    """Return the request that watches complete objects for changes after `version`, for at most `seconds`."""
     query = {
         "watch": "true",
         "allowWatchBookmarks": "true",
@@ -229,12 +229,12 @@ def create(obj: Obj, field_manager: str | None, namespace: str | None = None) ->
 
 
 def dry_run(obj: Obj, field_manager: str | None) -> KubeRequest:
-    """Return the dry-run request that creates the object. Unknown fields are errors."""
+    """Return the request for a dry run of the object's creation, in which unknown fields are errors."""
     return replace_fields(create(obj, field_manager), query={"dryRun": "All", "fieldValidation": "Strict"})
 
 
 def create_token(namespace: str, account: str, seconds: int, audience: str = "") -> KubeRequest:
-    """Return the request for a token of a ServiceAccount, with the audience of the API server by default."""
+    """Return the request for a ServiceAccount token. The default audience is the API server."""
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -340,7 +340,7 @@ def log(
 
 
 def label_selector(labels: Labels) -> str:
-    """Return the selector of objects with these labels."""
+    """Return the selector for objects with these labels."""
     return ",".join(f"{key}={value}" if value else key for key, value in labels.items())
 
 
@@ -397,11 +397,11 @@ def parse_table(request: KubeRequest, answer: Obj) -> Table:
 
 
 def parse_event(request: KubeRequest, line: bytes) -> tuple[str, Obj]:
-    """Parse a line of a watch. Returns type and object. Raises ApiError if the line contains an error."""
+    """Parse a line of a watch. Returns type and object. Raises ApiError if the line is invalid or contains an error."""
     event = parse_object(request, line)
     obj = event.get("object")
     if not isinstance(obj, dict):
-        raise ApiError(0, INVALID_ANSWER, "the response is not an event of a watch", action=str(request))
+        raise ApiError(0, INVALID_ANSWER, "the response is not a watch event", action=str(request))
     if event.get("type") == "ERROR":
         raise ApiError.from_response(int(obj.get("code") or 0), json.dumps(obj), str(request))
     return str(event.get("type")), obj

@@ -14,8 +14,8 @@ def first_unmet_start_condition(conditions: Iterable[Any]) -> Mapping[str, Any] 
 
 
 def explain_phase(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the reason and message of a run's phase. Without a reason in the status, return the reason and message of
-    the first start condition that is not True, or two empty strings if all are True.
+    """Return the reason and message of a run's phase. If the status has no reason, they are those of the first start
+    condition that is not True, or empty strings if there is none.
     """
     if status.get("reason"):
         return str(status["reason"]), str(status.get("message") or "")

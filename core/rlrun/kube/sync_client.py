@@ -23,7 +23,7 @@ LOG_CHUNK = 8192
 
 
 class SyncTransport(ABC):
-    """Base class of clients of an API server. Subclasses implement `send` and `stream`; other methods use these."""
+    """Base class for clients of an API server. Subclasses implement `send` and `stream`; the other methods use them."""
 
     @abstractmethod
     def send(self, request: KubeRequest) -> Obj:
@@ -31,12 +31,12 @@ class SyncTransport(ABC):
 
     @abstractmethod
     def stream(self, request: KubeRequest) -> Iterator[bytes]:
-        """Return the response as chunks of bytes. Raises ApiError, also while the response is read."""
+        """Return the response as chunks of bytes. Raises ApiError, even while the chunks are being read."""
 
     def find(self, request: KubeRequest) -> Obj | None:
         """Send a request about one object. Returns None if the object does not exist.
 
-        Raises ApiError, also for a kind that is not installed.
+        Raises ApiError, including for a kind that is not installed.
         """
         try:
             return self.send(request)
@@ -100,8 +100,8 @@ class SyncApiTransport(SyncTransport):
     def __init__(
         self, api_client: Any, *, response_seconds: float = RESPONSE_SECONDS, total_seconds: float | None = None
     ) -> None:
-        """`total_seconds` limits the time for connecting and responding together. If set, it replaces the separate
-        limits.
+        """`total_seconds` limits the total time for connecting and responding. If it is set, the separate limits for
+        the two do not apply.
         """
         self._api = api_client
         self._response_seconds = response_seconds
@@ -119,7 +119,7 @@ class SyncApiTransport(SyncTransport):
 
     @contextmanager
     def _open(self, request: KubeRequest) -> Iterator[Any]:
-        """Yield the unread response. Raises ApiError, also for failures while the response is read."""
+        """Yield the unread response. Raises ApiError, including for failures while the caller reads the response."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 

@@ -72,7 +72,7 @@ def test_large_objects_of_users_with_the_label_of_a_run_hold_up_this_run_until_t
     bench.create_run("other")
     bench.wait("the condition", lambda: bench.condition("ChildrenApplied").get("reason") == "ObjectsTooLarge")
     message = bench.condition("ChildrenApplied")["message"]
-    assert f"Delete the configmaps that users have created with the label {RUN_LABEL}=reverse" in message
+    assert f"Delete the configmaps that users have created with labels matching {RUN_LABEL}=reverse" in message
     bench.wait("the other run", lambda: bench.condition("TrainerReady", "other"))
     bench.wait("an Event", lambda: "ObjectsTooLarge" in {e["reason"] for e in bench.items("api/v1", "events")})
     bench.call("DELETE", f"{config_maps}?labelSelector=large%3Dtrue")

@@ -26,7 +26,7 @@ def without_credentials(configuration: client.Configuration) -> client.Configura
 
 
 async def load_configuration(kubeconfig: str | None = None, context: str | None = None) -> client.Configuration:
-    """Load the given kubeconfig, or else the pod's ServiceAccount. Raises ConfigException."""
+    """Load the configuration from `kubeconfig`, or else from the pod's ServiceAccount. Raises ConfigException."""
     configuration = client.Configuration()
     if kubeconfig:
         await config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)

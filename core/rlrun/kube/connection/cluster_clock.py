@@ -13,7 +13,7 @@ REPORTED_SECONDS = 10.0
 
 
 class ClusterClock:
-    """Clock that shows the API server's time, measured by the Date headers of responses. Calling it returns the time.
+    """Clock that follows the API server's time, taken from the Date headers of responses. Calling it returns the time.
 
     A Date header has a resolution of one second and was written between request and response, so the clock is corrected
     only as far as needed to be consistent with the header. Until the first response it shows the process's own time.
@@ -33,7 +33,7 @@ class ClusterClock:
         return datetime.fromtimestamp(self.monotonic() + self._offset, UTC)
 
     def on_response(self, date: str | None, sent: float) -> None:
-        """Correct the clock by a response that has just arrived.
+        """Correct the clock with a response that has just arrived.
 
         `date` is the response's Date header, and is ignored if it is invalid. `sent` is the value of `monotonic` before
         the request.

@@ -8,7 +8,7 @@ import ssl
 
 
 def cause_of(error: BaseException) -> str:
-    """Return why no response arrived, for example `Connection refused`, or else the name of the exception."""
+    """Return why no response arrived, for example `Connection refused`. If unknown, return the exception's name."""
     chain = _chain(error)
     for cause in chain:
         if isinstance(cause, ssl.SSLCertVerificationError):

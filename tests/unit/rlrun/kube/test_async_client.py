@@ -185,7 +185,7 @@ async def test_the_list_of_one_run_is_small_in_all() -> None:
         server.answer("GET /api/v1/namespaces/team/pods", large_page(20))
         with pytest.raises(
             ApiError,
-            match=r"cannot list pods in namespace team: TooLarge: .* Delete the pods that users .* the label l=x",
+            match=r"cannot list pods in namespace team: TooLarge: .* Delete the pods that users .* labels matching l=x",
         ):
             await kube.list(POD, "team", {"l": "x"})
         assert len(server.asked) == 1
