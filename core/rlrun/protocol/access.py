@@ -1,6 +1,6 @@
 """Authentication between a run's processes: each request carries the run's token (RFC 6750, `Authorization: Bearer`).
 
-The operator derives the tokens of a run and gives them to its pods, so that the isolation of runs does not depend only
+The operator derives the tokens of a run and passes them to its pods, so that the isolation of runs does not depend only
 on NetworkPolicies. Environments, which run user code, have a separate token, which is valid only for environment
 servers and packages.
 """

@@ -1,6 +1,6 @@
 """API keys: credentials for programs without a Kubernetes login, such as a CI job that pushes environment packages.
 
-A key acts as the ServiceAccount ACCOUNT of one namespace, so users who may create tokens of this account may create
+A key acts as the ServiceAccount ACCOUNT of one namespace, so users who may create tokens for this account may create
 keys. rlrun-server shows a key once and stores only its digest.
 """
 
@@ -18,10 +18,10 @@ KEY_DELETION_PATH = f"{KEY_PATH}/delete"
 DELETE.
 """
 ACCOUNT = "rlrun-user"
-"""Name of the ServiceAccount in each namespace that gives the namespace's API keys their rights."""
+"""Name of the ServiceAccount, in each namespace, that gives the namespace's API keys their permissions."""
 KEYS_AUDIENCE = "rlrun/keys"
-"""Audience of a token of ACCOUNT that manages API keys. A user who has a client certificate but no token sends such a
-token to prove that they may create tokens of ACCOUNT.
+"""Audience of an ACCOUNT token for managing API keys. A user who has a client certificate but no token sends such a
+token to prove that they may create tokens for ACCOUNT.
 """
 KEY_PREFIX = "rlk_"
 """Prefix of every key. Secret scanners recognize leaked keys by this prefix."""

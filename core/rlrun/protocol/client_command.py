@@ -6,8 +6,8 @@
 
 Requests carry the run's token (`client_run.client_token`). The trainer executes the commands of a run in the order of
 their numbers, which start at 1. Creating the model counts as number 0. A command that arrives early waits for the
-commands before it. A body that is not a valid command also takes its number and fails, so that later commands do not
-wait for this number. Sending a command again with the same number changes nothing (202). A different command with that
+commands before it. A body that is not a valid command fails but still uses up its number, so that later commands do not
+wait for that number. Sending a command again with the same number changes nothing (202). A different command with that
 number is refused (409, `CommandConflict`). A command is refused with 429 (`TooManyCommands`) while too many commands
 wait. GET responds with 404 (`CommandUnknown`) if this process never received the number: the trainer has restarted and
 the command is lost. GET responds with 410 (`ResultGone`) if the trainer no longer keeps the result.
@@ -39,7 +39,7 @@ CONTENT_TYPE = "application/vnd.rlrun.command"
 MAGIC = b"RLCMD1\n\0"
 PREFIX = struct.Struct("<8sII")
 MAX_DATUMS = 4096
-"""Maximum number of datums in a command. The client divides larger batches into several commands."""
+"""Maximum number of datums in a command. The client splits larger batches into several commands."""
 MAX_TENSORS = 8
 """Maximum number of tensors of a datum."""
 MAX_COMMAND_BYTES = 64 * 1024**2
@@ -50,17 +50,17 @@ log-probability per target.
 MAX_RESULT_BYTES = 4 * MAX_TARGETS + 1024**2
 """Maximum size of a result in bytes, including its header."""
 MAX_WAITING_COMMANDS = 64
-"""Maximum number of a run's commands that the trainer has received but not completed."""
+"""Maximum number of a run's commands that the trainer has received but not completed. Neither this limit nor the two
+below apply to the next command that the run will execute, because all others wait for it.
+"""
 MAX_WAITING_BYTES = 256 * 1024**2
 MAX_POOL_BYTES = 2 * 1024**3
-"""Maximum total size in bytes of the waiting commands of all runs in a pool. The next command that a run will execute
-is accepted beyond the limit.
-"""
+"""Maximum total size in bytes of the waiting commands of all runs in a pool."""
 GAP_SECONDS = 300.0
 """Seconds that commands wait for a missing earlier command. After that they fail."""
 RESUMED_GAP_SECONDS = 60.0
-"""As GAP_SECONDS, for the first command of a session that continues from a saved state. If a former trainer has
-executed the missing command, the program has its result and never sends it again.
+"""Like GAP_SECONDS, but for the first command of a session that continues from a saved state. If an earlier trainer has
+executed the missing command, the program already has the result and never sends the command again.
 """
 MAX_WAIT_SECONDS = 30.0
 """Maximum value of the query parameter `wait`, in seconds."""
@@ -118,7 +118,7 @@ class ForwardBackward(Schema):
 
 
 class OptimStep(Schema):
-    """Command that makes one AdamW update with the run's gradient, and clears the gradient."""
+    """Command that performs one AdamW update with the run's gradient, and clears the gradient."""
 
     kind: Literal["optim_step"] = "optim_step"
     learning_rate: float = Field(ge=0, le=10)
@@ -159,7 +159,7 @@ class CommandHeader(Schema):
 
 
 class ErrorCategory(StrEnum):
-    """Party that can fix an error: the user or the server. The values are those of the SDK."""
+    """Who can fix an error: the user or the server. The values are those of the Tinker SDK."""
 
     user = "user"
     server = "server"
@@ -192,7 +192,7 @@ class CommandResult(Schema):
 
 
 class CommandState(StrEnum):
-    """State of a command without a result. The values are those of the SDK."""
+    """State of a command that has no result yet. The values are those of the Tinker SDK."""
 
     active = "active"
     paused_capacity = "paused_capacity"
@@ -202,7 +202,7 @@ class CommandState(StrEnum):
 
 
 class CommandPending(Schema):
-    """Response for a command without a result."""
+    """Response for a command that has no result yet."""
 
     state: CommandState
     reason: Text | None = None

@@ -21,8 +21,8 @@ rlrun-tinker calls rlrun-server with the user's credential:
     PUT    CLIENT_SAVE_PATH/ttl        SavedStateTtl     -> 204               changes the time of its deletion
 
 Errors are `Problem`s. rlrun-tinker calls the trainer of the run's pool with the run's token (see `client_command`). The
-trainer opens the run's session by itself, as specified in its order, and lists the saved states in the S3 object
-`RunLayout.saved_states`.
+trainer opens the run's session by itself, as specified in its `TrainerOrder`, and lists the saved states in the S3
+object `RunLayout.saved_states`.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ class SessionId:
         """Parse `ts-0123456789ab.NAMESPACE`. Raises ValueError."""
         match = _SESSION.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text[:100]!r} is not the id of a session of this server")
+            raise ValueError(f"{text[:100]!r} is not a session id of this server")
         return cls(match["group"], match["namespace"])
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class ModelId:
         """Parse `SESSION:train:NUMBER`. Raises ValueError."""
         match = _MODEL.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text[:100]!r} is not the id of a model of this server")
+            raise ValueError(f"{text[:100]!r} is not a model id of this server")
         return cls(SessionId.parse(match["session"]), int(match["number"]))
 
     @classmethod
@@ -143,7 +143,10 @@ class SavedStateUri:
         """Parse `tinker://MODEL/KIND/NAME`. Raises ValueError."""
         match = _STATE.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text[:200]!r} is not the path of a saved state: write tinker://MODEL/weights/NAME")
+            raise ValueError(
+                f"{text[:200]!r} is not the path of a saved state: use tinker://MODEL/weights/NAME or "
+                "tinker://MODEL/sampler_weights/NAME"
+            )
         return cls(ModelId.parse(match["model"]), SaveKind(match["kind"]), match["name"])
 
     def __str__(self) -> str:
@@ -152,9 +155,7 @@ class SavedStateUri:
 
 @dataclass(frozen=True)
 class SamplerId:
-    """Sampler: the weights that engines sample from. They are a policy version, an adapter or the base model of a
-    model.
-    """
+    """Weights that engines sample from: a policy version or a named adapter of a model, or its base model."""
 
     model: ModelId
     step: int | None = None
@@ -169,7 +170,7 @@ class SamplerId:
         """Parse the id of a sampler, such as `MODEL:p12-1a2b3c4d`. Raises ValueError."""
         match = _SAMPLER.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text[:200]!r} is not the id of a sampler of this server")
+            raise ValueError(f"{text[:200]!r} is not a sampler id of this server")
         model = ModelId.parse(match["model"])
         if match["step"] is None:
             return cls(model)
@@ -182,8 +183,8 @@ class SamplerId:
 
 
 def client_token(platform_key: bytes, uid: str) -> str:
-    """Return the token of a run with `driver: Client` in hexadecimal. `platform_key` is the key that signs the grants
-    sent to rlrun-server. Operator and server both have this key, so the token need not be stored.
+    """Return the token, in hexadecimal, of a run with `driver: Client`. `platform_key` is the key that signs the grants
+    sent to rlrun-server. The operator and rlrun-server both have this key, so the token need not be stored.
     """
     # The slash separates this use of the platform key from signed grants, which are base64url text.
     return hmac.new(platform_key, f"client-run/{uid}".encode(), hashlib.sha256).hexdigest()
@@ -193,7 +194,7 @@ class NewClientSession(Schema):
     """Request to open a session."""
 
     namespace: Text | None = None
-    """Namespace of the session's runs, `project_id` in the SDK. Needed unless the credential is an API key, which
+    """Namespace of the session's runs, `project_id` in the SDK. Required unless the credential is an API key, which
     belongs to a namespace.
     """
 
@@ -210,14 +211,14 @@ class LoadedState(Schema):
     path: Text
     """SavedStateUri of kind `weights`."""
     optimizer: bool
-    """Restores the optimizer's moments. If false, the optimizer starts anew."""
+    """If true, the optimizer's moments are restored. If false, they start at zero."""
 
 
 class NewClientModel(Schema):
     """Request to create a model. Repeating the request changes nothing."""
 
     base_model: Text | None = None
-    """Id of the RLModel. May be omitted with `load`."""
+    """Id of the RLModel. May be omitted if `load` is set."""
     rank: int | None = Field(default=None, ge=1, le=MAX_RANK)
     """Rank of the LoRA adapter. None uses the rank of the state in `load`."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)

@@ -78,7 +78,7 @@ def sign(grant: EgressGrant, key: bytes) -> str:
 
 
 def verify(text: str, keys: Sequence[bytes], now: datetime) -> EgressGrant:
-    """Verify a signed grant. Raises GrantError. The error's message contains nothing that helps in forging a grant."""
+    """Verify a signed grant. Raises GrantError. The error's message contains nothing that helps to forge a grant."""
     grant = signed_text.verify(text, keys, EgressGrant)
     if grant is None:
         raise GrantError(NOT_SIGNED)

@@ -15,7 +15,7 @@ PROOF_HEADER = "X-Rlrun-Proof"
 
 
 def pool_server_key(platform_key: bytes, namespace: str, pool: str) -> str:
-    """Return the key in hexadecimal with which rlrun-server accesses a pool's engines. `platform_key` is the key that
+    """Return the key, in hexadecimal, with which rlrun-server accesses a pool's engines. `platform_key` is the key that
     signs the grants sent to rlrun-server.
     """
     # The slashes separate this use of the platform key from signed grants, which are base64url text.

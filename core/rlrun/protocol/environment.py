@@ -36,13 +36,13 @@ from rlrun.protocol.problem import Problem
 
 VARIABLE = "RLRUN_ENVIRONMENT"
 MAX_ARGUMENT_BYTES = 127 * 1024
-"""Maximum total size of args, taskset and harness of an environment, as JSON. Linux limits each environment variable to
-128 KiB, and the other fields of `EnvironmentConfig` have less than 1 KiB.
+"""Maximum total size in bytes of args, taskset and harness of an environment, as JSON. Linux limits each environment
+variable to 128 KiB, and the other fields of `EnvironmentConfig` take less than 1 KiB.
 """
 MAX_REQUEST_BYTES = 16 * 1024**2
 """Maximum size of a request body for the server and its workers."""
 MAX_RESPONSE_BYTES = 256 * 1024**2
-"""Maximum size of a response of a worker or the server, which user code may control."""
+"""Maximum size of a response from a worker or the server, whose content user code may control."""
 BYTES_PER_ROLLOUT = 4 * 1024**2
 """Maximum size in bytes of one rollout, or of the example, in a `GroupResult`. Longer texts and metrics are truncated.
 """
@@ -86,7 +86,7 @@ class EnvironmentConfig(Schema):
     wire_limits = InputLimits(values=MAX_ARGUMENT_BYTES)
 
     id: str = Field(max_length=1024, pattern=r"^([A-Za-z0-9._-]+/)?[A-Za-z0-9._-]+(@[A-Za-z0-9._+!-]+)?$")
-    """`owner/name[@version]`. Without an owner the module must be part of the image."""
+    """`owner/name[@version]`. If the owner is omitted, the module must be part of the image."""
     name: Text = ""
     """Name of the environment in the run. Empty means the package's name."""
     args: dict[str, Any] = Field(default_factory=dict, max_length=MAX_ENTRIES)
@@ -103,11 +103,12 @@ class EnvironmentConfig(Schema):
         """Read the configuration from `RLRUN_ENVIRONMENT`. Raises ValueError, which names the invalid field."""
         text = environ.get(VARIABLE)
         if not text:
-            raise ValueError(f"{VARIABLE} is not set. Set it to the environment as JSON, with at least its id.")
+            raise ValueError(f"{VARIABLE} is not set. Set it to the configuration as JSON, at least `id`.")
         try:
             return parse(cls, text, VARIABLE)
         except InputInvalid as error:
-            raise ValueError(f"{error}. Correct the environment's args, taskset and harness.") from None
+            cause = str(error).rstrip(".")
+            raise ValueError(f"{cause}. Correct the environment's args, taskset and harness.") from None
 
     def to_variable(self) -> str:
         """Return the value of `RLRUN_ENVIRONMENT`. Keys are sorted, so that pods do not restart if the configuration is
@@ -134,14 +135,14 @@ class EnvironmentConfig(Schema):
     @property
     def load_args(self) -> dict[str, Any]:
         """Arguments of `load_environment`. As in verifiers' tools, taskset and harness become the argument `config`.
-        Raises ValueError if `args.config` also sets one of them.
+        Raises ValueError if `args.config` is not a table or also sets one of them.
         """
         sections = {key: value for key, value in (("taskset", self.taskset), ("harness", self.harness)) if value}
         if not sections:
             return dict(self.args)
         config = self.args.get("config", {})
         if not isinstance(config, Mapping) or set(config) & set(sections):
-            raise ValueError("args.config must be a table, without the sections that `taskset` and `harness` set")
+            raise ValueError("args.config must be a table that does not also set `taskset` or `harness`")
         return {**self.args, "config": {**config, **sections}}
 
 
@@ -151,8 +152,8 @@ ROLLOUT_IDS_HEADER = "X-Rollout-Ids"
 commas. The request's `n` is the number of ids, and choice i of the response belongs to rollout i.
 """
 MAX_SHARED_TOKENS = 512
-"""Maximum number of completion tokens per rollout in a shared request to the engine. The rollouts of a shared request
-wait for the longest completion, and compared with a longer completion, the cost of a separate request is negligible.
+"""Maximum number of completion tokens per rollout in a shared request to the engine. All rollouts of a shared request
+wait for the longest completion, and if completions are longer, the cost of separate requests is negligible.
 """
 MAX_SHARED_ROLLOUTS = 64
 """Maximum number of ids in ROLLOUT_IDS_HEADER."""
@@ -205,11 +206,11 @@ class GroupRequest(Schema):
     rollout_seconds: float | None = Field(default=None, gt=0)
     """Time limit of each rollout in seconds. Defaults to the share `ROLLOUT_SHARE` of the deadline."""
     score: bool = True
-    """Runs the reward functions. If false, all rewards are 0."""
+    """If true, the reward functions are run. If false, all rewards are 0."""
 
 
 class DemonstrationRequest(Schema):
-    """Request for the prompt of an example and its correct answer."""
+    """Request for the prompt of an example and the correct answer."""
 
     example_index: int = Field(ge=0)
     split: Split = Split.train
@@ -257,7 +258,7 @@ class RolloutResult(Schema):
     generation_ms: float | None = Field(ge=0, default=None)
     """Milliseconds from the first request to the last response, including tools and waiting."""
     scoring_ms: float | None = Field(ge=0, default=None)
-    """Milliseconds in reward functions. The time of group functions counts for each rollout of the group."""
+    """Milliseconds spent in reward functions. The time of group functions counts for each rollout of the group."""
     prompt: Any = None
     """Prompt as messages, if it differs from the prompt of the example."""
     completion: Any = None
@@ -321,7 +322,7 @@ def max_result_bytes(rollouts: int) -> int:
 
 
 def timed_out(request: GroupRequest) -> Problem:
-    """Return the problem to report for rollouts whose group missed its deadline."""
+    """Return the problem to report for the rollouts of a group that missed its deadline."""
     return Problem(
         reason=Reason.ENVIRONMENT_TIMEOUT,
         message=f"the group did not end within {request.deadline_seconds:g} s: look for rollouts or reward functions "

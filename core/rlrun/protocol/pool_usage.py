@@ -1,4 +1,4 @@
-"""Usage of one process of a shared pool by each run, since the process started.
+"""How much of one process in a shared pool each run has used since the process started.
 
     GET /pool-usage  -> PoolUsage     with the pool's token
 

@@ -1,6 +1,6 @@
 """Description of a failure, the error body of all servers of the project.
 
-A server that cannot fulfill a request responds with a `Problem` and an HTTP error status. The problem's reason becomes
+A server that cannot handle a request responds with a `Problem` and an HTTP error status. The problem's reason becomes
 the reason of a condition, and its message is shown to the user. Each other module of this package has the routes and
 messages of one server.
 """
@@ -13,7 +13,7 @@ from rlrun.api.base.received import InputLimits
 from rlrun.api.base.schema import Schema
 
 MAX_MESSAGE = 16_384
-"""Maximum length of a message. The status of a run shows 4096 characters."""
+"""Maximum number of characters of a message. The status of a run shows 4096 of them."""
 
 
 def _cut(message: Any) -> Any:

@@ -1,7 +1,7 @@
 """Resolved run: the complete configuration of one attempt, written by the operator.
 
-It is JSON in the ConfigMap `<run>-config`, mounted at /etc/rlrun/run.json in the orchestrator, which sends the other
-processes their part over HTTP. The variable `RLRUN_CONFIG` overrides the path.
+It is JSON in the ConfigMap `<run>-config`, mounted at /etc/rlrun/run.json in the orchestrator, which sends each other
+process its part over HTTP. The variable `RLRUN_CONFIG` overrides the path.
 """
 
 import os
@@ -58,7 +58,7 @@ class Endpoints(Schema):
 
     trainer_url: Text
     inference_host: Text
-    """Host name of a headless Service, which resolves to the addresses of the ready replicas."""
+    """Host name of a headless Service, which resolves to the addresses of the inference replicas that are ready."""
     pool: Text | None = None
     """Name of the shared pool that contains these replicas and possibly the trainer (see `ResolvedRun.trains_in_pool`).
     None if the replicas belong to the run.
@@ -125,7 +125,7 @@ class ResolvedRun(Schema):
     def load(cls, path: Path | None = None) -> "ResolvedRun":
         """Read the mounted file.
 
-        Raises OSError if it cannot be read, pydantic.ValidationError if it does not match this version's schema.
+        Raises OSError if it cannot be read, InputInvalid if it does not match this version's schema.
         """
         return cls.parse((path or Path(os.environ.get(CONFIG_VARIABLE, CONFIG_PATH))).read_bytes())
 

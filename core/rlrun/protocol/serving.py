@@ -4,8 +4,8 @@
     GET /adapters                     -> ServingReport
     PUT /adapters   DesiredAdapters   -> ServingReport
 
-Each message contains the complete list of desired adapters, so the next message corrects a lost one. Pods read the same
-JSON from the pool's ConfigMap when they start.
+Each message contains the complete list of desired adapters, so the next message makes up for a lost one. Pods read the
+same JSON from the pool's ConfigMap when they start.
 """
 
 from enum import StrEnum
@@ -20,7 +20,7 @@ from rlrun.protocol.storage_access import MAX_FOLDERS, MAX_GRANT
 
 ORDER_KEY = "order.json"
 MAX_SERVED = MAX_FOLDERS
-"""Maximum number of adapters of a pool. The pool's grant lists one folder per adapter."""
+"""Maximum number of adapters in a pool. The pool's grant lists one folder per adapter."""
 ORDER_DIR = "/etc/rlrun/serving"
 
 

@@ -1,4 +1,4 @@
-"""Specification of a run's trainer session."""
+"""Builds the specification of a run's trainer session."""
 
 from rlrun.api.model import Lora
 from rlrun.protocol.policy import PolicyKind

@@ -13,11 +13,11 @@ Trainer:
     /sessions/{uid}...    as in a run's trainer                     with the token of the run with this uid
                           `client_command`, if `driver` is Client
 
-An order (`PoolOrder` or `TrainerOrder`) is the complete list of the pool's runs, so the next order corrects a lost one.
-Pods read the same JSON from the pool's Secret when they start. A run that is not in the order is refused.
+An order (`PoolOrder` or `TrainerOrder`) is the complete list of the pool's runs, so the next order makes up for a lost
+one. Pods read the same JSON from the pool's Secret when they start. Requests of other runs are refused.
 
 Orders may arrive late: from a delayed request, from a former leader, or from the Secret, which the kubelet updates
-about a minute after the operator. The recipient detects and refuses late orders by the `number` of each order.
+about a minute after the operator does. The recipient uses the `number` of an order to detect and refuse late ones.
 
 The sidecar writes each order, without the grant, to ORDER_FILE in the folder that it shares with the engine, where the
 engine's middleware reads it (`rlrun_engine_access`).
@@ -133,7 +133,7 @@ class TrainedRun(OrderedRun):
     keep_policies: int = Field(ge=1, le=65_536)
     """Number of the run's policies that are kept in S3."""
     max_batch_bytes: int = Field(default=MAX_BATCH_BYTES, ge=1, le=MAX_BATCH_BYTES)
-    """Maximum size of a batch in bytes. A run with a larger batch is evicted from the pool."""
+    """Maximum size of a batch in bytes. A run that sends a larger batch is evicted from the pool."""
     grant: str = Field(default="", max_length=MAX_TRAINER_GRANT)
     """Signed StorageGrant of the role `trainer` for the run's folder and the checkpoint from which it starts."""
     client: SessionSpec | None = None

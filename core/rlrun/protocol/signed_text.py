@@ -1,7 +1,7 @@
 """Signed text: decisions of the operator that pods carry and cannot change.
 
-The text consists of payload and HMAC-SHA256 (RFC 2104), both in base64url without padding (RFC 4648, section 5) and
-joined by a dot. Verification needs only the key.
+The text consists of a payload and its HMAC-SHA256 (RFC 2104), both in base64url without padding (RFC 4648, section 5)
+and joined by a dot. Verification needs only the key.
 """
 
 import base64

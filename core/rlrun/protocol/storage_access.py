@@ -1,4 +1,4 @@
-"""S3 access of the platform's processes without S3 credentials: rlrun-server signs their requests.
+"""S3 access for processes of the platform that have no S3 credentials: rlrun-server signs their requests.
 
 A process describes an S3 request to rlrun-server and receives the headers that sign it (AWS Signature Version 4); the
 request itself, with its data, goes directly to S3. This is the same technique as remote signing in Apache Iceberg's
@@ -24,7 +24,7 @@ SIGN_BATCH_PATH = "/storage/v1/sign-batch"
 SERVER_VARIABLE = "RLRUN_STORAGE_SERVER"
 """Variable with the URL of rlrun-server. If unset, a process uses its own S3 credentials."""
 SERVER_AUTHORITY_VARIABLE = "RLRUN_STORAGE_SERVER_AUTHORITY"
-"""Variable with the CA certificates in PEM for rlrun-server. Defaults to the CAs that the image trusts."""
+"""Variable with the CA certificates, in PEM, to trust for rlrun-server. Defaults to those that the image trusts."""
 TOKEN_FILE_VARIABLE = "RLRUN_STORAGE_TOKEN_FILE"
 """Variable with the path of the token, which the kubelet renews in place."""
 GRANT_VARIABLE = "RLRUN_STORAGE_GRANT"
@@ -37,16 +37,16 @@ MAX_HEADERS = 32
 MAX_URL = 4096
 MAX_GRANT = 65536
 MAX_GRANT_LIFETIME = timedelta(hours=2)
-"""Maximum time from now to the end of a grant. Grants without an end are not limited."""
+"""Maximum time from now until a grant expires. It does not apply to grants that never expire."""
 CLOCK_TOLERANCE = timedelta(seconds=60)
-"""Tolerated difference between the clocks of operator and rlrun-server when the end of a grant is checked."""
+"""Tolerated difference between the clocks of operator and rlrun-server when the expiry of a grant is checked."""
 MAX_BATCH = 32
 """Maximum number of requests in a batch."""
 MAX_FOLDERS = 1024
 """Maximum number of folders in a grant."""
 MAX_QUERY = 16_384
 MAX_SIGN_BYTES = 256 * 1024
-"""Maximum size in bytes of a batch of requests to sign. Enough for the longest URLs and the longest grant."""
+"""Maximum size in bytes of a batch of requests to sign. The longest URLs and the longest grant fit into it."""
 
 Header = Annotated[str, Field(max_length=16_384)]
 """Value of a header. Session tokens of cloud accounts have a few thousand characters."""
@@ -84,12 +84,12 @@ class StorageGrant(Schema):
     holder: Text = Field(default="", exclude_if=lambda value: not value)
     """Name of the pool in the same namespace whose process uses the grant. If empty, the owner's process uses it."""
     ends: AwareDatetime | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Time at which the grant ends, in whole seconds of UTC. Required with a holder. None means no end."""
+    """Time at which the grant expires, in UTC and whole seconds. Required if `holder` is set. None means never."""
 
     @model_validator(mode="after")
     def _held_grant_ends(self) -> "StorageGrant":
         if self.holder and self.ends is None:
-            raise ValueError("a grant with `holder` must also set `ends`")
+            raise ValueError("a grant that sets `holder` must also set `ends`")
         return self
 
     @property
@@ -125,8 +125,8 @@ class SignBatchRequest(Schema):
 
 
 class SignedHeaders(Schema):
-    """Signature of a request: headers to add, or query parameters. It is valid for this method, URL and headers, and
-    for a few minutes.
+    """Signature of a request: headers to add, or query parameters. It is valid for a few minutes, and only for the
+    method, URL and headers of that request.
     """
 
     headers: dict[Text, Header] = Field(max_length=2 * MAX_HEADERS)

@@ -1,6 +1,6 @@
 """Batch of a training step, and its wire format: columns of numbers after a small header.
 
-    prefix    8 bytes "RLBATCH\\n", the version of the format and the size of the header, two uint32
+    prefix    8 bytes "RLBATCH\\n"; then the format version and the size of the header, each a uint32
     header    `BatchHeader` as JSON: id of the batch, and `SampleHeader` of each sample
     samples   the columns of one sample after the other, in the order of the header:
                   token ids, int32
@@ -33,13 +33,13 @@ VERSION = 1
 MAGIC = b"RLBATCH\n"
 PREFIX = struct.Struct("<8sII")
 MAX_TOKENS = 2**24
-"""Maximum number of tokens of a sample."""
+"""Maximum number of tokens in a sample."""
 MAX_SAMPLES = 2**17
-"""Maximum number of samples of a batch: twice the maximum of `batchSize`, because a step may have more rollouts than
-`batchSize` and a rollout more than one sequence.
+"""Maximum number of samples in a batch: twice the maximum of `batchSize`, because a step may have more rollouts than
+`batchSize`, and a rollout may have more than one sequence.
 """
 MAX_BATCH_TOKENS = 2**31
-"""Maximum number of tokens of a batch."""
+"""Maximum number of tokens in a batch."""
 PIECE_BYTES = 256 * 1024
 """Maximum size of a piece of `BatchBody.pieces` in bytes."""
 SMALL_BYTES = 64 * 1024
@@ -152,7 +152,7 @@ class BatchHeader(Schema):
 
 
 def _check_size(samples: Sequence[SampleHeader]) -> None:
-    """Raise InputInvalid for more samples or tokens than a batch may have. Sender and receiver both call this."""
+    """Raise InputInvalid if there are more samples or tokens than a batch may have. Sender and receiver call this."""
     if len(samples) > MAX_SAMPLES:
         raise InputInvalid(SOURCE, f"has {len(samples)} sequences; at most {MAX_SAMPLES} are allowed.")
     tokens = sum(sample.length for sample in samples)
@@ -161,7 +161,7 @@ def _check_size(samples: Sequence[SampleHeader]) -> None:
 
 
 def samples_digest(samples: Sequence[Sample]) -> str:
-    """Return a digest of the samples, 16 hexadecimal digits. Releases the interpreter's lock for long columns."""
+    """Return a digest of the samples, 16 hexadecimal digits. Releases the GIL while it hashes long columns."""
     digest = hashlib.sha256()
     for sample in samples:
         digest.update(_json(SampleHeader.of(sample)))
@@ -269,15 +269,15 @@ class BatchReader:
             self._read_header(data)
         else:
             place = len(self.batch.samples)
-            self.batch.samples.append(read_sample(self._headers[place], data, f"{SOURCE} has in samples[{place}]"))
+            self.batch.samples.append(read_sample(self._headers[place], data, f"samples[{place}] of the batch"))
             self._want_sample()
 
     def _read_prefix(self, data: bytes) -> None:
         magic, version, size = PREFIX.unpack(data)
         if magic != MAGIC:
-            raise InputInvalid(SOURCE, f"is not a batch in columns. {SAME_VERSION}")
+            raise InputInvalid(SOURCE, f"does not begin with RLBATCH. {SAME_VERSION}")
         if version != VERSION:
-            raise InputInvalid(SOURCE, f"has version {version} of the format instead of {VERSION}. {SAME_VERSION}")
+            raise InputInvalid(SOURCE, f"has format version {version} instead of {VERSION}. {SAME_VERSION}")
         limit = limits_of(BatchHeader).size
         if not 0 < size <= limit:
             raise InputInvalid(SOURCE, f"declares a header of {size} bytes; 1 to {limit} are allowed.")
@@ -288,7 +288,7 @@ class BatchReader:
         _check_size(header.samples)
         size = PREFIX.size + len(data) + sum(sample.size for sample in header.samples)
         if self._body_size is not None and self._body_size != size:
-            raise InputInvalid(SOURCE, f"declares {size} bytes, but the body has {self._body_size}.")
+            raise InputInvalid(SOURCE, f"declares {size} bytes, but the body is {self._body_size} bytes.")
         self.batch.batch_id, self._headers = header.batch_id, header.samples
         self._want_sample()
 
@@ -306,9 +306,9 @@ def read_sample(header: SampleHeader, data: bytes | memoryview, source: str = SO
     bits = _bits_size(length)
     mask, turn_starts = _flags(view[-2 * bits : -bits], length, source), _places(view[-bits:])
     if turn_starts and turn_starts[-1] >= length:
-        raise InputInvalid(source, f"bits beyond its {length} tokens.")
+        raise InputInvalid(source, f"has bits beyond its {length} tokens.")
     if header.turn_versions is not None and len(header.turn_versions) != len(turn_starts):
-        raise InputInvalid(source, f"{len(header.turn_versions)} turnVersions for {len(turn_starts)} turns.")
+        raise InputInvalid(source, f"has {len(header.turn_versions)} turnVersions for {len(turn_starts)} turns.")
     return Sample(
         token_ids=numbers[0].cast("i"),
         loss_mask=mask,
@@ -346,7 +346,7 @@ def _flags(bits: memoryview, length: int, source: str) -> bytearray:
     """Unpack bits to `length` bytes of 0 and 1. Raises InputInvalid."""
     digits = format(int.from_bytes(bits, "little"), f"0{length}b")
     if len(digits) > length:
-        raise InputInvalid(source, f"bits beyond its {length} tokens.")
+        raise InputInvalid(source, f"has bits beyond its {length} tokens.")
     return bytearray(digits.encode().translate(_TO_FLAGS)[::-1])
 
 

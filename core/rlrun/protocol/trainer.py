@@ -41,7 +41,7 @@ STATE_LIMITS = InputLimits(size=256 * 1024**2, values=10_000_000)
 
 
 def are_logprobs(values: Sequence[Any]) -> bool:
-    """Return whether all values are finite log-probabilities. The check is optimized, because a turn has thousands of
+    """Return whether all values are finite log-probabilities. Optimized for speed, because a turn has thousands of
     tokens.
     """
     # A non-finite sum has a non-finite term.
@@ -65,7 +65,7 @@ class SessionSpec(Schema):
     namespace: Text
     model: Text
     kind: PolicyKind = PolicyKind.adapter
-    """Kind of policy. `weights` trains all weights and ignores the settings of the adapter."""
+    """Kind of policy. `weights` trains all weights and ignores the adapter settings."""
     lora: Lora = Field(default_factory=Lora)
     """LoRA section of the model, with the run's overrides."""
     lora_alpha: float = Field(gt=0)
@@ -95,13 +95,13 @@ class SessionSpec(Schema):
     recovery copies starts from the run's newest copy instead, if that is newer.
     """
     warm_start_from: Text | None = None
-    """URI of another run's checkpoint. The session continues with its adapter, optimizer, schedule and RNG, and starts
-    at step 0.
+    """URI of another run's checkpoint. The session starts at step 0 with the checkpoint's weights and, unless
+    `warm_start_optimizer` is false, its optimizer, schedule and RNG.
     """
     warm_start_digest: Text | None = None
     """SHA-256 of the manifest of `warm_start_from`. The session is refused if the manifest has a different digest."""
     warm_start_optimizer: bool = True
-    """Also restores optimizer, schedule and RNG from `warm_start_from`. If false, only the weights are restored."""
+    """If true, optimizer, schedule and RNG are restored from `warm_start_from`. If false, only the weights are."""
 
 
 class SessionState(Schema):
@@ -129,7 +129,7 @@ class SessionState(Schema):
     their latest durations. Otherwise None.
     """
     warnings: list[Problem] = Field(default_factory=list, max_length=64)
-    """Findings about model and adapter that users should know about."""
+    """Problems with the model or adapter that users should know about."""
     orchestrator_state: dict[str, Any] | None = Field(default=None, max_length=MAX_ENTRIES)
     """State that the orchestrator stored in the checkpoint from which this session started, or None."""
     orchestrator_state_step: int | None = None
@@ -152,10 +152,10 @@ class StepResult(Schema):
     batch_id: Text = ""
     """Id of the batch that was trained on."""
     warnings: list[Problem] = Field(default_factory=list, max_length=64)
-    """Findings about model and adapter, including those of this step."""
+    """Problems with the model or adapter, including those found in this step."""
     recovery_copy: bool = False
-    """True if the trainer makes a recovery copy of this step. The copy lacks the orchestrator's state of the step, so
-    the orchestrator stores that itself.
+    """True if the trainer makes a recovery copy of this step. The copy does not contain the orchestrator's state after
+    the step, so the orchestrator stores that state itself.
     """
 
 

@@ -1,6 +1,6 @@
-"""S3 access of users' commands without S3 credentials: rlrun-server signs their requests, as it does for pods.
+"""S3 access for users who have no S3 credentials: rlrun-server signs their commands' requests, as it does for pods.
 
-The API server identifies and authorizes the user: rlrun-server sends the token to a TokenReview, and checks with a
+The API server identifies and authorizes the user: rlrun-server submits the token in a TokenReview, and checks with a
 SubjectAccessReview whether the user may read or write the resource to which the object's key belongs. The routes differ
 from those of pods, so that an installation can expose only the paths below /rlrun.
 """

@@ -116,7 +116,7 @@ def with_header(change: Callable[[dict[str, Any]], object]) -> bytes:
     [
         (b"", "announced"),
         (b'{"samples":[] }', "announced"),
-        (b'{"samples":[],"batchId":"an orchestrator of an earlier release"}', "not a batch in columns"),
+        (b'{"samples":[],"batchId":"an orchestrator of an earlier release"}', "does not begin with RLBATCH"),
         (struct.pack("<8sII", b"RLBATCH\n", 2, 2) + b"{}", "version 2"),
         (body_of([sample()])[:-1], "announced"),
         (body_of([sample()]) + b"x", "follow"),
@@ -135,7 +135,7 @@ def test_a_body_that_is_no_batch_is_refused(body: bytes, words: str) -> None:
 
 def test_what_a_header_announces_is_compared_with_the_body_before_memory_is_taken() -> None:
     body = with_header(lambda header: header.update(samples=[{**header["samples"][0], "length": 2**24}] * 8))
-    with pytest.raises(InputInvalid, match=f"declares .* bytes, but the body has {len(body)}"):
+    with pytest.raises(InputInvalid, match=f"declares .* bytes, but the body is {len(body)} bytes"):
         read_body(body, len(body))
 
 
