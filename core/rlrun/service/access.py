@@ -1,4 +1,4 @@
-"""Check of the run's token in HTTP servers (see `rlrun.protocol.access`)."""
+"""Checks the run's token in HTTP servers (see `rlrun.protocol.access`)."""
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -12,7 +12,7 @@ UNAUTHORIZED = 401
 
 
 def token_middleware(token: str | None) -> Middleware:
-    """Return a middleware that responds with 401 to requests without the token, before any other handling."""
+    """Return a middleware that, before any other handling, responds with 401 to requests without a valid token."""
 
     @web.middleware
     async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -23,11 +23,11 @@ def token_middleware(token: str | None) -> Middleware:
     return check_token
 
 
-NO_TOKEN = "The request lacks this run's token. Only processes of this run can send such requests."
+NO_TOKEN = "The request does not carry this run's token. Only processes of this run can send such requests."
 
 
 def unauthorized_response(message: str = NO_TOKEN) -> web.Response:
-    """Return the response to a request without the token."""
+    """Return the response to a request without a valid token."""
     response = json_response(Problem(reason=Reason.TOKEN_INVALID, message=message), UNAUTHORIZED)
     response.headers["WWW-Authenticate"] = "Bearer"
     return response

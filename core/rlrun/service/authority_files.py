@@ -1,8 +1,8 @@
-"""Restart of a process when its certificate authorities change, because clients read them only once.
+"""Restarts a process when its certificate authorities change, because clients read the authorities only once.
 
-A mounted ConfigMap or Secret changes in a running pod, but init containers do not run again. Therefore, a process that
-watches its authority files writes the bundle itself when it starts. When a file changes, the process shuts down as
-after SIGTERM, and Kubernetes restarts it. Invalid files are ignored.
+A mounted ConfigMap or Secret changes in a running pod, but init containers do not run again. A process that watches its
+authority files therefore writes the bundle itself when it starts. When a file changes, the process sends itself SIGTERM
+and shuts down, and Kubernetes restarts it. A change that makes a file invalid is ignored.
 """
 
 import logging
@@ -43,16 +43,16 @@ class AuthorityFiles:
                 if certificates(content) != certificates(begun):
                     return file
             except ValueError as error:
-                log.error("%s has changed but cannot be used: %s. The previous authorities stay in use", file, error)
+                log.error("%s has changed but cannot be used: %s. The previous certificates stay in use", file, error)
         return None
 
 
 def follow_authorities(environment: Mapping[str, str] = os.environ, bundle: Path = Path(CA_BUNDLE_PATH)) -> None:
-    """Write `bundle` with the certificates of `caBundle`, and shut down this process when a file of authorities
-    changes.
+    """Write the public certificates and those of `caBundle` to `bundle`, and shut down this process when the
+    certificates of `caBundle` or the API server change.
 
     Must be called before the first client is created. RLRUN_CA_BUNDLE_FILE is the path of the certificates of
-    `caBundle`.
+    `caBundle`; if it is unset, `bundle` is not written.
     """
     source = environment.get(CA_BUNDLE_FILE_VARIABLE, "")
     watched = AuthorityFiles([*([Path(source)] if source else []), CLUSTER_AUTHORITY])
@@ -60,7 +60,7 @@ def follow_authorities(environment: Mapping[str, str] = os.environ, bundle: Path
         try:
             bundle.write_text(merge(Path(source).read_text("utf-8")), "utf-8")
         except (OSError, ValueError) as error:
-            log.error("the certificates in %s cannot be used: %s. %s is not changed", source, error, bundle)
+            log.error("%s cannot be used: %s. %s is left unchanged", source, error, bundle)
     end_on_change(watched)
 
 
@@ -76,7 +76,7 @@ def end_on_change(
         wait = threading.Event().wait
         while (file := files.find_change()) is None:
             wait(look_seconds)
-        log.warning("%s has changed: restarting this process with the new authorities", file)
+        log.warning("%s has changed: restarting this process to use the new certificates", file)
         wait(random.uniform(0, spread_seconds))
         end()
 

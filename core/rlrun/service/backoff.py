@@ -20,8 +20,8 @@ class Backoff:
     def record_failure(self, now: float, started: float | None = None) -> None:
         """Record that an attempt that started at `started` failed at `now`.
 
-        Attempts that were in progress when the last pause was set are ignored: thirty requests that fail together count
-        as one failure.
+        Failures of attempts that were in progress when the last pause was set are ignored, so thirty requests that fail
+        at the same time count as one failure.
         """
         if started is not None and started < self._since:
             return

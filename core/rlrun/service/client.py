@@ -1,4 +1,4 @@
-"""HTTP requests to the other processes of the project.
+"""Sends HTTP requests to the other processes of the project.
 
 A request fails with `ServiceUnavailable` if there is no response or the server cannot handle it now (a retry may
 succeed), and with `RequestRejected` if the server rejected it.
@@ -38,7 +38,7 @@ class HttpClient:
     def __init__(
         self, timeout: float = RESPONSE_SECONDS, connections: int = 64, tls: ssl.SSLContext | None = None
     ) -> None:
-        """`tls` has the certificates to trust for https, by default those of the image."""
+        """`tls` contains the certificates to trust for https. None trusts those of the image."""
         self._timeout = timeout
         self._connections = connections
         self._tls = tls
@@ -57,7 +57,7 @@ class HttpClient:
     async def fetch(
         self, method: str, url: str, max_bytes: int, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """Send `body` as JSON and return the response of at most `max_bytes`. Raises RequestError as `call` does."""
+        """Send `body` as JSON and return the response. Raises RequestError, including for one above `max_bytes`."""
         if self._session is None:
             # Pods are replaced under the same name and address, so keep connections and DNS responses only briefly.
             connector = aiohttp.TCPConnector(
@@ -99,11 +99,12 @@ async def request(
 ) -> bytes:
     """Send one request and return the body of the successful response. Redirects are errors.
 
-    Waits at most `timeout` seconds and reads little more than `max_bytes`. With `quote_text`, the error contains the
-    text of a response that is not a `Problem`. `headers` are added to the session's headers; the default content type
-    of a body is JSON. An iterable body is sent in chunks unless `headers` contain its Content-Length.
+    Waits at most `timeout` seconds. If `quote_text` is true, the error contains the text of a response that is not a
+    `Problem`. `headers` are added to the session's headers; the default content type of a body is JSON. An iterable
+    body is sent in chunks unless `headers` contain its Content-Length.
 
-    Raises ServiceUnavailable, RequestRejected.
+    Raises ServiceUnavailable if a retry may succeed, otherwise RequestRejected, including for a response of more than
+    `max_bytes`, of which little more than `max_bytes` is read.
     """
     limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
     sent = {**(JSON_HEADERS if body is not None else {}), **(headers or {})}
@@ -150,8 +151,8 @@ def parse(model: type[M], data: bytes, source: str) -> M:
 
 
 def problem_from_response(status: int, body: bytes, url: str, *, quote_text: bool = True) -> Problem:
-    """Return the `Problem` in the body of an error, or build one from the status and, with `quote_text`, the text of
-    the body.
+    """Return the `Problem` in the body of an error response, or else one with the status and, if `quote_text` is true,
+    the beginning of the body.
     """
     try:
         return received.parse(Problem, body)
@@ -178,6 +179,6 @@ def redirect_problem(response: aiohttp.ClientResponse, place: str) -> Problem:
 
 
 def failure_text(error: Exception) -> str:
-    """Describe a failed connection. Protocol errors are not quoted, because they may contain text of the server."""
+    """Describe a failed connection. Protocol errors are not quoted, because they may contain text from the server."""
     text = str(error)[:TEXT_LIMIT] if isinstance(error, OSError) else ""
     return text or type(error).__name__

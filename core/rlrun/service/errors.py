@@ -41,7 +41,7 @@ class ServiceUnavailable(RequestError):
 
 
 class RequestRejected(RequestError):
-    """Raised if the server rejected the request. A retry does not help."""
+    """Raised if the server rejected the request, or its response is unusable. A retry does not help."""
 
 
 class FatalError(Exception):

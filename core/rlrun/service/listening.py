@@ -1,4 +1,4 @@
-"""Listening sockets for both address families, and a limit of open connections."""
+"""Listening sockets for both address families, and a limit on open connections."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,10 @@ from typing_extensions import override
 
 BACKLOG = 1024
 MAX_CONNECTIONS = 64
-"""Maximum number of connections of a server for probes, metrics and a few clients of the platform."""
+"""Maximum number of connections to a server for probes, metrics and a few clients of the platform."""
 MANY_CONNECTIONS = 16_384
-"""Maximum number of connections of a server that receives one request per rollout in progress. A connection takes 6 kB,
-and up to 128 kB while a body arrives.
+"""Maximum number of connections to a server that receives one request per rollout in progress. A connection takes 6 kB,
+or up to 128 kB while a body arrives.
 """
 OTHER_FILES = 512
 """Number of file descriptors reserved for files other than connections."""
@@ -28,7 +28,7 @@ _ByAddress = dict[str, dict[asyncio.BaseTransport, None]]
 def listen(host: str | None, port: int) -> list[socket.socket]:
     """Return sockets that listen on `host`, or on all IPv4 and IPv6 addresses of this machine if it is None.
 
-    Port 0 selects a free port, the same for both families. Raises OSError if the port is in use.
+    Port 0 selects a free port, the same for both families. Raises OSError, for example if the port is in use.
     """
     if host is not None:
         return [_listen(socket.AF_INET6 if ":" in host else socket.AF_INET, host, port)]
@@ -67,7 +67,7 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
 
 
 def allow_connections(wanted: int) -> int:
-    """Raise the process's open-file limit to allow `wanted` connections. Returns how many connections are possible."""
+    """Raise the process's open-file limit for `wanted` connections. Returns how many of them the limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -86,7 +86,7 @@ class OpenConnections:
     """
 
     def __init__(self, make: Callable[[], asyncio.Protocol], limit: int = MAX_CONNECTIONS) -> None:
-        """`make` creates the protocol of a connection."""
+        """`make` creates the protocol for a connection."""
         self._make = make
         self._limit = limit
         self._addresses: dict[asyncio.BaseTransport, str] = {}
@@ -100,7 +100,7 @@ class OpenConnections:
         return len(self._addresses)
 
     def __call__(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
+        """Return the protocol for a new connection."""
         return _Counted(self, self._make())
 
     def add(self, transport: asyncio.Transport) -> None:

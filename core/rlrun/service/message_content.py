@@ -1,4 +1,4 @@
-"""Detection of chat content that engines must not receive: URLs that they would fetch and, in training, media."""
+"""Detects chat content that engines must not receive: URLs that they would fetch and, in training, media."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +12,10 @@ MEDIA_KEYS = (*URL_KEYS, "image_pil", "image_embeds", "input_audio", "audio_embe
 
 
 def refused_content(messages: Any, *, media: bool) -> str | None:
-    """Return location and kind of the first content that an engine must not receive, or None.
+    """Describe the first content that an engine must not receive: its location and kind. Returns None if there is none.
 
-    `media` allows images, audio and video as `data:` URLs; otherwise only text is allowed. Messages that do not have
-    the format of the OpenAI API are left to the engine.
+    If `media` is true, images, audio and video are allowed as `data:` URLs, otherwise only text. Messages that do not
+    have the format of the OpenAI API are left to the engine.
     """
     for number, message in enumerate(messages if isinstance(messages, list) else ()):
         if not isinstance(message, dict):

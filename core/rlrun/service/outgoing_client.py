@@ -1,9 +1,9 @@
-"""HTTP requests to URLs that users provide, from a process that can reach more than the user.
+"""Sends HTTP requests to URLs that users provide, from a process that can reach more than those users can.
 
 Every address is checked, connections are made to the checked address, and redirects are not followed. Errors contain no
-text from the server, because its responses may not be meant for the user. A proxy resolves host names itself. With a
-proxy, this module checks the host in the URL and the addresses that this process resolves for it, but cannot check the
-address to which the proxy connects.
+text from the server, because its responses may not be meant for the user. A proxy resolves host names itself, so if one
+is used, this module checks the host in the URL and the addresses that this process resolves for it, but cannot check
+the address to which the proxy connects.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from rlrun.service.errors import RequestError, RequestRejected, ServiceUnavailab
 
 
 class AddressRefused(RequestRejected):
-    """Raised if the URL resolves to an address that runs must not use."""
+    """Raised if the URL is invalid or leads to an address that runs must not use. The message only says why."""
 
     def __init__(self, why: str) -> None:
         super().__init__(Problem(reason=Reason.ADDRESS_NOT_ALLOWED, message=why))
@@ -56,7 +56,7 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return the host's allowed addresses. Raises AddressRefused if all are refused, OSError if there are none."""
+        """Return the host's allowed addresses. Raises AddressRefused if all are refused, OSError if it has none."""
         checked = await self._check(host, port, family)
         allowed = [entry for entry, refusal in checked if refusal is None]
         if not allowed:
@@ -64,7 +64,7 @@ class CheckedResolver(AbstractResolver):
         return allowed
 
     async def require_all(self, host: str, port: int) -> None:
-        """Raise AddressRefused if an address of the host is not allowed, OSError if the host has no address."""
+        """Raise AddressRefused if any address of the host is refused, OSError if the host has none."""
         for _, refusal in await self._check(host, port, socket.AF_UNSPEC):
             if refusal is not None:
                 raise AddressRefused(refusal)
@@ -101,9 +101,10 @@ class OutgoingClient:
         self._proxied: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, body: bytes, *, timeout: float, max_bytes: int = ENGINE_LIMITS.size) -> bytes:
-        """Send JSON and return the body of the successful response, at most `max_bytes`.
+        """Send JSON and return the body of the successful response.
 
-        Raises AddressRefused, ServiceUnavailable if a retry may help, and RequestRejected.
+        Raises AddressRefused if the URL is invalid or its address is refused, ServiceUnavailable if a retry may help,
+        and RequestRejected for other responses, including those larger than `max_bytes`.
         """
         target = self._check_url(url)
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))

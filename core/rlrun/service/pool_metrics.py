@@ -21,10 +21,10 @@ class PoolUsageCollector(Collector):
         if usage is None:
             return
         tokens = CounterMetricFamily(
-            "rlrun_pool_tokens_total", "Tokens of a run by kind; prompt contains cached.", labels=["run", "kind"]
+            "rlrun_pool_tokens_total", "Tokens of a run by kind; prompt includes cached.", labels=["run", "kind"]
         )
         seconds = CounterMetricFamily(
-            "rlrun_pool_device_seconds_total", "Seconds in which the process worked for a run.", labels=["run"]
+            "rlrun_pool_device_seconds_total", "Seconds during which the process worked for a run.", labels=["run"]
         )
         refused = CounterMetricFamily(
             "rlrun_pool_requests_refused_total",
@@ -37,7 +37,6 @@ class PoolUsageCollector(Collector):
             for kind, count in run.tokens.items():
                 tokens.add_metric([uid, kind], count)
         yield from (tokens, seconds, refused)
-        yield CounterMetricFamily(
-            "rlrun_pool_idle_seconds_total", "Seconds in which the process worked for no run.", value=usage.idle_seconds
-        )
-        yield GaugeMetricFamily("rlrun_pool_requests_waiting", "Requests that wait for their turn.", usage.waiting)
+        idle = "Seconds during which the process worked for no run."
+        yield CounterMetricFamily("rlrun_pool_idle_seconds_total", idle, value=usage.idle_seconds)
+        yield GaugeMetricFamily("rlrun_pool_requests_waiting", "Requests waiting for their turn.", usage.waiting)

@@ -1,5 +1,5 @@
-"""Current list of runs (`PoolOrder` or `TrainerOrder`) of a process in a shared pool. Refuses late lists, and finds the
-run to which a token belongs.
+"""Keeps the current list of runs (`PoolOrder` or `TrainerOrder`) for a process in a shared pool, refuses late lists,
+and finds the run to which a token belongs.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from rlrun.protocol.shared_pool import OrderedRun
 from rlrun.service.errors import ProblemError
 
 LATE_MILLISECONDS = 5 * 60 * 1000
-"""Maximum age in milliseconds of a late list of runs, relative to the list in force. A list with a still lower number
+"""Maximum age in milliseconds of a late list of runs, relative to the list in force. A list with an even lower number
 was sent after the API server's clock was set back, so it is accepted.
 """
 SCHEME = "Bearer "

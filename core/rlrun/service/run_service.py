@@ -1,4 +1,4 @@
-"""The main function of a service process: settings, event loop, exit code."""
+"""Main function of a service process: settings, event loop, exit code."""
 
 import asyncio
 import logging
@@ -26,8 +26,8 @@ def run_service(
 ) -> int:
     """Run the service until `serve` returns, and return its exit code.
 
-    A FatalError of either function, or a ValueError of `load_settings`, ends the process with its problem in the log
-    and in the termination message. `report` replaces the function that writes the termination message.
+    A FatalError raised by either function, or a ValueError raised by `load_settings`, is logged, written to the
+    termination message and converted to an exit code. `report` replaces the function that writes this message.
     """
 
     def load() -> Settings:

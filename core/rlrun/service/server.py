@@ -52,7 +52,7 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
         raise
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
-        message = f"{type(error).__name__}: {error}. This is an error of the server: see its log"
+        message = f"{type(error).__name__}: {error}. This is a bug in the server; see its log"
         return json_response(Problem(reason=Reason.INTERNAL_ERROR, message=message), 500)
 
 
@@ -73,7 +73,7 @@ async def healthz(_: web.Request) -> web.Response:
 
 
 class LimitedRunner(web.AppRunner):
-    """Application runner with a limit of open connections (see OpenConnections)."""
+    """Application runner with a limit on open connections (see OpenConnections)."""
 
     def __init__(
         self,
@@ -133,7 +133,10 @@ def stop_event() -> asyncio.Event:
 
 
 async def read_batch(request: web.Request) -> TrainBatch:
-    """Read the request body piece by piece and return it as a batch. Raises ProblemError (TrainBatchInvalid)."""
+    """Read the request body piece by piece and return it as a batch.
+
+    Raises ProblemError: TrainBatchInvalid, or BodyTooSlow after BODY_SECONDS.
+    """
     reader = BatchReader(request.content_length)
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -166,8 +169,8 @@ async def read_model(
 ) -> M:
     """Parse the body of a request as `model`. An empty body counts as an empty object.
 
-    Large bodies are parsed in a thread. `context` is the validation context of pydantic. Raises ProblemError with
-    `reason`.
+    Large bodies are parsed in a thread. `context` is pydantic's validation context. Raises ProblemError with `reason`
+    if the body is invalid, or BodyTooSlow after BODY_SECONDS.
     """
     try:
         async with asyncio.timeout(BODY_SECONDS):

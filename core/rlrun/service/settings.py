@@ -1,4 +1,4 @@
-"""Settings from environment variables: each field of a settings model has the variable `RLRUN_<FIELD>`."""
+"""Reads settings from environment variables: each field of a settings model has the variable `RLRUN_<FIELD>`."""
 
 from collections.abc import Mapping
 from typing import TypeVar

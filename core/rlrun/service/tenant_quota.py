@@ -1,4 +1,4 @@
-"""Quota of tenants that share a limited number of slots."""
+"""Quota for tenants that share a limited number of slots."""
 
 from collections import Counter
 from enum import Enum
@@ -15,7 +15,7 @@ class QuotaResult(Enum):
 
 
 class TenantQuota:
-    """Counter of slots by tenant. A tenant gets a further slot only while it uses fewer slots than `per_tenant` and
+    """Counter of slots by tenant. A tenant gets another slot only while it uses fewer slots than `per_tenant` and
     fewer slots than are free, so that a few tenants can never use all `total` slots.
     """
 

@@ -1,4 +1,4 @@
-"""File that contains the public certificate authorities and those of the platform.
+"""Writes a file that contains the public certificate authorities and those of the platform.
 
 python -m rlrun.service.trust_bundle DEST
 
@@ -31,7 +31,7 @@ def certificates(text: str) -> list[bytes]:
     """
     found = list(dict.fromkeys(_decode(match[0]) for match in _CERTIFICATE.finditer(text)))
     if not found:
-        raise ValueError("it contains no certificate in PEM (-----BEGIN CERTIFICATE-----)")
+        raise ValueError("no PEM certificate found (-----BEGIN CERTIFICATE-----)")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for number, certificate in enumerate(found, start=1):
         try:
@@ -68,7 +68,7 @@ def merge(text: str) -> str:
 
 def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
     """Write the public certificates and those of `caBundle` to the file in the arguments. Returns the exit code: 64 if
-    the certificates of `caBundle` cannot be read.
+    the certificates of `caBundle` cannot be used. Raises OSError if the file cannot be written.
     """
     source = environment.get(CA_BUNDLE_FILE_VARIABLE, "")
     try:

@@ -1,7 +1,7 @@
-"""Check of a container's GPUs before anything is downloaded or loaded.
+"""Checks a container's GPUs before anything is downloaded or loaded.
 
-`python gpu_check.py trainer` compares the number of GPUs visible to CUDA's driver with RLRUN_GPUS, the number that the
-pod requests for its role. This module uses only the standard library, because it also runs in vLLM's image.
+`python gpu_check.py trainer` compares the number of GPUs visible to the CUDA driver with RLRUN_GPUS, the number that
+the pod requests for its role. This module uses only the standard library, because it also runs in vLLM's image.
 """
 
 import ctypes
@@ -80,7 +80,7 @@ class GpuFacts:
     visible: int = 0
     """Number of GPUs visible to CUDA."""
     has_compatibility: bool = False
-    """True if the image contains a newer driver library."""
+    """True if vLLM is set to use the newer CUDA driver library in its image."""
     place: str = ""
     """Folder of the driver's library if the loader does not search it. Empty if the loader finds the library."""
     loader_path: str = ""
@@ -96,8 +96,8 @@ def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None
     begin = f"The RLModel requests {gpus} GPU{'s' * (gpus != 1)} for each {role} pod, but "
     if facts.image_cuda == "":
         return (
-            f"{begin}{NO_CUDA}. Use an image with GPU support: build it by `make push` without CPU=1, or set "
-            f"{role}.image of the RLModel. {without}"
+            f"{begin}{NO_CUDA}. Use an image with GPU support: build it with `make push`, without CPU=1, or "
+            f"set {role}.image of the RLModel. {without}"
         )
     if facts.place:
         paths = ":".join(path for path in (facts.place, facts.loader_path) if path)
@@ -129,7 +129,7 @@ def problem(facts: GpuFacts, gpus: int, role: str, node: str = "") -> str | None
         )
     if facts.visible < gpus:
         return (
-            f"{begin}CUDA shows {facts.visible} on {where}. {ERROR_REMEDIES[100]}. A process can use only one MIG "
+            f"{begin}CUDA sees only {facts.visible} on {where}. {ERROR_REMEDIES[100]}. A process can use only one MIG "
             "device."
         )
     return None
@@ -145,17 +145,17 @@ def needs_change(message: str) -> bool:
 
 
 def gpu_failure_message(error: object, role: str, node: str = "") -> str:
-    """Return the message about a visible GPU on which a first computation failed with `error`."""
+    """Return the message to report if the first computation on a visible GPU failed with `error`."""
     first = str(error).strip().partition("\n")[0].rstrip(".")
     return (
-        f"A first computation on the GPU of {f'node {node}' if node else 'the node'} failed: {first}. "
+        f"The first computation on the GPU of {f'node {node}' if node else 'the node'} failed: {first}. "
         f'"no kernel image" means that the image has no code for this kind of GPU: use another image ({role}.image of '
         f"the RLModel) or other nodes. {OTHER_REMEDY}."
     )
 
 
 def inspect(environ: Mapping[str, str] = os.environ, load: Callable[[str], Any] = ctypes.CDLL) -> GpuFacts:
-    """Collect the CUDA version of the image's torch and the GPUs that the driver reports. `load` loads a library."""
+    """Collect facts about the image's torch, the driver and its GPUs. `load` loads a library."""
     image_cuda, driver = torch_cuda(), driver_version()
     compatible = environ.get(COMPATIBILITY_VARIABLE, "").strip().lower() in ("1", "true")
     loader_path = environ.get("LD_LIBRARY_PATH", "")
@@ -243,7 +243,9 @@ def required_gpus(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
-    """Check the GPUs for the role in the arguments. A problem is written to the termination message."""
+    """Check the GPUs for the role in the arguments. Returns the exit code: 0, or CONFIGURATION if there is a problem,
+    which is written to the termination message.
+    """
     gpus, node = required_gpus(environ), environ.get(NODE_VARIABLE, "")
     if not gpus:
         print("No GPU is required")
@@ -251,7 +253,7 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     facts = inspect(environ)
     message = problem(facts, gpus, arguments[0], node)
     if message is None:
-        print(f"{facts.visible} GPUs, driver {facts.driver}, CUDA of the image {facts.image_cuda}")
+        print(f"{facts.visible} visible GPU(s), driver {facts.driver}, CUDA {facts.image_cuda} in the image")
         return 0
     print(message, file=sys.stderr)
     log = Path(environ.get(TERMINATION_LOG_VARIABLE) or "/dev/termination-log")

@@ -4,8 +4,8 @@ python -m rlrun.service.containers.log_hold SECONDS
 
 A kubelet removes the containers of a deleted pod, with their logs, within a second after the last one has ended, even
 if the Pod object has a finalizer. The kubelet stops native sidecars after all other containers, so the logs are kept
-while the sidecar runs. The operator connects, receives ENDED, copies the logs, and responds with KEPT. Without a
-response the sidecar exits after SECONDS. The sidecar opens no files and has no credentials.
+while the sidecar runs. The operator connects, receives ENDED, copies the logs, and responds with KEPT. If there is
+no response, the sidecar exits after SECONDS. The sidecar opens no files and has no credentials.
 """
 
 import select
@@ -56,7 +56,7 @@ def hold(server: socket.socket, seconds: float) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Wait for SIGTERM, then delay the end of the pod. Always returns 0, because a failure must not affect the pod."""
+    """Wait for SIGTERM, then delay the pod's termination. Always returns 0: a failure must not affect the pod."""
     # Block the signal, because process 1 of a container does not receive signals that have no handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         server = socket.create_server(("", LOG_HOLD_PORT), backlog=CONNECTIONS, **_families())
     except OSError as error:
         print(
-            f"The pod cannot wait until its logs are copied, because port {LOG_HOLD_PORT} cannot be opened: {error}",
+            f"The pod cannot wait for its logs to be copied, because port {LOG_HOLD_PORT} cannot be opened: {error}",
             file=sys.stderr,
         )
         signal.sigwait({signal.SIGTERM})

@@ -38,10 +38,10 @@ def test_public_authorities_among_the_own_are_left_out(own: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no certificate in PEM"),
+        ("", "no PEM certificate"),
         ("-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----", "certificate"),
         ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----", "certificate 1 of 1 cannot be read"),
-        ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----", "no certificate in PEM"),
+        ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----", "no PEM certificate"),
     ],
 )
 def test_what_is_no_certificate_is_refused(

@@ -77,7 +77,7 @@ def test_enough_gpus_are_no_problem() -> None:
         (GpuFacts("13.0", "580.1.1", True, 13000, 802, "not ready"), ["error 802", "fabric manager"]),
         (GpuFacts("13.0", "580.1.1", True, 13000, 803), ["error 803 on", "Restart the node"]),
         (GpuFacts("13.0", "580.1.1", True, 13000, 999, "unknown error"), ["error 999", "nvidia-smi", "xid"]),
-        (GpuFacts("13.0", "580.1.1", True, 13000, visible=3), ["requests 4 GPUs", "CUDA shows 3", "MIG"]),
+        (GpuFacts("13.0", "580.1.1", True, 13000, visible=3), ["requests 4 GPUs", "CUDA sees only 3", "MIG"]),
     ],
 )
 def test_each_cause_has_its_remedy(facts: GpuFacts, parts: list[str]) -> None:

@@ -88,7 +88,7 @@ def test_the_program_ends_at_sigterm_without_an_error(is_taken: bool) -> None:
         )
         if taken is not None:
             assert process.stderr is not None
-            assert "cannot wait until its logs are copied, because port" in process.stderr.readline()
+            assert "cannot wait for its logs to be copied, because port" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
             taken.close()
         else:
