@@ -18,8 +18,8 @@ from rlrun.api.base.s3_connection import S3Connection
 
 
 def new_session(*, use_environment: bool = True) -> boto3.session.Session:
-    """Return a session that shares no credentials with other sessions. Without `use_environment` it reads only the
-    variable AWS_CA_BUNDLE, and no files of AWS tools.
+    """Return a session that shares no credentials with other sessions. If `use_environment` is false, it reads only the
+    variable AWS_CA_BUNDLE, and no configuration files of AWS tools.
     """
     session = botocore.session.Session(None if use_environment else _without_environment())
     session.register_component("data_loader", _loader())
@@ -35,10 +35,10 @@ def s3_client(
     session_token: str | None = None,
     **config: Any,
 ) -> Any:
-    """Return a client of botocore for this connection, with the same certificates and proxies as the platform's other
+    """Return a botocore client for this connection, with the same certificates and proxies as the platform's other
     clients.
 
-    `config` has further arguments of botocore's Config.
+    `config` is passed on to botocore's Config.
     """
     # AWS has a DNS name for each bucket, other servers rarely.
     is_automatic = connection.addressing_style == AddressingStyle.path and not connection.endpoint
@@ -61,8 +61,8 @@ def s3_client(
 
 
 def proxies_of(connection: S3Connection, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the proxies for requests to S3 by scheme, as botocore's `Config` takes them. The result is empty if no
-    proxy is used.
+    """Return the proxies for requests to S3 by scheme, in the form that botocore's `Config` expects. Empty if no proxy
+    is used.
 
     botocore itself does not support networks in NO_PROXY.
     """

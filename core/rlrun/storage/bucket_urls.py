@@ -13,7 +13,7 @@ from rlrun.storage.errors import StoreError
 
 
 def refuse_other_styles(client: Any, connection: S3Connection) -> None:
-    """Make the client raise StoreError for a bucket that cannot be addressed in the connection's style.
+    """Make the client raise StoreError for a bucket that cannot be addressed in the connection's addressing style.
 
     boto3 would address such a bucket by path instead.
     """
@@ -39,8 +39,8 @@ class BucketUrls:
         self._known: dict[str, str] = {}
 
     def of(self, bucket: str) -> str:
-        """Return the URL of a bucket, without a trailing slash. Raises StoreError if the style cannot address the
-        bucket.
+        """Return the URL of a bucket, without a trailing slash. Raises StoreError if the bucket cannot be addressed in
+        the connection's style.
         """
         if bucket not in self._known:
             try:

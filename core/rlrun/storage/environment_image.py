@@ -1,4 +1,4 @@
-"""Packages in the environment image. The package of an environment is installed in addition to them.
+"""Lists the packages in the environment image. An environment's own package is installed in addition to them.
 
 Pods download nothing, and the image's packages take precedence over pushed packages. The image has one set of packages
 for each generation of verifiers. Package versions do not depend on the version of Python. `python -m
@@ -81,7 +81,7 @@ def _platforms(newest: int) -> tuple[str, ...]:
 PLATFORMS = _platforms(NEWEST_GLIBC)
 """Platform tags that dependencies are resolved for, most specific first."""
 UNLISTED = ("idlelib", "lib2to3", "pip", "pkg_resources", "setuptools", "test")
-"""Modules that come with Python although `sys.stdlib_module_names` lacks them in some or all versions."""
+"""Modules that come with Python although `sys.stdlib_module_names` does not contain them in all versions."""
 PLATFORM = (
     "rlrun",
     "rlrun_adapter_sidecar",
@@ -110,13 +110,13 @@ class ImagePackage:
 
 
 class UnsupportedPythonError(ValueError):
-    """Raised if `requires-python` allows no Python of the image."""
+    """Raised if `requires-python` allows none of the Python versions in the image."""
 
 
 def choose_python(requires_python: str | None) -> ImagePython:
-    """Return the oldest Python of the image that `requires-python` of an environment's package allows.
+    """Return the oldest Python in the image that `requires-python` of an environment's package allows.
 
-    Raises UnsupportedPythonError.
+    Raises UnsupportedPythonError if there is none.
     """
     for python in PYTHONS:
         if admits(requires_python or "", python.full_version):
@@ -129,7 +129,7 @@ def choose_python(requires_python: str | None) -> ImagePython:
 
 @functools.cache
 def image_tags(python: ImagePython) -> frozenset[Tag]:
-    """Return the tags of the wheels that a Python of the image can load."""
+    """Return the tags of the wheels that this Python can load in the image."""
     version = [int(part) for part in python.version.split(".")]
     platforms = _platforms(IMAGE_GLIBC)
     return frozenset(
@@ -149,7 +149,7 @@ def image_packages(generation: Generation) -> Mapping[str, ImagePackage]:
 
 
 def owner_of_module(module: str) -> str | None:
-    """Return the package of the image whose module would shadow a pushed module of this name, or None.
+    """Return the owner of the module in the image that would shadow a pushed module of this name, or None.
 
     The modules of all generations are checked, because a package's name does not show its generation.
     """

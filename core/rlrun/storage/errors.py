@@ -1,4 +1,4 @@
-"""Errors of S3 with messages that a user can act on.
+"""S3 errors with messages that users can act on.
 
 S3 servers have dozens of error codes, botocore adds its own exceptions, and the same error (for example a wrong key)
 differs between AWS, MinIO, Ceph and SeaweedFS. `ANSWERS` and `STATUSES` map each response to an error class, which
@@ -134,7 +134,7 @@ class Corrupt(StoreError):
 
 
 class ArtifactChanged(Corrupt):
-    """The artifact differs from the artifact that was declared Ready. A retry does not help."""
+    """The artifact differs from the one that became Ready. A retry does not help."""
 
     reason = Reason.ARTIFACT_CHANGED
 
@@ -143,10 +143,10 @@ class ArtifactChanged(Corrupt):
 
 
 class ObjectTooLarge(Corrupt):
-    """The object has more than `limit` bytes, the maximum for objects of its kind."""
+    """The object is larger than `limit` bytes, the maximum for objects of its kind."""
 
     def __init__(self, place: object, limit: int) -> None:
-        super().__init__(f"{place} is larger than the {limit:,} bytes that rlrun reads: delete it or upload it again")
+        super().__init__(f"{place} is larger than the limit of {limit:,} bytes: delete it, or upload a smaller one")
 
 
 class NotAnAnswer(Exception):
@@ -173,7 +173,7 @@ ACCESS = AnswerMeaning(
 )
 EXPIRED = AnswerMeaning(
     AccessDenied,
-    "temporary credentials have expired: renew AWS_SESSION_TOKEN together with its key in the S3 Secret, or check the "
+    "temporary credentials have expired: renew AWS_SESSION_TOKEN and its access key in the S3 Secret, or check the "
     "workload identity",
 )
 CLOCK = AnswerMeaning(
@@ -192,14 +192,14 @@ REGION = AnswerMeaning(
     "the endpoint of that region. Requests are signed for one region and do not follow redirects",
 )
 SUSPENDED = AnswerMeaning(
-    AccessDenied, "the account of the key is suspended or unpaid: ask the provider of the S3 service"
+    AccessDenied, "the account that owns the key is suspended or unpaid: ask the provider of the S3 service"
 )
 NO_BUCKET = AnswerMeaning(BucketMissing, "bucket {bucket!r} does not exist: create it or correct the S3 settings")
 NO_OBJECT = AnswerMeaning(NotFound, "the object does not exist: check the URI, or whether retention has deleted it")
 FULL = AnswerMeaning(
     StoreFull,
-    "the store is full: raise the quota of the bucket, its user or the project, free space in it or add disks to the "
-    "S3 service; the operation is retried",
+    "the store is full: raise the quota of the bucket, user or project, delete objects, or add disks to the S3 "
+    "service; the operation is retried",
 )
 TOO_LARGE = AnswerMeaning(
     StoreError,
@@ -208,8 +208,8 @@ TOO_LARGE = AnswerMeaning(
 BUSY = AnswerMeaning(Unreachable, "check the health of the S3 service; the operation is retried")
 NOT_S3 = AnswerMeaning(
     Unreachable,
-    "check that s3.endpoint of the chart is the address of the S3 service and that no proxy or login page answers in "
-    "its place; the operation is retried",
+    "check that s3.endpoint of the chart is the address of the S3 service, and that no proxy or login page responds "
+    "instead; the operation is retried",
 )
 UNSUPPORTED = AnswerMeaning(
     NotImplementedByStore,
@@ -218,7 +218,7 @@ UNSUPPORTED = AnswerMeaning(
 PATH_STYLE = AnswerMeaning(
     StoreError, "set s3.addressingStyle of the chart to virtual: this server requires the bucket in the host name"
 )
-EXISTS = AnswerMeaning(AlreadyExists, "the object exists already and is not replaced")
+EXISTS = AnswerMeaning(AlreadyExists, "the object already exists and is not replaced")
 UNKNOWN = AnswerMeaning(StoreError, "see the documentation of the S3 service for this response")
 
 _MEANINGS: tuple[tuple[AnswerMeaning, str], ...] = (
@@ -304,7 +304,7 @@ class S3Answer:
         return meaning
 
     def to_error(self, place: str, endpoint: str) -> StoreError:
-        """Return the error to raise for a request about `place`, an s3:// URI."""
+        """Return the error to raise for a request for `place`, an s3:// URI."""
         advice = self.meaning.advice.format(bucket=place.removeprefix("s3://").split("/", 1)[0])
         status = "" if self.code == str(self.status) else str(self.status or "")
         words = " ".join(word for word in (status, self.code) if word) or "no status"
@@ -312,11 +312,11 @@ class S3Answer:
         if self.region:
             details.append(f"region of the bucket: {self.region}")
         own = f" ({'; '.join(details)})" if details else ""
-        return self.meaning.error(f"{endpoint} responds to {self.operation} of {place} with {words}{own}: {advice}")
+        return self.meaning.error(f"{endpoint} responded to {self.operation} for {place} with {words}{own}: {advice}")
 
 
 def classify(error: Exception, place: str, endpoint: str) -> StoreError:
-    """Return the `StoreError` for an exception that boto3 raised about `place` (an s3:// URI) at `endpoint`."""
+    """Return the `StoreError` for an exception that boto3 raised in a request for `place` (an s3:// URI)."""
     if isinstance(error, ClientError):
         return S3Answer.of(error).to_error(place, endpoint)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
@@ -345,7 +345,7 @@ def classify(error: Exception, place: str, endpoint: str) -> StoreError:
 def translate_s3_errors(place: object, endpoint: str) -> Iterator[None]:
     """Convert exceptions of boto3 into a `StoreError` about `place`.
 
-    Parsers of botocore raise LookupError and ValueError for responses that are not from S3.
+    botocore's parsers raise LookupError and ValueError for responses that are not from S3.
     """
     try:
         yield
@@ -357,6 +357,6 @@ def translate_s3_errors(place: object, endpoint: str) -> Iterator[None]:
 
 
 def one_line(text: Any) -> str:
-    """Return an untrusted text on one line, limited in length and without unprintable characters."""
+    """Return an untrusted text as one line of at most MESSAGE_CHARACTERS, without unprintable characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in str(text or "")[: 4 * MESSAGE_CHARACTERS]).split())
     return line[:MESSAGE_CHARACTERS].rstrip(".")

@@ -16,7 +16,7 @@
 {prefix}/rlrun.probe/{random}/                              tests of the S3 server by rlrun-server, deleted afterwards
 {prefix}/rlrun.deleted/{namespace}/{run-uid}/run.json       tombstone of a deleted run
                                             /checkpoints/step-000040.json   tombstone of a deleted checkpoint or adapter
-{prefix}/rlrun.installation/mark.json                       the cluster that may delete below the prefix
+{prefix}/rlrun.installation/mark.json                       names the cluster that may delete below the prefix
 """
 
 import hashlib
@@ -35,12 +35,12 @@ MODEL_WEIGHTS = "model.safetensors"
 RUN_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Pattern of a run's UID, which is the name of the run's folder."""
 WEIGHTS = {PolicyKind.adapter: ADAPTER_WEIGHTS, PolicyKind.weights: MODEL_WEIGHTS}
-"""Name of the file with the weights, whose digest is part of a policy's name. Large weights are divided into numbered
-files instead.
+"""Name of the file with the weights, whose digest is part of a policy's name. Large weights are split into numbered
+files (shards) instead.
 """
 NUMBERED = re.compile(r"-\d{5}-of-(\d{5})(?=\.[a-z]+$)")
-"""Number in the name of a part of a divided file, as in transformers: `-00001-of-00002` in
-model-00001-of-00002.safetensors. The group is the number of parts.
+"""Pattern of the number in a shard's file name, as in transformers: `-00001-of-00002` in
+model-00001-of-00002.safetensors. The group is the number of shards.
 """
 
 
@@ -55,10 +55,10 @@ class S3Uri:
     def parse(cls, text: str) -> "S3Uri":
         """Parse s3://bucket[/key]. Raises ValueError."""
         if not text.startswith("s3://"):
-            raise ValueError(f"{text!r} is not an s3:// URI: write s3://bucket/path")
+            raise ValueError(f"{text!r} is not an s3:// URI: use s3://bucket/path")
         bucket, _, key = text.removeprefix("s3://").partition("/")
         if not bucket:
-            raise ValueError(f"{text!r} names no bucket: write s3://bucket/path")
+            raise ValueError(f"{text!r} names no bucket: use s3://bucket/path")
         return cls(bucket, key.strip("/"))
 
     def __truediv__(self, part: str) -> "S3Uri":
@@ -145,7 +145,7 @@ class RunLayout:
         return self.root / "logs"
 
     def log(self, attempt: int, pod: str, container: str, previous: bool = False) -> S3Uri:
-        """Return the URI of a container's log. With `previous`, it is the log from before the container's latest
+        """Return the URI of a container's log or, if `previous` is true, of the log from before the container's latest
         restart.
         """
         name = f"{container}.previous.log" if previous else f"{container}.log"
@@ -196,7 +196,7 @@ namespaces contain no dots.
 DELETED_FOLDER = "rlrun.deleted"
 """Folder of tombstones (`rlrun.garbage_collection.tombstones`)."""
 INSTALLATION_FOLDER = "rlrun.installation"
-"""Folder of the mark of the cluster that may delete files (`rlrun.garbage_collection.installation`)."""
+"""Folder of the object that names the cluster that may delete files (`rlrun.garbage_collection.installation`)."""
 USAGE_FOLDER = "rlrun.usage"
 """Folder of the usage log."""
 PLATFORM_FOLDERS = (*SHARED_FOLDERS, PROBE_FOLDER, DELETED_FOLDER, INSTALLATION_FOLDER, USAGE_FOLDER)
@@ -222,7 +222,7 @@ def package_owner_record(root: S3Uri, owner: str) -> S3Uri:
 
 def environment_package(bucket: str, prefix: str, owner: str, name: str) -> S3Uri:
     """Return the folder of an environment package, which has one subfolder per version. All spellings of the package's
-    name give the same folder.
+    name lead to the same folder.
     """
     parts = (prefix.strip("/"), ENVIRONMENTS_FOLDER, owner, package_name(name))
     return S3Uri(bucket, "/".join(part for part in parts if part))

@@ -1,9 +1,9 @@
-"""Manifest of an artifact, which completes its upload.
+"""Manifest of an artifact. Uploading it completes the artifact.
 
 The manifest is uploaded after the files: a folder without a manifest is an unfinished upload and must not be read. The
-manifest lists every file with size and SHA-256, so that an artifact can be checked by a listing, and a download
-verified. The SHA-256 of the manifest's bytes is the digest of the artifact: it covers all files, and is in the status
-of the RLCheckpoint or RLAdapter.
+manifest lists every file with its size and SHA-256, so that a listing suffices to check an artifact, and downloads can
+be verified. The SHA-256 of the manifest's bytes is the digest of the artifact: it covers all files, and is recorded in
+the status of the RLCheckpoint or RLAdapter.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class ArtifactKind(StrEnum):
     policy = "Policy"
     checkpoint = "Checkpoint"
     recovery = "Recovery"
-    """Checkpoint from which only a restarted trainer continues."""
+    """Checkpoint that is used only by a restarted trainer to continue."""
     adapter = "Adapter"
     model = "Model"
 
@@ -102,8 +102,7 @@ class StoredManifest:
 
 
 def weights_digest(files: Iterable[FileEntry], kind: PolicyKind) -> str | None:
-    """Return the digest that is part of a policy's name, or None if there are no weights of this kind,
-    or not all of their files.
+    """Return the digest that is part of a policy's name, or None if weights of this kind are missing or incomplete.
 
     It is the SHA-256 of the file with the weights. If numbered files contain the weights, it is the SHA-256 of what
     `sha256sum` prints for these files in the order of their names.
@@ -121,7 +120,7 @@ def weights_digest(files: Iterable[FileEntry], kind: PolicyKind) -> str | None:
 
 
 def ready_facts(manifest: Manifest, digest: str) -> dict[str, Any]:
-    """Return the status of the RLCheckpoint or RLAdapter for a complete artifact. `digest` is the manifest's digest."""
+    """Return the status of the RLCheckpoint or RLAdapter of a complete artifact. `digest` is the manifest's digest."""
     reward = manifest.details.get("reward")
     facts: dict[str, Any] = {
         "phase": ArtifactPhase.ready.value,

@@ -1,4 +1,4 @@
-"""Parser of a run's metric files, and a merge into one line per step.
+"""Parses a run's metric files and merges their lines into one per step.
 
 A run writes one line per trained step. When an evaluation ends, the run writes a further line, with the step of the
 evaluated policy. Values are numbers, or lists of numbers for histograms.
@@ -20,8 +20,8 @@ def parse_lines(text: str) -> list[Line]:
 
 
 def merge_lines(lines: Iterable[Line]) -> list[Line]:
-    """Return one line per step in order, with the metrics of the latest training of the step and the latest results of
-    each evaluation.
+    """Return one line per step, in ascending order of steps, with the metrics of the step's latest training and the
+    latest results of each evaluation.
     """
     trained: dict[int, Line] = {}
     measured: dict[int, Line] = {}

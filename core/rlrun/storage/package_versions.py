@@ -1,4 +1,4 @@
-"""Comparison of environment package versions as in PEP 440."""
+"""Compares versions of environment packages as defined in PEP 440."""
 
 from collections.abc import Iterable
 
@@ -41,8 +41,8 @@ def newest(versions: Iterable[str]) -> str | None:
 
 
 def matching(wanted: str, versions: Iterable[str]) -> str | None:
-    """Return the version that equals `wanted`, for example `1.0.0` for `1.0`. A version with the same spelling takes
-    precedence.
+    """Return the version that equals `wanted`, for example `1.0.0` for `1.0`. An exact match takes
+    precedence. Returns None if there is no such version.
     """
     stored = list(versions)
     version = version_of(wanted)

@@ -1,4 +1,4 @@
-"""Client that gets S3 signatures from rlrun-server, for processes without credentials (`protocol.storage_access`)."""
+"""Gets S3 signatures from rlrun-server for processes that have no credentials (`protocol.storage_access`)."""
 
 import json
 import ssl
@@ -96,9 +96,7 @@ class SignatureCache:
         return signature.result()[0]
 
     def add(self, key: Hashable, signed: SignedHeaders, generation: int) -> None:
-        """Add a signature that will be needed soon, unless the cache has been cleared since its generation was
-        `generation`.
-        """
+        """Add a signature that will be needed soon, unless the cache was cleared after it had this `generation`."""
         signature: Future[tuple[SignedHeaders, float]] = Future()
         signature.set_result((signed, self._clock() + REUSE_SECONDS))
         with self._lock:
@@ -182,7 +180,7 @@ class RemoteSigner(RequestSigner):
     """Signer for a process of the platform, which authenticates with its pod's token and its grant."""
 
     def __init__(self, server: str, token_file: Path, grant: str, region: str, authority: str = "") -> None:
-        """`authority` has CA certificates in PEM to trust instead of the image's certificates. Raises ValueError if
+        """`authority` contains CA certificates, in PEM, to trust instead of those of the image. Raises ValueError if
         they are invalid.
         """
         super().__init__(region)
@@ -204,7 +202,7 @@ class RemoteSigner(RequestSigner):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], region: str) -> "RemoteSigner | None":
-        """Return the signer configured by environment variables, or None if the variables name no server."""
+        """Return the signer that these variables describe, or None if they name no server. Raises ValueError."""
         server = environ.get(SERVER_VARIABLE)
         if not server:
             return None
@@ -248,7 +246,8 @@ class RemoteSigner(RequestSigner):
         try:
             return parse(schema, data)
         except InputInvalid as error:
-            message = f"{self._server} returned no signed headers ({error.unquoted}); its version may differ"
+            cause = error.unquoted.rstrip(".")
+            message = f"{self._server} returned no signed headers ({cause}); its version may be different"
         raise StorageServerUnavailable(message)
 
     def _post(self, path: str, body: Schema, what: str) -> bytes:
@@ -284,7 +283,7 @@ def _trust(authority: str) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cadata=authority)
     except ssl.SSLError as error:
-        raise ValueError(f"{SERVER_AUTHORITY_VARIABLE} has no certificates in PEM: {error}") from error
+        raise ValueError(f"{SERVER_AUTHORITY_VARIABLE} does not contain valid PEM certificates: {error}") from error
 
 
 def _cause(error: HTTPError) -> str:

@@ -3,8 +3,7 @@
 The client is synchronous and thread-safe (async code uses a thread pool). Every request has a deadline (see
 `RequestLimits`). The manifest of an artifact is written last and deleted first, so that a folder with a manifest is
 complete at any time. A download is verified against the manifest and appears under its name atomically. By default, the
-endpoint is read from the usual AWS_* variables. The credentials come from these variables too, unless rlrun-server
-signs the requests.
+endpoint is read from the usual AWS_* variables. So are the credentials, unless rlrun-server signs the requests.
 """
 
 import base64
@@ -79,14 +78,14 @@ SMALL_BYTES = PART_BYTES
 signed together.
 """
 MAX_OBJECT_BYTES = 256 * 1024**2
-"""Default maximum size of an object that is read at once."""
+"""Default maximum size in bytes of an object that is read in one piece."""
 RANGE_NOT_SATISFIABLE = 416
 DELETE_BATCH = 250
 """Number of keys in one DeleteObjects request. S3 allows 1000, but a disk-based server responds only after it has
 deleted all objects.
 """
 DELETE_PIECE = 50_000
-"""Maximum number of objects that are listed before they are deleted. Bounds memory for large folders."""
+"""Maximum number of objects that are listed before they are deleted. It limits memory for large folders."""
 
 LISTINGS = {"ListObjectsV2": b"ListBucketResult", "ListMultipartUploads": b"ListMultipartUploadsResult"}
 """Root element of the XML response, by listing operation."""
@@ -127,7 +126,7 @@ class Upload:
 
 
 class Store:
-    """Client of S3: small objects, artifacts, listings, deletion. All methods raise StoreError."""
+    """S3 client for small objects, artifacts, listings and deletion. Methods that send requests raise StoreError."""
 
     _on_data: Callable[[], None] | None = None
 
@@ -181,7 +180,7 @@ class Store:
     @classmethod
     def of_process(cls, environ: Mapping[str, str] = os.environ, limits: RequestLimits = DEFAULT_LIMITS) -> "Store":
         """Return the store for a process of a run. It uses rlrun-server if the variables for rlrun-server are set.
-        Raises StoreError.
+        Raises StoreError, or ValueError if the CA certificates for rlrun-server are invalid.
         """
         connection = read_connection(environ)
         return cls(connection, limits=limits, signer=RemoteSigner.from_environment(environ, connection.region))
@@ -240,7 +239,7 @@ class Store:
     # --- objects ----------------------------------------------------------------------------------------------------
 
     def put_bytes(self, uri: S3Uri, data: bytes, *, replace: bool = True) -> None:
-        """Write an object. Without `replace`, raises AlreadyExists if it exists."""
+        """Write an object. If `replace` is false, raises AlreadyExists if it exists."""
         with translate_s3_errors(uri, self.endpoint):
             if self._direct is not None and self._direct.put(uri, data, once=not replace):
                 return
@@ -252,7 +251,7 @@ class Store:
             self._s3.delete_object(Bucket=uri.bucket, Key=uri.key)
 
     def get_bytes(self, uri: S3Uri, limit: int = MAX_OBJECT_BYTES) -> bytes:
-        """Return the object's bytes. Raises NotFound, ObjectTooLarge beyond `limit` bytes, and BodyInterrupted."""
+        """Return the object's bytes. Raises NotFound, ObjectTooLarge if it exceeds `limit` bytes, BodyInterrupted."""
         with translate_s3_errors(uri, self.endpoint):
             data = self._direct.get(uri, limit) if self._direct is not None else None
             if data is not None:
@@ -266,8 +265,8 @@ class Store:
                 return read_body(body, limit, uri, self._on_data)
             except NO_RESPONSE_ERRORS as error:
                 raise BodyInterrupted(
-                    f"the S3 endpoint {self.endpoint} sent only a part of {uri} ({type(error).__name__}): the read is "
-                    f"retried; if this persists, check the S3 service"
+                    f"the S3 endpoint {self.endpoint} sent only part of {uri} ({type(error).__name__}): the read is "
+                    f"retried; if this happens repeatedly, check the S3 service"
                 ) from error
 
     def get_range(self, uri: S3Uri, start: int | None, length: int) -> bytes:
@@ -305,12 +304,12 @@ class Store:
         once: bool = False,
     ) -> Manifest:
         """Upload the files of a folder (or of a mapping of name to bytes), then the manifest that completes the
-        artifact.
+        artifact. Raises ValueError if `source` is not a folder or has no files.
 
         Uploading the same files with the same details again writes nothing and returns the first manifest. Different
-        files replace the older files after the older manifest is deleted, so that no reader sees a mixture. With `once`
-        nothing is replaced or deleted: raises ArtifactExists if the folder has a different complete artifact. If an
-        interrupted upload has left a file with different content, the new file is stored under a different name.
+        files replace the older files after the older manifest is deleted, so that no reader sees a mixture. If `once`
+        is true, nothing is replaced or deleted: raises ArtifactExists if the folder contains a different complete
+        artifact, and stores a file under a different name if an interrupted upload has left different content there.
         """
         description = Manifest(
             kind=kind,
@@ -416,7 +415,7 @@ class Store:
         try:
             return StoredManifest(parse(Manifest, text, str(uri / MANIFEST)), found)
         except InputInvalid as error:
-            message = f"{error}. Delete the folder or upload it again"
+            message = f"{str(error).rstrip('.')}. Delete the folder or upload it again"
         raise Corrupt(message)
 
     def download(self, uri: S3Uri, dest: Path, manifest: Manifest | None = None, *, digest: str = "") -> Manifest:
@@ -424,12 +423,11 @@ class Store:
 
         `dest` is replaced by rename, so it must not be a mount point; its parent is created if missing. If `manifest`
         is given, the manifest is not read again; otherwise the manifest must have the digest `digest`, if given. Raises
-        NotFound without a manifest, Corrupt if a file does not match the manifest, ArtifactChanged if the digest
-        differs.
+        NotFound if there is no manifest, Corrupt if a file does not match it, ArtifactChanged if its digest differs.
         """
         manifest = manifest or self.read_manifest(uri, digest)
         if manifest is None:
-            raise NotFound(f"{uri} has no {MANIFEST}: the upload is not complete, or the URI is wrong")
+            raise NotFound(f"{uri} has no {MANIFEST}: the upload is incomplete, or the URI is wrong")
         dest.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{dest.name}-", dir=dest.parent))
         try:
@@ -445,7 +443,7 @@ class Store:
         return manifest
 
     def is_complete(self, uri: S3Uri) -> bool:
-        """Return whether the artifact has a manifest and all files in it exist with their sizes."""
+        """Return whether the artifact has a manifest and all its files exist with their sizes. Raises Corrupt."""
         manifest = self.read_manifest(uri)
         if manifest is None:
             return False
@@ -474,11 +472,12 @@ class Store:
         return sorted((name, size) for name, size in listed if name and not name.endswith("/"))
 
     def delete_prefix(self, uri: S3Uri, keep: Iterable[S3Uri] = ()) -> int:
-        """Delete every object below the folder `uri`, manifests first. Returns the number of objects.
+        """Delete every object below the folder `uri`, manifests first, and abort unfinished uploads. Returns the number
+        of deleted objects.
 
         Objects below the folders in `keep` are not deleted. At most DELETE_PIECE objects are listed and deleted at a
         time, so that any folder can be deleted with little memory. In a larger folder, manifests are therefore deleted
-        first only within each such piece. Raises ValueError for a complete bucket, which is never intended.
+        first only within each such portion. Raises ValueError for a whole bucket, whose deletion is never intended.
         """
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
@@ -542,7 +541,7 @@ class Store:
                 return
 
     def check(self, uri: S3Uri) -> None:
-        """Check that the bucket exists and that the folder `uri` may be listed. Raises StoreError."""
+        """Check that the bucket exists and that the folder `uri` may be listed. Raises StoreError if not."""
         with translate_s3_errors(uri, self.endpoint):
             self._s3.list_objects_v2(Bucket=uri.bucket, Prefix=_folder(uri), MaxKeys=1)
 
@@ -552,7 +551,7 @@ class Store:
         self._sign_ahead([("GET", place, NO_BODY), ("PUT", place, text), *files], once=once)
 
     def _sign_ahead(self, requests: Iterable[tuple[str, S3Uri, str]], *, once: bool = False) -> None:
-        """Request the signatures of the first MAX_BATCH requests, each with method, object and SHA-256 of the body."""
+        """Request signatures for the first MAX_BATCH requests, each given as method, object and SHA-256 of the body."""
         if self._direct is None:
             return
         described = []
@@ -603,7 +602,7 @@ def _folders(prefix: str, key: str) -> list[str]:
 
 
 def read_connection(variables: Mapping[str, str]) -> S3Connection:
-    """Return the connection that these variables describe. Raises StoreError."""
+    """Return the connection that these variables describe. Raises StoreError if they are invalid."""
     try:
         return S3Connection.of_variables(variables)
     except ValueError as error:
@@ -682,8 +681,8 @@ def _path_of(entry: FileEntry, folder: Path, uri: S3Uri) -> Path:
 def _check(entry: FileEntry, actual: FileEntry, uri: S3Uri) -> None:
     if actual != entry:
         raise Corrupt(
-            f"{uri / entry.name} has {actual.size} bytes with SHA-256 {actual.sha256[:12]}, but its manifest "
-            f"records {entry.size} bytes and {entry.sha256[:12]}: delete the artifact and use an older one"
+            f"{uri / entry.name} is {actual.size} bytes with SHA-256 {actual.sha256[:12]}, but its manifest records "
+            f"{entry.size} bytes with SHA-256 {entry.sha256[:12]}: delete the artifact and use an older one"
         )
 
 
@@ -694,7 +693,7 @@ def _read(file: Outgoing) -> Outgoing:
         with file.content.open("rb") as opened:
             content = opened.read(SMALL_BYTES + 1)
         if len(content) > SMALL_BYTES:
-            raise StoreError(f"{file.name} grew while it was read: upload the file again when no process writes to it")
+            raise StoreError(f"{file.name} grew while it was read: upload it again once no process writes to it")
     return Outgoing(file.name, content, _hash_bytes(file.name, content))
 
 
@@ -711,7 +710,8 @@ def _text_of(manifest: Manifest) -> str:
 
 
 def _artifact_exists(uri: S3Uri) -> ArtifactExists:
-    return ArtifactExists(f"{uri} contains a complete artifact with different files, which is not replaced")
+    message = f"{uri} contains a different complete artifact, which is not replaced: delete it, or use another folder"
+    return ArtifactExists(message)
 
 
 def _hash(file: Outgoing) -> FileEntry:

@@ -1,7 +1,7 @@
-"""Selection of the copies of container logs in S3, which the operator creates before pods of a run are deleted.
+"""Selects copies of container logs in S3. The operator makes the copies before the pods of a run are deleted.
 
 A copy is at `{run root}/logs/attempt-{n}/{pod}/{container}.log`, or `{container}.previous.log` for the log before the
-container's last restart.
+container's latest restart.
 """
 
 import re
@@ -51,7 +51,8 @@ def select_logs(
     previous: bool,
     components: Sequence[str] = (),
 ) -> list[StoredLog]:
-    """Return the logs of one role in one attempt by pod, by default in the newest attempt that has logs.
+    """Return the logs of one role in one attempt, sorted by pod. If `attempt` is None, the newest attempt with logs is
+    used.
 
     `run` is None for a deleted run whose name is unknown. `components` selects components such as `env-0`; if it is
     empty, all components are selected.

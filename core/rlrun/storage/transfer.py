@@ -1,4 +1,4 @@
-"""Transfer of files to and from S3 in parts, with bounded memory and one pass over the bytes.
+"""Transfers files to and from S3 in parts, with bounded memory and one pass over the bytes.
 
 The caller's thread reads and hashes while a few other threads send requests, so that files and parts are transferred
 concurrently. All callers together hold at most CONCURRENCY parts in memory, in addition to files given as bytes. An
@@ -27,7 +27,7 @@ from rlrun.storage.manifest import FileEntry
 
 PART_BYTES = 16 * 1024**2
 CONCURRENCY = 8
-"""Number of concurrent requests. At most PART_BYTES * CONCURRENCY bytes are in memory."""
+"""Maximum number of concurrent requests, and of parts in memory."""
 MAX_PARTS = 10_000
 """Maximum number of parts of one object in S3."""
 BODY_TRIES = 4
@@ -125,12 +125,12 @@ class _Download:
 
 
 class Transfer:
-    """Transfer of artifact files for all threads of a process. All methods raise StoreError."""
+    """Transfers artifact files for all threads of a process. Methods that send requests raise StoreError."""
 
     def __init__(
         self, s3: Any, endpoint: str, direct: DirectRequests | None = None, concurrency: int = CONCURRENCY
     ) -> None:
-        """`direct` transfers objects and parts, if rlrun-server signs the requests."""
+        """`direct` is set if rlrun-server signs the requests, and then transfers objects and parts."""
         self._s3 = s3
         self._endpoint = endpoint
         self._direct = direct
@@ -147,8 +147,8 @@ class Transfer:
     def upload(self, files: Sequence[Outgoing], to: S3Uri, *, once: bool = False) -> list[FileEntry]:
         """Upload the files below `to` and return their entries in the same order.
 
-        After a failure, each file is either complete or absent. With `once` raises AlreadyExists instead of replacing
-        an object.
+        After a failure, each object is either complete or as it was before. If `once` is true, raises AlreadyExists
+        instead of replacing an object.
         """
         batch = _Batch()
         multiparts: list[_Multipart] = []
@@ -187,7 +187,7 @@ class Transfer:
                 self._start(batch, self._put, place, data, file.entry.sha256 if file.entry else None, once)
             else:
                 raise StoreError(
-                    f"{file.name} grew while it was uploaded to {place}: upload it again when no process writes to it"
+                    f"{file.name} grew while it was uploaded to {place}: upload it again once no process writes to it"
                 )
             if file.entry is None:
                 digest.update(data)
@@ -295,7 +295,7 @@ class Transfer:
                 file.close()
 
     def digest(self, place: S3Uri, size: int) -> str:
-        """Return the SHA-256 of an object of `size` bytes."""
+        """Return the SHA-256 of the first `size` bytes of an object."""
         digest, step = hashlib.sha256(), part_bytes(size)
         for offset in range(0, size, step):
             with translate_s3_errors(place, self._endpoint):
@@ -341,7 +341,7 @@ class Transfer:
 
 
 def condition(once: bool) -> dict[str, str]:
-    """Return the boto3 parameter with which S3 stores an object only if it does not exist, or no parameter if `once` is
+    """Return the boto3 parameter that makes S3 store an object only if it does not exist, or no parameter if `once` is
     False.
     """
     return {"IfNoneMatch": "*"} if once else {}

@@ -1,4 +1,4 @@
-"""S3 client for users without S3 credentials: rlrun-server signs their requests (`protocol.user_storage`)."""
+"""S3 client for users who have no S3 credentials: rlrun-server signs their requests (`protocol.user_storage`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ Thread-safe. Raises AccessDenied, StorageServerUnavailable.
 
 
 class UserSigner(RequestSigner):
-    """Signer of a user's requests."""
+    """Signer for a user's requests."""
 
     def __init__(self, send: Send, region: str, namespace: str) -> None:
         super().__init__(region)
@@ -54,7 +54,7 @@ def read_location(send: Send) -> StorageLocation:
 
 
 def open_user_store(send: Send, location: StorageLocation, namespace: str) -> Store:
-    """Return the S3 client of a user who works in this namespace. Raises StoreError."""
+    """Return the S3 client for a user who works in this namespace. Raises StoreError."""
     return Store(
         location,
         signer=UserSigner(send, location.region, namespace),

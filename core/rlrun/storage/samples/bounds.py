@@ -1,4 +1,4 @@
-"""Limits of a record's size. Longer texts keep their beginning and end, and the field `cut` lists the removed parts."""
+"""Limits the size of a record. Long texts keep their beginning and end, and the field `cut` lists what was removed."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ MAX_CUTS = 64
 
 
 def cut_text(text: str, limit: int) -> str:
-    """Return the beginning and the end of a text of more than `limit` characters, with a mark between them."""
+    """Shorten a text of more than `limit` characters to its beginning and end, with a note in between."""
     if len(text) <= limit:
         return text
     head = limit * 2 // 3

@@ -40,7 +40,7 @@ class SampleRow(Schema):
     is_truncated: bool = False
     stop_condition: Word | None = None
     text: str = Field(default="", max_length=PREVIEW + 1)
-    """Beginning of the last answer or of the error."""
+    """Beginning of the last message of the completion, or of the error."""
 
 
 class SampleGroup(Schema):
@@ -121,7 +121,7 @@ def row_of(record: SampleRecord) -> SampleRow:
 
 
 def preview(record: SampleRecord) -> str:
-    """Return the beginning of the last answer on one line. A failed rollout shows its error instead."""
+    """Return the beginning of the completion's last message, or of the error if the rollout failed, on one line."""
     if record.error is not None:
         return shorten(f"{record.error.reason}: {record.error.message}")
     return shorten(text_of(record.completion[-1])) if record.completion else ""

@@ -28,7 +28,7 @@ FOOTER = struct.Struct("<I4s")
 """Length of the compressed index, and MARK."""
 LEVEL = 3
 MAX_OBJECT_BYTES = 64 * 1024**2
-"""Maximum size of an object without its index. For groups beyond it, only the rows are stored."""
+"""Maximum size in bytes of an object without its index. For groups that do not fit, only the rows are stored."""
 MAX_GROUP_BYTES = 64 * 1024**2
 """Maximum size of a group's lines before compression."""
 MAX_INDEX_BYTES = 32 * 1024**2
@@ -38,7 +38,7 @@ MAX_PACKED_INDEX = 16 * 1024**2
 MAX_ROWS = 131_072
 """Maximum number of rollouts in an object."""
 MAX_ERRORS = 1000
-"""Maximum number of validation errors for which the first error is reported. With more errors, only their number is
+"""Maximum number of validation errors for which the first error is reported. If there are more, only their number is
 reported, because a list of all errors may need more memory than the index.
 """
 FULL_ROWS = 16_384
@@ -118,13 +118,13 @@ def _limit_rows(index: SampleIndex) -> SampleIndex:
 def index_size(tail: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> int:
     """Return the number of bytes of the object's tail that hold the index.
 
-    Raises SamplesDamaged for an object without an index, and for a size above the limit.
+    Raises SamplesDamaged if the object has no index, or if the index is larger than the limit.
     """
     length, mark = FOOTER.unpack(tail[-FOOTER.size :]) if len(tail) >= FOOTER.size else (0, b"")
     if mark != MARK:
         raise SamplesDamaged("the object ends without an index")
     if length > limits.packed_index:
-        raise SamplesDamaged(f"the index has {length} bytes, above the limit of {limits.packed_index}")
+        raise SamplesDamaged(f"the index is {length} bytes, above the limit of {limits.packed_index}")
     return int(length) + FOOTER.size
 
 
@@ -153,8 +153,8 @@ def _first_error(error: ValidationError) -> str:
 
 
 def _check_rows(text: bytes, limit: int) -> None:
-    """Raise SamplesDamaged for more rollouts and groups than the limit, because parsed objects need ten times the
-    memory of the text.
+    """Raise SamplesDamaged if there are more rollouts and groups than the limit, because parsed objects take up ten
+    times as much memory as the text.
     """
     # Each row or group has one of these keys, possibly with escaped letters.
     if text.count(b'"rollout"') + text.count(b'"rows"') + text.count(b"\\u") <= limit:
@@ -195,7 +195,7 @@ def iterate_records(text: bytes, limits: ReadLimits) -> Iterator[SampleRecord]:
 def parse_record(line: bytes, limits: ReadLimits) -> SampleRecord:
     """Parse one line. Raises SamplesDamaged."""
     if len(line) > limits.record:
-        raise SamplesDamaged(f"a record has {len(line)} bytes, above the limit of {limits.record}")
+        raise SamplesDamaged(f"a record is {len(line)} bytes, above the limit of {limits.record}")
     try:
         return SampleRecord.from_line(line)
     except ValueError as error:
@@ -203,7 +203,7 @@ def parse_record(line: bytes, limits: ReadLimits) -> SampleRecord:
 
 
 def lines_of(text: bytes) -> Iterator[bytes]:
-    """Yield the lines that are not empty, without copying the complete text."""
+    """Yield the lines that are not empty, without copying the whole text."""
     start = 0
     while start < len(text):
         end = text.find(b"\n", start)
@@ -223,7 +223,7 @@ def decompress(frame: bytes, limit: int) -> bytes:
     except zstandard.ZstdError as error:
         raise SamplesDamaged(f"a frame cannot be decompressed ({error})") from error
     if len(content) > limit:
-        raise SamplesDamaged(f"a frame has more than {limit} bytes when decompressed")
+        raise SamplesDamaged(f"a frame is larger than {limit} bytes when decompressed")
     return content
 
 

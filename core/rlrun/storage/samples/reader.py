@@ -1,8 +1,8 @@
 """Reader of stored rollouts: one request reads the index of an object, and another reads the records of a group.
 
-The read function is a parameter, so that programs can use their own client. A damaged group raises SamplesDamaged when
-it is read, while others stay readable. An object whose index is damaged or missing is read completely, up to its first
-damaged frame.
+The read function is a parameter, so that programs can use their own client. Reading a damaged group raises
+SamplesDamaged, but the other groups remain readable. An object whose index is damaged or missing is read completely, up
+to its first damaged frame.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from rlrun.storage.samples.record import SampleRecord, SampleSplit
 from rlrun.storage.samples.scan import ScannedGroup, scan
 
 TAIL_BYTES = 96 * 1024
-"""Number of bytes in the first request. The index of 512 rollouts has about 40 KB."""
+"""Number of bytes that the first request reads. The index of 512 rollouts takes about 40 KB."""
 
 ReadRange = Callable[[S3Uri, int | None, int], bytes]
 """Function (uri, start, length) that reads up to `length` bytes of an object from byte `start`, or its last bytes if
@@ -68,8 +68,8 @@ class OpenSamples:
                 f"the texts of group {group.group} are not stored, because the step's rollouts exceed the limit of "
                 f"{MAX_OBJECT_BYTES} bytes"
             )
-        if group.size > min(MAX_OBJECT_BYTES, self._limits.scan):
-            raise SamplesDamaged(f"group {group.group} is too large to be read: {group.size} bytes")
+        if group.size > (largest := min(MAX_OBJECT_BYTES, self._limits.scan)):
+            raise SamplesDamaged(f"group {group.group} is too large to be read: {group.size} bytes, limit {largest}")
         frame = self._read(self._uri, group.offset, group.size)
         try:
             if len(frame) != group.size:

@@ -58,7 +58,7 @@ class TokenCounts(Schema):
 
 
 class LogprobSummary(Schema):
-    """Log-probabilities of the sampled tokens."""
+    """Summary of the sampled tokens' log-probabilities."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -78,7 +78,7 @@ class Timings(Schema):
     generate: Finite | None = None
     """Time from the first request to the last response of the rollout, including tools and waiting."""
     score: Finite | None = None
-    """Time in reward functions."""
+    """Time spent in reward functions."""
     group: Finite | None = None
     """Time that the rollout's whole group spent in the environment."""
 
@@ -163,7 +163,7 @@ class SampleRecord(Schema):
             raise ValueError(f"a record is a {type(document).__name__} instead of an object")
         version = document.get("v")
         if version != VERSION:
-            raise ValueError(f"a record has version {str(version)[:20]!r}, and this program reads {VERSION}")
+            raise ValueError(f"a record has version {str(version)[:20]!r}, but this program reads only {VERSION}")
         try:
             return cls.model_validate(document)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Redaction of the fields of a record before it is stored."""
+"""Redacts fields of a record before it is stored."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reader of an object without a usable index, frame by frame up to the first damaged one."""
+"""Reads an object without a usable index, frame by frame up to the first damaged one."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class ScannedSamples:
 
     groups: list[ScannedGroup]
     problem: str | None
-    """Reason why the rest of the object cannot be read."""
+    """Reason why the rest of the object cannot be read, or None if all of it was read."""
 
     @property
     def records(self) -> list[SampleRecord]:
@@ -60,7 +60,7 @@ def scan(data: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> ScannedSamples:
         for text in _frames(data, limits):
             left -= len(text)
             if left < 0:
-                raise SamplesDamaged(f"the records have more than {limits.group} bytes when decompressed")
+                raise SamplesDamaged(f"the records are larger than {limits.group} bytes when decompressed")
             for line in lines_of(text):
                 count += 1
                 if count > limits.rows:
@@ -103,7 +103,7 @@ def _one_frame(data: memoryview, limit: int) -> tuple[bytes, int]:
             found += len(text)
             chunks.append(text)
             if found > limit:
-                raise SamplesDamaged(f"a frame has more than {limit} bytes when decompressed")
+                raise SamplesDamaged(f"a frame is larger than {limit} bytes when decompressed")
     except zstandard.ZstdError as error:
         raise SamplesDamaged(f"a frame cannot be decompressed ({error})") from error
     if not worker.eof:

@@ -1,4 +1,4 @@
-"""Choice of the verifiers generation for an environment's package, without running code of the package.
+"""Chooses the verifiers generation for an environment's package, without running the package's code.
 
 verifiers 0.3 is the last version with `load_environment` and `vf.Environment` (v0); later versions have only tasksets,
 harnesses and agents (v1). The environment image contains both, each with its own interpreter.
@@ -35,7 +35,7 @@ def image_versions() -> dict[Generation, str]:
 def choose_generation(
     requires: Iterable[str], form: PackageForm, pushed: str | None = None, python: ImagePython = PYTHONS[0]
 ) -> Generation:
-    """Return the generation for a package.
+    """Return the generation of verifiers to run a package with.
 
     Tasksets run with v1. Other packages, including packages without verifiers, run with v0, unless only the image's v1
     version satisfies their requirements.

@@ -1,4 +1,4 @@
-"""Detection of the verifiers contract that a package's module implements, from its source and without running it."""
+"""Detects which verifiers contract a package's module implements, from its source and without running it."""
 
 import ast
 import re
@@ -142,7 +142,7 @@ def _names_in_text(source: str) -> tuple[set[str], set[str]]:
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, also those below `if`, `try` and `with`."""
+    """Yield the statements of a module, including those nested in `if`, `try` and `with`."""
     for node in body:
         yield node
         for name in ("body", "orelse", "finalbody"):

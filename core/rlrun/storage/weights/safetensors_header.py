@@ -1,4 +1,4 @@
-"""Parser of safetensors headers: names, types, shapes and offsets of tensors, checked against the file.
+"""Parses safetensors headers (names, types, shapes and offsets of tensors) and checks them against the file.
 
 A file begins with the length of its header (8 bytes, little-endian) and the header as JSON. Offsets count from the end
 of the header. Files come from runs, so a header may not match the file.
@@ -60,7 +60,7 @@ def read_header(path: Path) -> tuple[int, Mapping[str, Tensor]]:
             raise ValueError(f"{path.name} is not a safetensors file")
         if length > SafetensorsHeader.wire_limits.size:
             limit = SafetensorsHeader.wire_limits.size
-            raise ValueError(f"{path.name} has a header of {length} bytes, above the limit of {limit}")
+            raise ValueError(f"the header of {path.name} is {length} bytes, above the limit of {limit}")
         text = file.read(length)
     tensors = parse(SafetensorsHeader, text, f"The header of {path.name}").root
     left = size - LENGTH.size - length
@@ -77,4 +77,4 @@ def _check(tensor: Tensor, left: int, what: str) -> None:
         raise ValueError(f"{what} is outside the file")
     size = SIZES.get(tensor.dtype)
     if size is not None and math.prod(tensor.shape) * size != end - begin:
-        raise ValueError(f"{what} has {end - begin} bytes, which does not match its shape {tensor.shape}")
+        raise ValueError(f"{what} is {end - begin} bytes, which does not match its shape {tensor.shape}")

@@ -230,7 +230,7 @@ def test_a_deletion_that_was_refused_has_the_words_of_s3(store: Store, s3: Answe
     s3.body = (
         b"<DeleteResult><Error><Key>a</Key><Code>AccessDenied</Code><Message>no right</Message></Error></DeleteResult>"
     )
-    with pytest.raises(AccessDenied, match=r'DeleteObjects of s3://bucket/a with AccessDenied \("no right"\)'):
+    with pytest.raises(AccessDenied, match=r'DeleteObjects for s3://bucket/a with AccessDenied \("no right"\)'):
         store._delete(PLACE, ["a"])
 
 

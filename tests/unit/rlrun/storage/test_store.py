@@ -176,9 +176,7 @@ def test_a_complete_artifact_is_not_replaced_on_any_server(client: FakeS3) -> No
     first = save_once(client, weights(1))
     before = dict(client.data)
     assert save_once(client, weights(1)) == first
-    with pytest.raises(
-        ArtifactExists, match="contains a complete artifact with different files, which is not replaced"
-    ):
+    with pytest.raises(ArtifactExists, match="contains a different complete artifact, which is not replaced"):
         save_once(client, weights(2))
     client.data["checkpoints/step-1/manifest.json"] = b"garbage"
     with pytest.raises(ArtifactExists):
@@ -278,7 +276,7 @@ def test_cut_off_upload_has_no_manifest(store: Store, place: S3Uri, monkeypatch:
 
 def test_download_without_manifest_is_not_found(store: Store, place: S3Uri, tmp_path: Path) -> None:
     store.put_bytes(place / "a", b"1")
-    with pytest.raises(NotFound, match="not complete"):
+    with pytest.raises(NotFound, match="incomplete"):
         store.download(place, tmp_path / "dest")
     assert list(tmp_path.iterdir()) == []
 
@@ -321,7 +319,7 @@ def test_garbage_manifest_is_corrupt_and_can_be_uploaded_over(store: Store, plac
 def test_an_object_is_read_up_to_a_limit(store: Store, place: S3Uri) -> None:
     store.put_bytes(place / "log", b"12345")
     assert store.get_bytes(place / "log", 5) == b"12345"
-    with pytest.raises(ObjectTooLarge, match="larger than the 4 bytes"):
+    with pytest.raises(ObjectTooLarge, match="larger than the limit of 4 bytes"):
         store.get_bytes(place / "log", 4)
 
 
@@ -334,7 +332,7 @@ def test_a_manifest_of_any_size_is_not_read(store: Store, place: S3Uri) -> None:
 def test_a_file_that_is_larger_than_in_its_manifest_is_not_read(store: Store, place: S3Uri, tmp_path: Path) -> None:
     store.upload_artifact({"a": b"1"}, place, ArtifactKind.adapter)
     store.put_bytes(place / "a", b"1" * 1000)
-    with pytest.raises(Corrupt, match="larger than the 1 bytes"):
+    with pytest.raises(Corrupt, match="larger than the limit of 1 bytes"):
         store.download(place, tmp_path / "dest")
 
 

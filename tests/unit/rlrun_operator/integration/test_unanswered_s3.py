@@ -190,7 +190,7 @@ async def test_a_manifest_of_any_size_is_not_read_into_the_operator(s3: StubS3, 
     with operator_s3(s3, CallLimits()) as artifacts:
         [found] = await artifacts.list(s3.environment, LAYOUT, {})
         assert found.manifest is None
-        assert "larger than the 4,194,304 bytes" in (found.problem or "")
+        assert "larger than the limit of 4,194,304 bytes" in (found.problem or "")
         refused = await artifacts.verify(s3.environment, found.uri)
         assert isinstance(refused, Problem)
         assert refused.message == found.problem
