@@ -548,7 +548,7 @@ MODEL_ID = "ts-0123456789ab.team:train:0"
         ),
         ("create_model", {**NEW, "lora_config": {"rank": 8}, "base_model": "x"}, 400, "x does not exist"),
         ("create_model", {**NEW, "lora_config": {"rank": 8}, "user_metadata": {"a": "b" * 20_000}}, 400, "larger than"),
-        ("create_model", {**NEW, "session_id": "x"}, 404, "not the id of a session"),
+        ("create_model", {**NEW, "session_id": "x"}, 404, "not a session id"),
         ("create_model", {**NEW, "model_seq_id": -1}, 400, "model_seq_id"),
         ("load_weights", {"model_id": MODEL_ID, "seq_id": 1, "path": PATH, "optimizer": True}, 400, "from_state(path)"),
         ("load_weights", {**NEW, "path": "x", "optimizer": True}, 404, "not the path of a saved state"),

@@ -449,7 +449,7 @@ async def test_cancelled_samples_leave_the_engine(backend: TinkerBackend) -> Non
     ("changes", "status", "text"),
     [
         ({"sampling_session_id": None}, 400, "tinker 0.38"),
-        ({"sampling_session_id": "x"}, 404, "not the id of a sampler"),
+        ({"sampling_session_id": "x"}, 404, "not a sampler id"),
         ({"prompt": {"chunks": []}}, 400, "no tokens"),
         ({"prompt": {"chunks": [{"type": "image", "data": "x"}]}}, 400, "text only"),
         ({"prompt": {"chunks": [{"type": "encoded_text", "tokens": [-1]}]}}, 400, "tokens"),

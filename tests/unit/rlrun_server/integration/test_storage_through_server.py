@@ -266,7 +266,7 @@ def test_requests_for_signatures_are_encrypted_for_a_server_that_is_known(
         elsewhere = variables[SERVER_VARIABLE].replace("localhost", "127.0.0.1")
         with pytest.raises(StorageServerUnavailable, match="its certificate is not trusted"):
             Store.of_process(variables | {SERVER_VARIABLE: elsewhere}).put_bytes(run / "metrics/b", b"1")
-        with pytest.raises(ValueError, match="RLRUN_STORAGE_SERVER_AUTHORITY has no certificates"):
+        with pytest.raises(ValueError, match="RLRUN_STORAGE_SERVER_AUTHORITY does not contain valid PEM"):
             Store.of_process(variables | {SERVER_AUTHORITY_VARIABLE: "none"})
     assert s3_server.store().list_files(run) == [("metrics/a", 1)]
 
