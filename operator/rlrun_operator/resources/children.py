@@ -34,7 +34,7 @@ def children(
         identity: Names and labels of the children.
         settings: Settings of the operator.
         resolved: Configuration of the attempt.
-        storage_key: Key of the grants for rlrun-server.
+        storage_key: Key that signs the grants for rlrun-server.
         egress: If None, environments that list hosts outside the cluster are omitted.
         token_key: Key from which the tokens of the run's processes are derived. If None, they require no tokens.
         trusts_references: False if users may have replaced the base model or the checkpoint that the operator resolved.

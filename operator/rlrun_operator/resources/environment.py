@@ -1,5 +1,5 @@
-"""Environments: one ReplicaSet and Service each. Only the pods of environments run user code, and they have no
-credentials.
+"""Environments: one ReplicaSet and Service each. Only their pods run user code, so these pods have no access to S3 or
+the Kubernetes API.
 """
 
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def environment_variable(entry: Environment, workers: int, gateway_url: str) -> 
 
 
 def wants_egress(spec: RLRunSpec) -> bool:
-    """Return whether an environment of the run lists hosts outside of the cluster."""
+    """Return whether an environment of the run lists hosts outside the cluster."""
     return any(item.entry.egress for item in environment_entries(spec))
 
 
@@ -112,7 +112,7 @@ def environment(
         variables[TOKEN_VARIABLE] = token
     if item.entry.egress:
         if egress is None:
-            raise ValueError(f"{item.component} lists hosts in egress: pass the key for signing its grant")
+            raise ValueError(f"{item.component} lists hosts in `egress`: pass the key for its grant in `egress`")
         variables |= egress.variables(identity, item.component, item.entry.egress, gateway_url)
     requests = {"cpu": shape.cpu, "memory": shape.memory}
     limits = {"memory": shape.memory, **({"cpu": shape.cpu_limit} if shape.cpu_limit else {})}

@@ -83,7 +83,7 @@ def serve_args(model: RLModelSpec, lora: Sequence[str]) -> list[str]:
 
 
 def parallel_args(shape: Inference) -> list[str]:
-    """Return vLLM's arguments for the parallelism of an engine over the GPUs of its pod."""
+    """Return vLLM's arguments that parallelize an engine over the GPUs of its pod."""
     sizes = {
         "--tensor-parallel-size": shape.parallelism.tensor_size(shape.gpus),
         "--pipeline-parallel-size": shape.parallelism.pipeline,
@@ -128,7 +128,7 @@ def engine_env(kind: PolicyKind) -> dict[str, str]:
 
 
 def vllm_max_lora_rank(rank: int) -> int:
-    """Return the smallest rank that vLLM supports for adapters of `rank`."""
+    """Return the smallest value of vLLM's `--max-lora-rank` that allows adapters of `rank` (at most 512)."""
     return next(r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank)
 
 

@@ -1,10 +1,11 @@
 """NetworkPolicies of a run.
 
-User code can reach only the orchestrator and the cluster's DNS, but not the API server, the cloud's metadata address,
-S3 or other runs. Trainers and engines need the S3 server and the source of their model, whose addresses only the
-platform team knows: their egress is restricted if these addresses are configured. An orchestrator needs S3 and the
-teachers, judges and trackers of users. Every pod has an egress rule, even if it may reach everything, because a
-namespace may have a default-deny policy.
+User code can reach only the orchestrator, the cluster's DNS and, if an environment lists hosts in `egress`, the egress
+proxy, but not the Kubernetes API, the cloud's metadata address, S3 or other runs. Trainers and engines need the S3
+server and the source of their model. Only the platform team knows these addresses, so the egress of trainers and
+engines is restricted only if they are configured. An orchestrator needs S3 and the users' teachers, judges and
+experiment trackers. Every pod has an egress rule, even if it may reach everything, because a namespace may have a
+default-deny policy.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ SERVER_LABELS = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component
 
 
 def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved: ResolvedRun) -> list[Obj]:
-    """Return the NetworkPolicies of a run: for environments, for other pods, and for trainers and engines."""
+    """Return the NetworkPolicies of a run, which select all of its pods."""
     pool = resolved.endpoints.pool
     orchestrator, environments, engines, trainers = (
         {"podSelector": {"matchLabels": labels}}
@@ -91,7 +92,7 @@ def network_policies(identity: RunIdentity, settings: OperatorSettings, resolved
 
 
 def scrapes(settings: OperatorSettings, *ports: int) -> list[Obj]:
-    """Return the ingress rule for metrics scrapers, or an empty list if there are no scrapers. Other paths of these
+    """Return the ingress rule for metrics scrapers, or an empty list if there are no scrapers. Other paths on these
     ports require a token.
     """
     peers = settings.metrics_peers
@@ -114,7 +115,7 @@ def model_egress(settings: OperatorSettings) -> list[Obj]:
 
 
 def system_peer(settings: OperatorSettings) -> Obj:
-    """Return the NetworkPolicy peers for operator, rlrun-server and rlrun-tinker."""
+    """Return the NetworkPolicy peer for the operator's namespace, in which rlrun-server and rlrun-tinker also run."""
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.lease_namespace}}}
 
 

@@ -1,4 +1,4 @@
-"""Orchestrator: a Job, and the Service of its gateway and status.
+"""Orchestrator: a Job, and the Service for its gateway and status.
 
 Containers of the Job's pods are never restarted; the Job creates new pods instead. The Job's pod failure policy handles
 failures, so that a run continues while the operator is down: exit code 64 (configuration error) fails the Job, and
@@ -48,8 +48,8 @@ PROCESS_MARGIN = 20
 def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
     """Return variables with the Weights & Biases key of each Secret in envFrom.
 
-    The Secrets are meant for environments, so no other keys are included. Kubernetes resolves at the pod's start which
-    Secret has the key.
+    The Secrets are meant for environments, so no other keys are included. A variable is unset if its Secret does not
+    have the key when the pod starts.
     """
     wandb = resolved.spec.wandb
     if wandb is None or wandb.offline:
@@ -64,7 +64,7 @@ def wandb_keys(resolved: ResolvedRun) -> list[Obj]:
 
 
 def readable_packages(resolved: ResolvedRun) -> list[str]:
-    """Return the folders of the run's environment packages, with all versions."""
+    """Return the folders of the run's environment packages, each with all versions of the package."""
     root = resolved.artifacts.environments_uri
     spec = resolved.spec
     entries = [*spec.env, *(spec.eval.env if spec.eval else [])]

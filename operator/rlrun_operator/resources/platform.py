@@ -114,7 +114,7 @@ def resolve(
     pool: str | None = None,
 ) -> ResolvedRun:
     """Return the configuration of the attempt's processes. `packages` are the packages that the run started with.
-    `pool` is the name of its shared pool, or None if the run has engines of its own.
+    `pool` is the name of the run's shared pool, or None if the run has engines of its own.
     """
     trainer = pool_trainer_name(pool) if pool is not None and model.trainer.is_shareable else identity.trainer
     spec = _with_defaults(spec, settings, model, identity.namespace)
@@ -176,9 +176,8 @@ def credentials_problem(settings: OperatorSettings, source: dict[str, str] | Non
     missing = [key for key in REQUIRED_KEYS if not (source or {}).get(key)]
     if not missing:
         return None
-    what = "does not exist" if source is None else f"has no {' and no '.join(missing)}"
-    return Problem(
-        reason=Reason.S3_CREDENTIALS_MISSING,
-        message=f"Secret {ref.namespace}/{ref.name} {what}. The platform team must create it with the keys "
-        f"{' and '.join(REQUIRED_KEYS)}.",
-    )
+    if source is None:
+        what = f"does not exist. The platform team must create it with the keys {' and '.join(REQUIRED_KEYS)}."
+    else:
+        what = f"has no {' and no '.join(missing)}. The platform team must add what is missing."
+    return Problem(reason=Reason.S3_CREDENTIALS_MISSING, message=f"Secret {ref.namespace}/{ref.name} {what}")

@@ -185,7 +185,7 @@ def pool_children(
 
 
 def with_digests(objects: Iterable[Obj]) -> list[Obj]:
-    """Add to each object the annotation with its digest, which `differs` compares."""
+    """Add the annotation with its digest, which `differs` compares, to each object except ConfigMaps and Secrets."""
     found = list(objects)
     for child in found:
         if child["kind"] not in COMPARED_DATA:
@@ -194,7 +194,9 @@ def with_digests(objects: Iterable[Obj]) -> list[Obj]:
 
 
 def differs(desired: Obj, existing: Obj | None) -> bool:
-    """Return whether the object is missing or was built from a different definition."""
+    """Return whether the object is missing or was built from a different definition. For ConfigMaps and Secrets, the
+    data is compared.
+    """
     if existing is None:
         return True
     if desired["kind"] in COMPARED_DATA:

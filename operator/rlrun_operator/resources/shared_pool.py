@@ -62,15 +62,15 @@ MAX_BODY = 64 * 1024**2
 """Maximum size of a request's body in bytes, as in the gateway."""
 DEATHS_DIR = "/var/spool/rlrun"
 DEATHS_FILE = f"{DEATHS_DIR}/deaths.json"
-"""File in which the trainer counts the times that each run crashed it. The file survives a restart of the container,
-but not of the pod.
+"""File in which the trainer counts how often each run has crashed it. The file survives a restart of the container, but
+not the deletion of the pod.
 """
 DEATHS_VOLUME = "spool"
 DEATHS_SIZE = "1Mi"
 UPLOADS_SIZE = 64 * 1024**3
 """Maximum total size in bytes of the snapshots that wait for upload, over all runs of the trainer."""
 LEAST_UPLOADS = 1024**3
-"""Bytes of snapshots waiting for upload that each run may have at least, however many runs share the trainer."""
+"""Smallest limit on one run's snapshots that wait for upload, in bytes, however many runs share the trainer."""
 MAX_DIGESTS = 256
 """Maximum number of RLModels whose digests are cached. Computing a digest takes a millisecond."""
 _digests: OrderedDict[tuple[str, int], tuple[OperatorSettings, str]] = OrderedDict()
@@ -132,7 +132,7 @@ def max_sequences(inference: Inference) -> int:
 
 
 def upload_bytes(model: RLModelSpec) -> int:
-    """Return the maximum total size in bytes of the snapshots of one run that wait for their upload."""
+    """Return the maximum total size in bytes of one run's snapshots that wait for upload."""
     return max(LEAST_UPLOADS, UPLOADS_SIZE // model.sharing.max_runs)
 
 
@@ -187,7 +187,7 @@ def pool_account(identity: PoolIdentity, idle_since: datetime | None = None) -> 
 
 
 def order_secret(identity: PoolIdentity, token: str, orders: PoolOrders) -> Obj:
-    """Return the Secret with the pool's token and lists of runs, which sidecars and trainer read at their start."""
+    """Return the Secret with the pool's token and lists of runs, which sidecars and trainer read when they start."""
     named = {ORDER_KEY: orders.engines, **({} if orders.trainer is None else {TRAINER_ORDER_KEY: orders.trainer})}
     # Without fields that are None: processes of a former version refuse fields that they do not know.
     texts = {key: order.model_dump_json(by_alias=True, exclude_none=True) for key, order in named.items()}

@@ -136,7 +136,7 @@ def trainer_service(identity: OwnerIdentity, name: str) -> Obj:
 def trainer_template(
     identity: OwnerIdentity, settings: OperatorSettings, model: RLModelSpec, storage: StorageAccess, parts: TrainerParts
 ) -> Obj:
-    """Return the pod template of a trainer. `storage` is used for the base model."""
+    """Return the pod template of a trainer. `storage` gives access to the base model."""
     shape = model.trainer
     together = shape.nodes > 1
     grace = shape.termination_grace_period_seconds or settings.termination_grace_period_seconds.trainer

@@ -2,8 +2,9 @@
 
 The claim is in the namespace of runs and serving pools, because pods can only mount claims in their own namespace, and
 two PersistentVolumes for one CSI volume are not supported on the same node (kubernetes/kubernetes#132921). The users of
-a namespace can therefore only modify weights that their own pods use. The Job records what the claim contains. A
-replacement pod of the Job continues an interrupted download, and verifies a complete one in seconds.
+a namespace can therefore only modify weights that their own pods use. The status of the Job and its pods shows whether
+the claim is complete. A replacement pod of the Job continues an interrupted download, and verifies a complete one in
+seconds.
 """
 
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ COMPONENT = "weights"
 SELECTOR = {COMPONENT_LABEL: COMPONENT, MANAGED_BY_LABEL: FIELD_MANAGER}
 """Labels of the objects of all caches."""
 ROLE = Role.trainer
-"""Role of the Job's pods, which do not belong to a run. Their problems and remedies are the same as in the trainer's
-download.
+"""Role of the Job's pods, which do not belong to a run. Their problems and remedies are the same as those of a
+trainer's download.
 """
 FETCHER = "fetch-model"
 BACKOFF_LIMIT = 6
@@ -127,16 +128,16 @@ def identity_of(claim: Obj) -> CacheIdentity:
 
 
 def has_fetched(pod: Pod) -> bool:
-    """Return whether the pod's container has downloaded all files.
+    """Return whether the pod's fetcher has downloaded all files.
 
-    The pod and its Job may still be incomplete, because an injected container may still be running.
+    The pod and its Job may not be complete yet, because an injected container may still be running.
     """
     ended = _fetcher_state(pod).get("terminated")
     return ended is not None and ended.get("exitCode") == 0
 
 
 def is_fetching(pod: Pod) -> bool:
-    """Return whether the pod's container is downloading files."""
+    """Return whether the pod's fetcher is running."""
     return "running" in _fetcher_state(pod)
 
 
@@ -209,7 +210,7 @@ def _job(identity: CacheIdentity, settings: OperatorSettings, model: RLModelSpec
 
 
 def _shapes(model: RLModelSpec) -> list[PodShape]:
-    """Return the trainer's placement, because a volume may be created where its first pod runs.
+    """Return the trainer's placement, because a volume may be created in the zone in which its first pod runs.
 
     The trainer's other volumes are omitted, because they may be in use on another node. Mesh injection is refused
     unless the RLModel sets it, because an ordinary sidecar never ends.

@@ -1,4 +1,4 @@
-"""Access of an environment to hosts outside the cluster: a signed grant in the proxy URL of its variables."""
+"""Gives an environment access to hosts outside the cluster: a signed grant in the URL of its proxy variables."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -36,8 +36,8 @@ class EgressAccess:
     def variables(
         self, identity: RunIdentity, component: str, hosts: Iterable[str], gateway_url: str
     ) -> dict[str, str]:
-        """Return the variables of the environment's pod. User code can read them, but they only give access to the
-        listed hosts.
+        """Return the proxy variables for the environment's pod. User code can read them, but they only give access to
+        those of `hosts` that the platform allows.
         """
         grant = EgressGrant(
             namespace=identity.namespace,

@@ -1,4 +1,4 @@
-"""Access control of engines: a middleware in vLLM that requires a token on all paths except the open ones.
+"""Access control for engines: a middleware in vLLM that requires a token on all paths except the open ones.
 
 vLLM's image is not part of this project, so an init container copies the middleware to a volume on the engine's module
 path.
@@ -35,7 +35,7 @@ USER_PATHS = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/resp
 """Paths of a serving pool that users call with their key: the OpenAI API. All other paths are for the sidecar."""
 MODULE_PATH = "PYTHONPATH"
 ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
-"""Variable of vLLM's own API key, which vLLM also requires below `/v1`."""
+"""Variable with vLLM's own API key, which vLLM also requires below `/v1`."""
 ORDER_FILE_VARIABLE = "RLRUN_POOL_ORDER_FILE"
 """Variable with the path of the file that lists the runs of a shared pool (`rlrun.protocol.shared_pool`)."""
 MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
@@ -45,7 +45,7 @@ MAX_SEQUENCES_VARIABLE = "RLRUN_MAX_SEQUENCES"
 MAX_BODY_VARIABLE = "RLRUN_MAX_BODY"
 """Variable with the maximum size in bytes of a request's body in a shared pool."""
 OTHER_SERVER_VARIABLE = "VLLM_USE_RUST_FRONTEND"
-"""Variable that selects a server of vLLM that does not support middleware."""
+"""Variable that selects vLLM's Rust frontend, which does not support middleware."""
 RESERVED = frozenset(
     {
         TOKEN_VARIABLE,
@@ -104,15 +104,17 @@ def access_volume() -> dict[str, Obj]:
 
 
 def run_engine_with_access(engine: Obj, secret: str) -> Obj:
-    """Return the engine of a run, which only accepts requests from its run. `secret` contains the run's token."""
-    # Optional, because the Secret has no token if the operator has no token key. Then all requests are accepted.
+    """Return a run's engine with the middleware, which requires the run's token. `secret` names the Secret with the
+    token. If the Secret has none, all requests are accepted.
+    """
+    # Optional, because the Secret has no token if the operator has no token key.
     token = {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE, "optional": True}}
     return _with_access(engine, {TOKEN_VARIABLE: token, ENGINE_KEY_VARIABLE: token})
 
 
 def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Obj:
-    """Return the engine of a serving pool. `secret` contains the pool's token and the key of rlrun-server;
-    `api_key_secret` contains the key of the pool's users.
+    """Return a serving pool's engine with the middleware. `secret` names the Secret with the pool's token and
+    rlrun-server's key, `api_key_secret` the Secret with the key of the pool's users.
     """
     secrets = {
         TOKEN_VARIABLE: {"secretKeyRef": {"name": secret, "key": TOKEN_VARIABLE}},
@@ -124,8 +126,8 @@ def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Ob
 
 
 def shared_engine_with_access(engine: Obj, secret: str, shared: SharedEngine) -> Obj:
-    """Return the engine of a shared pool. It accepts the tokens of the runs in ORDER_FILE and, on the sidecar's paths,
-    the pool's token in `secret`.
+    """Return a shared pool's engine with the middleware. It accepts the pool's token in `secret` on all paths, and the
+    tokens of the runs in ORDER_FILE on the paths for sampling and tokenizing.
     """
     # vLLM accepts a single key, but each run has its own token.
     engine = {**engine, "env": [entry for entry in engine["env"] if entry["name"] != ENGINE_KEY_VARIABLE]}

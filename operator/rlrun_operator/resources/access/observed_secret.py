@@ -1,4 +1,4 @@
-"""Facts about Secrets that users refer to. Their values are not kept."""
+"""Facts about Secrets that users refer to. The values in the Secrets are not kept."""
 
 import base64
 import binascii
@@ -23,7 +23,7 @@ class ObservedSecret:
 
     @classmethod
     def by_name(cls, secrets: Iterable[Obj | None]) -> "dict[str, ObservedSecret]":
-        """Return the facts of Secrets by name. None in `secrets`, for a Secret that does not exist, is skipped."""
+        """Return the facts about the Secrets, by name. An entry that is None (the Secret does not exist) is skipped."""
         return {secret["metadata"]["name"]: cls._of(secret) for secret in secrets if secret is not None}
 
     @classmethod
@@ -39,7 +39,7 @@ class ObservedSecret:
 
 
 def decode_secret(secret: Obj) -> dict[str, str]:
-    """Decode a Secret's data. Whitespace around values is removed, and binary values are omitted."""
+    """Decode a Secret's data. Whitespace around values is removed, and values that are not text are omitted."""
     decoded = {}
     for key, value in (secret.get("data") or {}).items():
         try:

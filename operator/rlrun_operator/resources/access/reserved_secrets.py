@@ -11,12 +11,12 @@ OPAQUE = "Opaque"
 
 
 def why_reserved(namespace: str, name: str, settings: OperatorSettings, *, operator_owned: bool) -> str | None:
-    """Return why pods of users must not read the Secret, or None. `operator_owned` is true for Secrets that the
-    operator creates.
+    """Return why users' pods must not read the Secret, or None if they may. `operator_owned` is true for Secrets that
+    the operator creates.
     """
     content = platform_secrets(settings).get((namespace, name))
     if content is not None:
-        return f"it has {content}"
+        return f"it contains {content}"
     if operator_owned:
         return "it belongs to the operator"
     pattern = next((p for p in settings.reserved_secret_names if fnmatchcase(name, p)), None)
@@ -24,7 +24,7 @@ def why_reserved(namespace: str, name: str, settings: OperatorSettings, *, opera
 
 
 def why_unusable(name: str, secret: ObservedSecret, settings: OperatorSettings) -> str | None:
-    """Return why environments must not get the keys of an existing Secret, or None.
+    """Return why environments must not get an existing Secret's keys, or None if they may.
 
     ServiceAccount tokens and registry passwords are excluded by their Secret types.
     """
@@ -34,8 +34,8 @@ def why_unusable(name: str, secret: ObservedSecret, settings: OperatorSettings) 
     found = secret.labels.get(key)
     if key and (found is None or (has_value and found != value)):
         return (
-            f"the platform requires the label {settings.secret_label} on Secrets for environments. Its owner can set "
-            f"the label with `kubectl label secret {name} {key}={value}`"
+            f"the platform requires the label {settings.secret_label} on Secrets for environments. The owner of the "
+            f"Secret can set it with `kubectl label secret {name} {key}={value}`"
         )
     return None
 
@@ -44,7 +44,7 @@ def platform_secrets(settings: OperatorSettings) -> dict[tuple[str, str], str]:
     """Return a description of each of the platform's own Secrets, by namespace and name."""
     s3, own = settings.s3.credentials_secret, settings.lease_namespace
     reserved = {
-        (own, key_secret_name(settings.lease_name)): "the key for the tokens of runs",
+        (own, key_secret_name(settings.lease_name)): "the key for run tokens",
         (own, grant_key_secret_name(settings.lease_name)): "the signing key for S3 grants",
     }
     if s3 is not None:

@@ -31,7 +31,8 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.base.naming import RunIdentity
 
 TOKEN_SECONDS = 3600
-"""Lifetime of a token in seconds. The kubelet renews it in time, and the token of a deleted pod is invalid immediately.
+"""Lifetime of a token in seconds. The kubelet renews the token before it expires. A deleted pod's token is invalid at
+once.
 """
 
 RENEWAL_SECONDS = 1800
@@ -39,7 +40,7 @@ RENEWAL_SECONDS = 1800
 
 
 def grant_key_secret_name(lease_name: str) -> str:
-    """Return the name of the Secret with the signing key of grants. The Secret is in the namespace of the operator's
+    """Return the name of the Secret with the key that signs grants. The Secret is in the namespace of the operator's
     Lease.
     """
     return f"{lease_name}-storage-grants"
@@ -78,10 +79,10 @@ class StorageAccess:
 
     settings: OperatorSettings
     key: bytes = field(repr=False)
-    """Signing key of grants, which rlrun-server also has."""
+    """Key that signs grants, which rlrun-server also has."""
     namespace: str
     owner: str
-    """UID of the run, or name of the serving pool or weights cache."""
+    """UID of the run, or name of the pool or weights cache."""
     folder: str = ""
     """URI of the run's folder."""
     trusts_references: bool = True
@@ -133,8 +134,8 @@ class StorageAccess:
     ) -> StorageClient:
         """Return variables, mounts and volumes for a container of this role.
 
-        Without `with_grant`, the container receives its grant over the network. Each container of a pod has its own
-        token, so that it cannot use S3 as another role.
+        If `with_grant` is False, the container receives its grants with its list of adapters or runs. Each container of
+        a pod has its own token, so that it cannot use S3 as another role.
         """
         volume, folder = f"storage-token-{role}", f"{TOKEN_DIR}-{role}"
         audience = StorageGrant(namespace=self.namespace, owner=self.owner, role=role).audience

@@ -1,6 +1,6 @@
 """Connections of pods to servers outside the cluster: certificate authorities and the platform's proxy.
 
-An init container gets the certificates in a variable and writes a file with these and the public ones. A ConfigMap
+An init container gets the certificates in a variable, and writes them and the public ones to a file. A ConfigMap
 would need a copy in each namespace, where users could change it. Environment pods do not use the platform's proxy,
 because user code may only reach the egress proxy.
 """

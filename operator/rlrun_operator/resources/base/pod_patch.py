@@ -15,7 +15,7 @@ SECURITY_CONTEXT: Obj = {
     "readOnlyRootFilesystem": True,
     "runAsNonRoot": True,
 }
-"""Security context of all containers, as required by the restricted Pod Security Standard."""
+"""Default security context: that of the restricted Pod Security Standard, and a read-only root filesystem."""
 NEW_CONTAINER: Obj = {"securityContext": {k: v for k, v in SECURITY_CONTEXT.items() if k != "readOnlyRootFilesystem"}}
 """Security context of containers that only the patch contains, as required by the restricted Pod Security Standard."""
 

@@ -1,4 +1,4 @@
-"""Application of a pod shape to a pod template. Values set by the operator take precedence."""
+"""Applies pod shapes to a pod template. Values set by the operator take precedence."""
 
 from collections.abc import Mapping, Sequence
 

@@ -54,11 +54,12 @@ def pod_template(
     grace_seconds: int = 30,
     restart_policy: str = "Always",
 ) -> Obj:
-    """Return a pod template without an API token; only /tmp and the given volumes are writable.
+    """Return a pod template without a token for the Kubernetes API. Containers with a read-only root filesystem can
+    write only to /tmp and to mounted volumes.
 
     `shapes` are the shapes of the role; their mounts are added to the first container. `patch` is a `podTemplate`,
-    whose containers get authorities and proxy as well. `storage` is the pod's limit of ephemeral storage, or None for
-    no limit.
+    whose containers also get the CA bundle and the proxy variables. `storage` is the ephemeral-storage limit of each
+    container and of /tmp, or None for no limit.
     """
 
     is_run = isinstance(identity, RunIdentity)
@@ -150,7 +151,7 @@ def container(
 def _log_hold(settings: OperatorSettings) -> Obj:
     """Return the native sidecar that keeps a pod until its logs are copied.
 
-    The sidecar uses the platform's image, because an image from the RLModel may be of an older version without this
+    The sidecar uses the platform's image, because an image from the RLModel may be an older version without this
     program.
     """
     made = container(
@@ -196,7 +197,7 @@ def model_resources(shape: Pods) -> Obj:
 def has_devices(shape: Pods) -> bool:
     """Return whether the role's container gets devices: GPUs, extended resources or resource claims.
 
-    Names of extended resources contain a slash, for example for instances of partitioned GPUs (MIG) and devices of
+    Names of extended resources contain a slash. Examples are instances of partitioned GPUs (MIG) and devices from
     other vendors.
     """
     spec = shape.pod_template.get("spec", {})
@@ -231,7 +232,7 @@ def disk_volume(size: str | None) -> Obj:
 
 
 def _with_storage(made: Obj, request: str | None, limit: str | None) -> Obj:
-    """Add a request and a limit of ephemeral storage to the container, unless its resources set a limit.
+    """Add an ephemeral-storage request and limit to the container, unless its resources set a limit.
 
     The kubelet compares the volumes of a pod with the sum of its containers' limits, so either all containers need a
     limit or none. The request is explicit, because it would otherwise default to the limit.
@@ -246,7 +247,7 @@ def _with_storage(made: Obj, request: str | None, limit: str | None) -> Obj:
 
 
 def http_probes(port: str, *, startup_seconds: int, ready_path: str = "/readyz", live_path: str = "/healthz") -> Obj:
-    """Return HTTP probes: a startup probe for `startup_seconds`, then liveness every 10 s and readiness every 2 s.
+    """Return HTTP probes: startup within `startup_seconds`, then liveness every 10 s and readiness every 2 s.
 
     Liveness fails after five minutes without a response, because a healthy container on a busy node may not respond for
     a minute, and a restart costs more than waiting.
@@ -271,7 +272,7 @@ def token_env_from(identity: RunIdentity) -> list[Obj]:
 
 
 def replica_set(identity: RunIdentity, name: str, role: Role, component: str, replicas: int, template: Obj) -> Obj:
-    """Return a ReplicaSet of one attempt. Within an attempt the template never changes, so rollouts are not needed.
+    """Return a ReplicaSet of one attempt. Within an attempt the template never changes, so no Deployment is needed.
 
     The selector includes the attempt, so that the ReplicaSet never adopts pods of another attempt.
     """
@@ -288,7 +289,7 @@ def replica_set(identity: RunIdentity, name: str, role: Role, component: str, re
 
 
 def pod_failure_policy(container_name: str) -> Obj:
-    """Return a pod failure policy that fails the Job at a configuration error and ignores disruptions."""
+    """Return a pod failure policy that fails the Job on a configuration error and ignores disruptions."""
     values = [ExitCode.CONFIGURATION.value]
     on_exit = {"containerName": container_name, "operator": "In", "values": values}
     return {
@@ -309,10 +310,10 @@ def service(
     headless: bool = False,
     unready: bool = False,
 ) -> Obj:
-    """Return a Service for the component's ready pods, or with `unready` for all its pods.
+    """Return a Service for the component's ready pods, or for all its pods if `unready`.
 
-    The Service is single-stack with the cluster's first address family. In dual-stack, a headless Service would list
-    each pod twice.
+    The Service is single-stack, in the cluster's first address family. A dual-stack headless Service would list each
+    pod twice.
     """
     spec: Obj = {
         "selector": identity.selector(role, component),

@@ -1,7 +1,7 @@
 """Caches of trainers and engines for compiled kernels and graphs, in one volume of the pod.
 
-By default each library uses its own folder, in the home folder or next to its code, which is read-only in the pods. If
-the volume is a claim, the caches are kept, and a replaced engine need not compile again, which takes minutes.
+By default each library uses its own folder in the home folder, or next to its code, where the pods cannot write. If the
+volume is a claim, the caches are kept, and a replacement engine need not compile again, which takes minutes.
 """
 
 from rlrun.api.model import Pods

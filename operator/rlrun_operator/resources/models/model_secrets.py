@@ -1,4 +1,4 @@
-"""Check of the Secrets that an RLModel's variables refer to, before the first pod is created.
+"""Checks the Secrets that an RLModel's variables refer to, before the first pod is created.
 
 Without the check, pods would wait in CreateContainerConfigError.
 """

@@ -1,9 +1,9 @@
 """Variables of an RLModel: which containers get them, and which contain a credential in clear text.
 
-| variable | trainer or engine | fetcher of a model of the hub |
+| variable | trainer or engine | fetcher of a model on the hub |
 |---|---|---|
-| of the Hugging Face hub (`HF_*`), with `value` | yes | yes |
-| of the Hugging Face hub, with `valueFrom` | no | yes |
+| for the Hugging Face hub (`HF_*`), with `value` | yes | yes |
+| for the Hugging Face hub, with `valueFrom` | no | yes |
 | any other | yes | no |
 
 Trainer and engine load the downloaded files and are offline, so they need no token for the hub.
@@ -78,7 +78,7 @@ def secret_variables(source: str, variables: Variables) -> list[SecretVariable]:
 
 
 def clear_text_credentials(model: RLModelSpec) -> list[str]:
-    """Return the variables that have a value and are named like a credential, as `trainer.env[HF_TOKEN]`."""
+    """Return the variables that have a value and are named like a credential, such as `trainer.env[HF_TOKEN]`."""
     return [
         f"{field}[{v.name}]"
         for field, env in run_variables(model).items()

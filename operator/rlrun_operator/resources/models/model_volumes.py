@@ -70,7 +70,7 @@ def weights(settings: OperatorSettings, model: RLModelSpec, shape: Pods, storage
     oci://repository@DIGEST/path.
 
     Claims are in the namespace of the pods. The claim of a cache already contains the weights. For a model on the
-    Hugging Face hub, the fetcher gets the variables of the hub in the `env` of `shape` (HF_TOKEN, HF_ENDPOINT).
+    Hugging Face hub, the fetcher gets the hub's variables in the `env` of `shape` (HF_TOKEN, HF_ENDPOINT).
     """
     source, claim = model.source, cache_claim(model)
     if source.startswith("pvc://"):

@@ -61,7 +61,7 @@ def test_a_missing_secret_or_key_is_reported_with_variable_secret_and_key(secret
 @pytest.mark.parametrize(
     ("name", "namespace", "secrets", "why"),
     [
-        ("s3", "rlrun-system", (), "it has the platform's S3 credentials"),
+        ("s3", "rlrun-system", (), "it contains the platform's S3 credentials"),
         ("reverse-rlrun-token", "team", (), "it belongs to the operator"),
         ("next-s3", "team", (), "names like *-s3 are reserved"),
         ("hub", "team", (hub_secret(labels=OF_OPERATOR),), "it belongs to the operator"),
