@@ -4,11 +4,11 @@
 |---|---|---|
 | closed | all | open after `failures` failures in a row, or after one that lasted `slow_seconds` |
 | open | none | half-open with the first call after the pause |
-| half-open | only that call, the probe | closed if the service responds, otherwise open with a pause twice as long |
+| half-open | only that call, the probe | closed if the service responds; otherwise open, with twice the pause |
 
 A slow failure opens the circuit breaker immediately, because each further failure would block its caller for as long as
-the first. Results of calls that started before the last change of state are ignored, so eight calls that fail together
-open the circuit breaker only once.
+the first. Results of calls that started before the last change of state are ignored, so eight calls that fail at the
+same time open the circuit breaker only once. Pauses are at most `longest_pause_seconds`, before jitter.
 """
 
 import random
@@ -105,8 +105,8 @@ class CircuitBreaker:
             self._open()
 
     def abandon(self, permit: Permit) -> None:
-        """Record that the call ended without information about the service's health. The next call may test the
-        service.
+        """Record that the call ended without information about the service's health. If the call was the probe, the
+        next call becomes the probe.
         """
         if self._counts(permit) and self.state is BreakerState.HALF_OPEN:
             self._change(BreakerState.OPEN)

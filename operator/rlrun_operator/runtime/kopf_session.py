@@ -19,7 +19,7 @@ from rlrun_operator.runtime.metrics import API_REQUESTS
 
 PLURALS = frozenset(kind.plural for kind in ALL.values())
 MAX_PAGE_BYTES = 32 << 20
-"""Maximum bytes of a response, and of one event of a watch. kopf's pages have 20 objects of at most 1.5 MB."""
+"""Maximum size in bytes of a response, and of one event of a watch. kopf's pages have 20 objects of at most 1.5 MB."""
 SHALLOW = 500
 """Maximum number of opening brackets with which `json.loads` cannot exceed the recursion limit."""
 
@@ -49,7 +49,7 @@ class KopfSession:
     async def request(
         self, method: str, url: str, *, json: Any, headers: dict[str, str] | None, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """Send a request with the current token, and count it. Raises aiohttp.ClientError."""
+        """Send a request with the current token, and count it. Raises aiohttp.ClientError or TimeoutError."""
         path, _, query = url.partition("?")
         kind = path.rpartition("/")[2]
         verb = "watch" if "watch=true" in query else "list" if kind in PLURALS else "get"
@@ -67,7 +67,7 @@ class KopfSession:
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """Response of at most MAX_PAGE_BYTES, which may be nested as deep as the API server allows."""
+    """Response of at most MAX_PAGE_BYTES. Its JSON may be nested as deeply as the API server allows."""
 
     @override
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
@@ -85,7 +85,7 @@ class BoundedResponse(aiohttp.ClientResponse):
 
 
 class BoundedLines:
-    """Body of a response whose chunks are whole lines of JSON that `json.loads` can parse."""
+    """Response body that yields whole lines of JSON, none of which is nested too deeply for `json.loads`."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
@@ -110,4 +110,4 @@ def _shallow(line: bytes) -> bytes:
 
 def _check_size(size: int) -> None:
     if size > MAX_PAGE_BYTES:
-        raise aiohttp.ClientPayloadError(f"the response has more than {MAX_PAGE_BYTES >> 20} MiB")
+        raise aiohttp.ClientPayloadError(f"the response is larger than {MAX_PAGE_BYTES >> 20} MiB")

@@ -39,7 +39,7 @@ class KopfThread:
         self._restart = asyncio.Event()
 
     def restart(self) -> None:
-        """Restart kopf. kopf's cleanup handler also calls this method."""
+        """Restart kopf. kopf's cleanup handler also calls this method, when kopf stops by itself."""
         self._restart.set()
 
     async def run(self, registry: kopf.OperatorRegistry) -> None:
@@ -49,7 +49,7 @@ class KopfThread:
             began = time.monotonic()
             error = await self._run_once(registry)
             pause = FIRST_PAUSE if time.monotonic() - began >= PROVEN_SECONDS else pause
-            log.warning("kopf stopped; restarting it in %.0f s: %s", pause, error or "an object was missing")
+            log.warning("kopf stopped; restarting it within %.0f s: %s", pause, error or "it did not list all objects")
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 

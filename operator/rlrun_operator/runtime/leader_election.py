@@ -27,7 +27,7 @@ RETRY_SECONDS = 2.0
 
 
 class LeaseLost(Exception):
-    """Raised if the Lease could not be renewed in time, or another process holds the Lease."""
+    """Raised if the Lease was not renewed in time, so that another process may hold it."""
 
 
 class LeaderElection:
@@ -60,7 +60,7 @@ class LeaderElection:
         """Return whether this process holds the Lease and its renewal deadline has not passed. Can be called from any
         thread.
 
-        The deadline passes long before another process can take over. It is checked against the clock, because the
+        The deadline passes seconds before another process can take over. It is checked against the clock, because the
         event loop may be blocked.
         """
         return self._clock() < self._renewed_at + self._renew_deadline
@@ -69,7 +69,7 @@ class LeaderElection:
         """Wait until this process holds the Lease."""
         while not await self._try():  # noqa: ASYNC110
             await asyncio.sleep(self._retry)
-        log.info("Holding lease %s/%s as %s", self._namespace, self._name, self.identity)
+        log.info("Acquired Lease %s/%s as %s", self._namespace, self._name, self.identity)
 
     async def hold(self) -> None:
         """Renew the Lease until cancelled. Raises LeaseLost."""
@@ -87,8 +87,8 @@ class LeaderElection:
                 )
 
     async def release(self) -> None:
-        """Release the Lease, so that another process can take over immediately. Does not raise, because the process is
-        ending.
+        """Release the Lease, so that another process can take over immediately. An ApiError is only logged, because the
+        process is ending.
         """
         self._renewed_at = -math.inf
         try:
@@ -104,7 +104,7 @@ class LeaderElection:
             return await self._claim()
         except ApiError as error:
             if error.status != 409:
-                log.warning("Could not claim or renew lease %s/%s: %s", self._namespace, self._name, error)
+                log.warning("Could not acquire or renew Lease %s/%s: %s", self._namespace, self._name, error)
             return False
 
     async def _claim(self) -> bool:

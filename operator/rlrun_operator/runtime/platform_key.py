@@ -22,13 +22,13 @@ KEY_BYTES = 32
 
 
 class KeyInvalid(Exception):
-    """Raised if the Secret exists but has no usable key. The operator does not replace the Secret, because runs use its
-    former key.
+    """Raised if the Secret exists but has no usable key. The operator does not create a new key, because active runs
+    use the old one.
     """
 
 
 async def ensure_key(cluster: AsyncKubeClient, namespace: str, name: str) -> bytes:
-    """Return the key in the Secret, and create the Secret if it does not exist. Raises ApiError or KeyInvalid."""
+    """Return the key in the Secret. Creates the Secret if it does not exist. Raises ApiError or KeyInvalid."""
     existing = await cluster.get(SECRET, namespace, name)
     if existing is None:
         # Use text without white space, because programs read the Secret from variables or files.

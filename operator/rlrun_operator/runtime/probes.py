@@ -30,7 +30,7 @@ class EventLoopWatchdog:
 def web_app(
     is_alive: Callable[[], bool], ready: Callable[[], str | None], registry: CollectorRegistry
 ) -> web.Application:
-    """Return the web application. `ready` returns the reason why the process is not ready, or None."""
+    """Return the web application. `ready` returns the reason why the process is not ready, or None if it is ready."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok") if is_alive() else web.Response(status=503, text="The event loop is blocked")

@@ -42,8 +42,8 @@ class CertificateMissing(Exception):
 
 
 async def ensure_authority(cluster: AsyncKubeClient, settings: OperatorSettings, now: datetime) -> str:
-    """Return the CA certificates in PEM that verify rlrun-server's certificate. If empty, pods use the CAs of their
-    image.
+    """Return the CA certificates (PEM) that verify rlrun-server's certificate, or an empty string if pods use the CAs
+    in their image.
 
     Creates or renews the Secret if the settings allow it. Raises ApiError or CertificateMissing.
     """
@@ -77,8 +77,8 @@ async def follow_authority(
     begun: str,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Wait until the authority in the Secret differs from `begun`, with which this process started. Waits forever if
-    the settings name no Secret.
+    """Wait until the authority in the Secret differs from `begun`, the authority with which this process started. Waits
+    forever if the settings name no Secret.
     """
     wanted = settings.storage_server_certificate
     while wanted is None:

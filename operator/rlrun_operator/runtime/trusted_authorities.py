@@ -5,7 +5,7 @@ from rlrun.service.trust_bundle import additional
 from rlrun_operator.config.settings import OperatorSettings, SettingsError
 
 MAX_BYTES = 96 * 1024
-"""Maximum size of the certificates that are not public. They are passed in an environment variable, which Linux limits
+"""Maximum size in bytes of the additional certificates. They are passed in an environment variable, which Linux limits
 to 128 KiB.
 """
 
@@ -24,7 +24,7 @@ def with_ca_bundle(settings: OperatorSettings) -> OperatorSettings:
         ) from error
     if len(bundle) > MAX_BYTES:
         raise SettingsError(
-            f"caBundle: {path} has {len(bundle) // 1024} KiB of certificates in addition to the public ones. At most "
-            f"{MAX_BYTES // 1024} KiB are supported: remove those that are not your own authorities."
+            f"caBundle: {path} contains {len(bundle) // 1024} KiB of certificates in addition to the public ones, but "
+            f"the maximum is {MAX_BYTES // 1024} KiB: remove certificates of authorities that are not your own."
         )
     return settings.model_copy(update={"ca_bundle": bundle})

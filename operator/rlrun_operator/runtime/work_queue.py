@@ -164,7 +164,7 @@ class WorkQueue(Generic[K]):
         return self._processing[key]
 
     def finish(self, key: K) -> None:
-        """Mark the key as processed, after success or failure."""
+        """Mark the key as processed, after success or failure. A key that was added in the meantime becomes ready."""
         self._processing.pop(key, None)
         self._busy[key.namespace] -= 1
         if not self._busy[key.namespace]:

@@ -1,7 +1,8 @@
 """Cache of S3 listings of runs' checkpoints and adapters, which are refreshed when files may have been written.
 
 S3 sends no events. A listing is reused while no upload is due, the run's attempt, pods and reports have not changed,
-and the listing is younger than `artifactSweepSeconds`. After `forget`, the next reconcile lists S3.
+and the listing is younger than `artifactSweepSeconds`. After `forget`, the next reconcile lists S3,
+unless the run's listing just failed.
 
 A run that has too many files is listed again after `artifactSweepSeconds`. If a listing exceeded its time limit, the
 run is listed again after SLOW_SECONDS, because S3 may have been slow. Nothing that the run does leads to an earlier

@@ -137,7 +137,9 @@ class ArtifactStore:
     """S3 operations of the operator. `may_write` returns whether this process holds the Lease, and is called from
     threads.
 
-    Methods raise StoreError, and LeaseLost for a write without the Lease.
+    Methods that use S3 raise StoreError, LeaseLost if they would write without the Lease, and ValueError for an invalid
+    URI. Methods that delete files, or allow their deletion, raise InstallationMismatch (a StoreError) unless the
+    bucket's mark, the object that names the cluster that may delete files, names this cluster.
     """
 
     def __init__(
@@ -156,20 +158,20 @@ class ArtifactStore:
         self._stores: dict[tuple[tuple[str, str], ...], Store] = {}
         self._stores_lock = threading.Lock()
         self.installation: Installation | None = None
-        """Location and cluster that the bucket's mark must name. None until they are known; until then, nothing may be
-        deleted.
+        """Location of the bucket's mark, and the cluster that it must name. None until they are known; until then,
+        nothing may be deleted.
         """
         self._marked_until = -math.inf
         self._checks: dict[tuple[object, str], tuple[float, Problem | None]] = {}
 
     def close(self) -> None:
-        """Close threads and connections without waiting for running calls."""
+        """Stop the threads and close the connections, without waiting for running calls."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for store in self._stores.values():
             store.close()
 
     async def check(self, variables: Mapping[str, str], bucket: str) -> Problem | None:
-        """Return the reason why the bucket cannot be used with these AWS_* variables, or None."""
+        """Return the reason why the bucket cannot be used with these AWS_* variables, or None if it can."""
         key = (tuple(sorted(variables.items())), bucket)
         known = self._checks.get(key)
         if known is not None and time.monotonic() - known[0] < CHECK_SECONDS:
@@ -198,7 +200,7 @@ class ArtifactStore:
     async def verify(self, variables: Mapping[str, str], uri: str, digest: str = "") -> str | Problem:
         """Return the digest of an artifact's manifest, or why the artifact is incomplete or its digest is not `digest`.
 
-        An empty `digest` is not compared. Raises ValueError for an invalid URI.
+        An empty `digest` is not compared.
         """
         return await self._call(variables, lambda store: _verify(store, S3Uri.parse(uri), digest))
 
@@ -208,7 +210,7 @@ class ArtifactStore:
         await self._call(variables, lambda store: store.put_bytes(S3Uri.parse(uri), data), silence)
 
     async def write_tombstone(self, variables: Mapping[str, str], uri: str, data: bytes) -> None:
-        """Write a tombstone, which allows the deletion of files. The bucket's mark must name this cluster."""
+        """Write a tombstone, which allows the deletion of files."""
 
         def work(store: Store) -> None:
             self._require_mark(store)
@@ -240,7 +242,9 @@ class ArtifactStore:
         await self._call(variables, work)
 
     async def mark_installation(self, variables: Mapping[str, str]) -> None:
-        """Write the bucket's mark if it is missing. Raises InstallationMismatch if the mark names another cluster."""
+        """Write the bucket's mark if it is missing. Raises InstallationMismatch if the mark names another cluster or
+        cannot be read, or if `installation` is None.
+        """
         await self._call(variables, self._require_mark)
 
     def _require_mark(self, store: Store) -> None:
@@ -248,7 +252,7 @@ class ArtifactStore:
             return
         if self.installation is None:
             raise InstallationMismatch(
-                "the operator has not read the uid of its cluster yet, so nothing is deleted; the deletion is retried"
+                "the operator has not read the UID of its cluster yet, so nothing is deleted; the deletion is retried"
             )
         ensure_mark(store, self.installation.root, self.installation.cluster)
         self._marked_until = time.monotonic() + CHECK_SECONDS
@@ -461,7 +465,7 @@ def _missing_files(manifest: Manifest, files: Mapping[str, int]) -> str | None:
         return None
     first = wrong[0]
     held = files.get(first.stored_as)
-    fault = "is missing" if held is None else f"has {held} bytes instead of {first.size}"
+    fault = "is missing" if held is None else f"is {held} bytes instead of {first.size}"
     more = ""
     if len(wrong) == 2:
         more = "; 1 other file is also missing or has the wrong size"

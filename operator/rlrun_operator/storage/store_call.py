@@ -109,16 +109,18 @@ class StoreCall:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds for which the caller still waits, unless S3 responds meanwhile."""
+        """Seconds that the caller still waits if S3 does not respond."""
         return min(self._answered + self._silence_seconds, self._started + self._total_seconds) - self._clock()
 
     def timeout(self, endpoint: str) -> Unreachable:
-        """Return the error to raise for an abandoned call: StoreTimeout, or an error about S3 if S3 does not
-        respond.
+        """Return the error to raise for an abandoned call: StoreTimeout if S3 may be available, or Unreachable if S3
+        does not respond.
         """
         silence, total = f"{self._silence_seconds:.0f} s", f"{self._total_seconds:.0f} s"
         if not self._has_begun:
-            return StoreTimeout(f"no thread was free for the S3 endpoint {endpoint} within {silence}: raise s3Threads")
+            return StoreTimeout(
+                f"no thread was free for the S3 endpoint {endpoint} within {silence}; increase operator.s3Threads"
+            )
         is_silent = self._clock() - self._answered >= self._silence_seconds
         if is_silent and self._is_reading:
             return StoreTimeout(

@@ -28,7 +28,7 @@ class UsageLog:
         self._waiting: list[tuple[Sequence[UsageRecord], asyncio.Future[None]]] = []
 
     async def record(self, variables: Mapping[str, str], records: Sequence[UsageRecord]) -> None:
-        """Add missing records to the log. Raises StoreError, after which the call can be repeated."""
+        """Add missing records to the log. Raises StoreError, after which the call can be repeated, or LeaseLost."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((records, done))
         async with self._lock:

@@ -44,5 +44,5 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: str | None
 def test_too_many_certificates_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = CertificateAuthority(tmp_path).pair.certificate
     monkeypatch.setattr(trusted_authorities, "MAX_BYTES", 100)
-    with pytest.raises(SettingsError, match="remove those that are not your own authorities"):
+    with pytest.raises(SettingsError, match="remove certificates of authorities that are not your own"):
         with_ca_bundle(OperatorSettings.model_validate({"s3": S3, "caBundleFile": str(file)}))

@@ -115,7 +115,7 @@ async def test_a_file_of_another_size_is_named(bench: Bench, was_ready: bool) ->
     bench.store.put_bytes(bench.layout.checkpoint(1) / "adapter.safetensors", b"wei")
     _, problem = await bench.look(1, known)
     assert problem
-    assert "adapter.safetensors has 3 bytes instead of 7." in problem
+    assert "adapter.safetensors is 3 bytes instead of 7." in problem
 
 
 @pytest.mark.parametrize(
