@@ -1,1 +1,1 @@
-"""Serving controller: pools of engines that serve deployed adapters."""
+"""Serving controller: pools of engines, which serve deployed adapters or sample for several runs."""

@@ -1,4 +1,4 @@
-"""Execution of a pool's plan, in an order that is safe if the operator crashes between any two calls."""
+"""Executes a pool's plan, in an order that is safe if the operator crashes between any two calls."""
 
 import logging
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ class PoolResponses:
 
 
 PUSHES = 32
-"""Maximum number of pods to which a reconcile sends lists of runs or adapters at the same time. Two reconciles together
-use all connections of the client.
+"""Maximum number of pods to which a reconcile sends lists of runs or adapters concurrently. Two concurrent
+reconciles use all connections of the client.
 """
 
 
@@ -81,8 +81,8 @@ async def write_statuses(cluster: AsyncKubeClient, plan: PoolPlan) -> None:
 
 
 async def _write_status(cluster: AsyncKubeClient, obj: Obj) -> bool:
-    """Write the adapter's status. Returns False if the adapter has changed or was deleted; its event causes a
-    reconcile.
+    """Write the adapter's status. Returns False if the adapter has changed or was deleted; the event of that
+    change causes another reconcile.
     """
     metadata = obj["metadata"]
     try:

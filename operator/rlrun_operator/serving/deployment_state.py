@@ -1,4 +1,4 @@
-"""Deployment state of one adapter, from its object, its pool's pods and the reports of their sidecars."""
+"""Determines the deployment state of one adapter from its object, its pool's pods and their sidecars' reports."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ WAIT_REASONS = frozenset(
         Reason.STARTING,
     }
 )
-"""Reasons of problems that are resolved by waiting."""
+"""Reasons of problems that may end without any action."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def state_of(adapter: Obj) -> DeploymentState:
 
 
 def artifact_problem(adapter: Obj, settings: OperatorSettings) -> Problem | None:
-    """Return why the adapter cannot be deployed, or None. The files of an adapter that its pool has already accepted
-    are not checked, because the pool has its own copy.
+    """Return why the adapter cannot be deployed, or None if it can. The files of an adapter that its pool has already
+    accepted are not checked, because the pool has its own copy.
     """
     if not is_in_own_folder(adapter, settings):
         return Problem(
@@ -128,14 +128,15 @@ def assess_unwanted(adapter: Obj, pool: PoolObservation) -> DeploymentAssessment
             problem = report.problem
             return DeploymentAssessment(
                 DeploymentState.unload_failed,
-                f"{problem.reason}: {problem.message} The pool retries the unload. To force it, delete pod {pod.name}.",
+                f"{problem.reason}: {problem.message.rstrip('.')}. The pool retries the unload. To force it, delete "
+                f"pod {pod.name}.",
             )
         unloading = unloading or report is not None
     return DeploymentAssessment(DeploymentState.unloading if unloading else DeploymentState.not_deployed)
 
 
 def report_of(pool: PoolObservation, pod: Pod, name: str) -> AdapterReport | None:
-    """Return the sidecar's report of the adapter with that model name, or None."""
+    """Return the report of the pod's sidecar on the adapter with this model name, or None."""
     report = pool.reports.get(pod.name)
     return next((a for a in report.adapters if a.name == name), None) if report else None
 
@@ -153,7 +154,7 @@ def deploy_failed(problem: Problem) -> DeploymentAssessment:
 
 
 def _answer(pool: PoolObservation, pod: Pod, name: str) -> LoadState | None:
-    """Return the adapter's state on the pod, or None without a report. Adapters that the report lacks are loading."""
+    """Return the adapter's state on the pod, or None if there is no report. An adapter missing in it is loading."""
     if pod.name not in pool.reports:
         return None
     report = report_of(pool, pod, name)

@@ -1,4 +1,4 @@
-"""Input and output of the planner of pools, as plain values."""
+"""Inputs and outputs of the pool planners, as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,10 +29,12 @@ class PoolObservation:
     token_key: bytes = field(default=b"", repr=False)
     """Key from which the tokens of runs are derived."""
     warm_starts: Mapping[str, str] = field(default_factory=dict)
-    """URI of the checkpoint from which a run's attempt starts, by uid, from configurations that the operator signed."""
-    clients: Mapping[str, SessionSpec] = field(default_factory=dict)
-    """Specification of the session of each run with `driver: Client`, by uid, from configurations that the operator
+    """URI of the checkpoint from which a run's attempt starts, by the run's uid. From configurations that the operator
     signed.
+    """
+    clients: Mapping[str, SessionSpec] = field(default_factory=dict)
+    """Specification of the session of each run with `driver: Client`, by the run's uid. From configurations that the
+    operator signed.
     """
     models: tuple[Obj, ...] = ()
     """All RLModels."""
@@ -46,9 +48,9 @@ class PoolObservation:
     api_key: str = field(default="", repr=False)
     """Key of the pool's users, from its Secret or newly generated."""
     s3_problem: Problem | None = None
-    """Reason why S3 cannot be used."""
+    """Reason why S3 cannot be used, or None."""
     storage_key: bytes = field(default=b"", repr=False)
-    """Key of the grants for rlrun-server."""
+    """Key that signs the grants for rlrun-server."""
     model_secrets: Mapping[str, ObservedSecret] = field(default_factory=dict)
     """Existing Secrets that the variables of the pool's RLModel refer to."""
     weights: ObservedWeights = field(default_factory=ObservedWeights)
@@ -69,10 +71,10 @@ class PoolPlan:
     recipients: tuple[Obj, ...] = ()
     """Pods to which the desired adapters or the lists of runs are sent."""
     problem: Problem | None = None
-    """Reason why the objects of a shared pool cannot be created."""
+    """Reason why the objects of a shared pool cannot be created, or None."""
     statuses: tuple[Obj, ...] = ()
     """RLAdapters to write, each with the deployment fields of its status."""
     events: tuple[tuple[Obj, EventRecord], ...] = ()
     """Events to write, each with its RLAdapter."""
     requeue_after: float | None = None
-    """Seconds until the next reconcile. None waits for an event."""
+    """Seconds until the next reconcile, or None to wait for an event."""

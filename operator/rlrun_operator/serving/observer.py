@@ -59,7 +59,7 @@ class Credentials(Protocol):
 
     @property
     def storage_key(self) -> bytes:
-        """Key of the grants for rlrun-server."""
+        """Key that signs the grants for rlrun-server."""
 
     async def source_secret(self) -> dict[str, str] | None:
         """Return the data of the platform's S3 Secret, or None if it does not exist."""
@@ -99,7 +99,9 @@ class PoolObserver:
         return await self._with_references(pool)
 
     async def observe_shared(self, key: PoolIdentity, *, is_fresh: bool = False) -> PoolObservation:
-        """Return the observation of the shared pool. `is_fresh` reads the runs from the API server. Raises ApiError."""
+        """Return the observation of the shared pool. If `is_fresh`, runs and their configurations are read from the
+        API server instead of a cache. Raises ApiError.
+        """
         runs, (pods, children) = await asyncio.gather(
             self._objects.runs_of_pool(key.namespace, key.name, is_fresh=is_fresh),
             self._owned(key, (key.token_secret,)),

@@ -130,7 +130,7 @@ def desired_adapters(pool: PoolObservation, adapters: list[Obj], settings: Opera
 
 
 def _too_many(count: int) -> Problem:
-    message = f"{count} adapters of this model are requested, but a pool serves at most {MAX_SERVED}. Undeploy some."
+    message = f"{count} adapters of this model should be served, but a pool serves at most {MAX_SERVED}. Undeploy some."
     return Problem(reason=Reason.POOL_REFUSED, message=message)
 
 
@@ -150,7 +150,7 @@ def existing_deployments(pool: PoolObservation) -> set[str]:
 
 
 def usable_model(pool: PoolObservation, settings: OperatorSettings) -> RLModelSpec | Problem:
-    """Return the model of the pool, or the reason why pods cannot be created for it."""
+    """Return the pool's model, or the reason why pods cannot be created for the model."""
     model = find_model(pool.key.model, pool.models)
     if isinstance(model, Problem):
         return model
@@ -173,7 +173,7 @@ def variables_of(key: PoolIdentity, model: RLModelSpec) -> Variables:
 def missing_weights(
     pool: PoolObservation, model: RLModelSpec, settings: OperatorSettings, now: datetime
 ) -> CacheFill | None:
-    """Return the writes that fill the weights cache, or None if there is no cache or it has all files."""
+    """Return the writes that fill the weights cache, or None if the model has no cache or the cache has all files."""
     cache = cache_identity(pool.key.namespace, model)
     if cache is None or pool.weights.is_filled:
         return None
@@ -248,8 +248,8 @@ def _status(adapter: Obj, assessment: DeploymentAssessment, identity: PoolIdenti
 def _events(assessment: DeploymentAssessment, status: dict[str, Any]) -> list[EventRecord]:
     match assessment.state:
         case DeploymentState.deployed:
-            message = f"Model {status['deploymentModel']} at {status['deploymentUrl']}, "
-            message += f"with the API key in Secret {status['deploymentSecret']}."
+            message = f"Model {status['deploymentModel']} is served at {status['deploymentUrl']}. "
+            message += f"The API key is in Secret {status['deploymentSecret']}."
             return [EventRecord(Reason.ADAPTER_DEPLOYED, message)]
         case DeploymentState.not_deployed:
             return [EventRecord(Reason.ADAPTER_UNDEPLOYED, "The adapter was undeployed.")]

@@ -41,7 +41,7 @@ class PoolUsageRecorder:
     async def record(self, pool: PoolObservation, plan: PoolPlan, now: datetime) -> None:
         """Write the records of completed hours, and the last record of a deleted pool.
 
-        If S3 fails, a later reconcile retries. For a deleted pool, the records are logged instead.
+        If S3 fails, the records are logged. A later reconcile retries, unless the pool is deleted.
         """
         deleted = {ref.uid for ref in plan.deletes}
         deployments = [child for child in pool.children if child["kind"] == DEPLOYMENT.kind]
@@ -57,7 +57,8 @@ class PoolUsageRecorder:
             problem = await self._write(records)
             if problem is not None:
                 log.warning(
-                    "Could not write usage to S3; retrying: %s: %s",
+                    "Could not write usage to S3; %s: %s: %s",
+                    "not retrying, because the pool is deleted" if is_deleted else "retrying",
                     problem,
                     [record.to_json_dict() for record in records],
                 )
@@ -67,7 +68,7 @@ class PoolUsageRecorder:
                 del self._recorded[uid]
 
     async def _write(self, records: list[UsageRecord]) -> str | None:
-        """Write the records. Returns the problem if S3 failed, else None."""
+        """Write the records. Returns the problem, or None if the records were written."""
         if not records:
             return None
         try:

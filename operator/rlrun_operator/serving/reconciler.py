@@ -90,7 +90,10 @@ class PoolReconciler:
         self._clock = clock
 
     async def reconcile(self, key: PoolIdentity) -> float | None:
-        """Reconcile the pool. Returns the seconds until the next reconcile, or None to wait for an event."""
+        """Reconcile the pool. Returns the seconds until the next reconcile, or None to wait for an event.
+
+        Raises ApiError.
+        """
         if key.is_shared:
             return await self._reconcile_shared(key)
         if (problem := self._tenancy_problem(key.namespace)) is not None:

@@ -2,7 +2,7 @@
 
 A pool's lists of runs (`PoolOrder` and `TrainerOrder`) contain every run that holds one of its slots. The operator
 creates the Deployments only while the digest in the pool's name matches the current RLModel and settings. A pool
-without runs is deleted after `sharing.idleSeconds`, or immediately if no run can join it.
+without runs is deleted after `sharing.idleSeconds`, or immediately if the RLModel shows that no run can join it.
 """
 
 import hashlib
@@ -113,7 +113,8 @@ def _former_deployments(pool: PoolObservation) -> set[str]:
 
 
 def pool_orders(pool: PoolObservation, settings: OperatorSettings, now: datetime, *, has_trainer: bool) -> PoolOrders:
-    """Return the lists of the pool's runs, longest-held slots first, and with expiring grants for the runs' folders.
+    """Return the lists of the pool's runs, at most MAX_RUNS, in the order in which the runs got their slots. The grants
+    in the lists expire.
 
     A run that was suspended, has ended or is being deleted stays in these lists until its pods have ended, because its
     orchestrator completes the turns in progress.
@@ -222,7 +223,9 @@ def _plan_idle(pool: PoolObservation, orders: PoolOrders, settings: OperatorSett
 
 
 def _idle_seconds(pool: PoolObservation, settings: OperatorSettings) -> int:
-    """Return the seconds for which the pool is kept without runs: 0 if no run can join it."""
+    """Return the seconds for which the pool is kept without runs: 0 if no run can join it, or the default of
+    `sharing.idleSeconds` if the RLModel is missing or invalid.
+    """
     model = find_model(pool.key.model, pool.models)
     if isinstance(model, Problem):
         return Sharing().idle_seconds
@@ -271,6 +274,6 @@ def _write(
 
 
 def _listens(pod: Pod) -> bool:
-    """Return whether the pod's sidecar or trainer runs, on a node that reports."""
+    """Return whether the pod's sidecar or trainer is running and its node still reports to Kubernetes."""
     running = {status["name"] for status in pod.statuses if "running" in (status.get("state") or {})}
     return bool(address(pod.obj)) and bool(running & RECIPIENTS) and not pod.is_node_silent

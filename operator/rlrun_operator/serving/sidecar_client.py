@@ -18,7 +18,7 @@ ResponseT = TypeVar("ResponseT", PoolOrder, TrainerSessions)
 
 
 class PoolSidecarClient:
-    """Client of the processes of pools, with the token of the pod's pool. Methods raise RequestError."""
+    """Client of the processes of pools, with the token of the pod's pool. Requests raise RequestError."""
 
     def __init__(
         self,
@@ -29,7 +29,8 @@ class PoolSidecarClient:
     ) -> None:
         """`clock` returns the API server's time, so that the numbers of two operators' lists can be compared.
 
-        `url_template` is the URL of a pod's sidecar, and `trainer_template` the URL of a pod's trainer.
+        `url_template` is the URL of a pod's sidecar, and `trainer_template` that of a pod's trainer, with the
+        placeholders `{ip}`, `{namespace}` and `{name}`.
         """
         self._template = url_template
         self._trainer_template = trainer_template

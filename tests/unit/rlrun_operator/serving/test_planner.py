@@ -80,7 +80,7 @@ async def test_adapters_beyond_those_that_a_pool_serves_are_refused_and_deployed
     await pools.reconcile()
     assert pools.state("one") == "Deployed"
     assert pools.state("earlier-name") == "DeployFailed"
-    assert "2 adapters of this model are requested" in pools.status("earlier-name")["deploymentMessage"]
+    assert "2 adapters of this model should be served" in pools.status("earlier-name")["deploymentMessage"]
 
 
 async def test_an_up_to_date_pool_is_not_written_again(pools: Pools) -> None:
