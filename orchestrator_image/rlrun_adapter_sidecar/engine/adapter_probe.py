@@ -1,10 +1,10 @@
-"""Check that an engine applies adapters.
+"""Checks that an engine applies adapters.
 
 vLLM silently loads an adapter whose tensor names match no layer of its model, and then behaves like the base model.
 Before an engine loads its first adapter, the probe therefore loads two copies of that adapter, one after the other,
 which differ only in lora_B: all zeros in the first copy, large values in the second. If both give the same next-token
-probabilities, the engine ignores adapters. If the comparison is impossible, for example without log-probabilities, the
-probe only logs the reason.
+probabilities, the engine ignores adapters. If the comparison is impossible, for example because the response lacks
+log-probabilities, the probe only logs the reason.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class AdapterProbe:
     async def check(self, adapter: Path) -> None:
         """Check the engine with copies of the adapter in the folder `adapter`.
 
-        Raises ProblemError `AdapterIgnored` if the engine ignores adapters.
+        Raises ProblemError `AdapterIgnored` (422) if the engine ignores adapters.
         """
         async with self._one_at_a_time:
             try:

@@ -12,13 +12,13 @@ class SidecarMetrics:
         self.registry = CollectorRegistry()
         self.seconds = Histogram(
             "rlrun_sidecar_load_seconds",
-            "Seconds of a successful load, including the download.",
+            "Duration of a successful load in seconds, including the download.",
             registry=self.registry,
             buckets=LOAD_BUCKETS,
         )
         self.download_seconds = Histogram(
             "rlrun_sidecar_download_seconds",
-            "Seconds of a successful download.",
+            "Duration of a successful download in seconds.",
             registry=self.registry,
             buckets=LOAD_BUCKETS,
         )

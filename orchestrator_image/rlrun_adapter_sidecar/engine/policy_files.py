@@ -61,14 +61,16 @@ class PolicyFiles:
         except ValueError as error:
             raise _download_failure(422, str(error)) from error
         except TimeoutError as error:
-            raise _download_failure(504, f"{policy.uri} took longer than {self._deadline:g} s") from error
+            message = f"the download of {policy.uri} took longer than {self._deadline:g} s"
+            raise _download_failure(504, message) from error
         except StoreError as error:
             status = 424 if error.repeat is Repeat.never else 503
             raise _download_failure(status, f"{error.problem.reason}: {error.problem.message}") from error
         except PolicyUnavailable as error:
             raise _download_failure(503, str(error)) from error
         except OSError as error:
-            raise _download_failure(507, f"{dest} cannot be written: {error}") from error
+            message = f"{dest} cannot be written: {error}; check the volume `adapters` of the pod"
+            raise _download_failure(507, message) from error
         self.metrics.bytes.inc(brought.size)
         if not _matches(brought, policy):
             await asyncio.to_thread(shutil.rmtree, dest, True)

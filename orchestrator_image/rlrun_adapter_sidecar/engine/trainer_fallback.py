@@ -1,4 +1,4 @@
-"""Download of policies from the trainer while S3 is unreachable, verified against the same digests as from S3.
+"""Downloads policies from the trainer while S3 is unreachable, and verifies them against the same digests.
 
 A request with a short timeout detects that S3 is unreachable. The next request to S3 follows after a pause, so that an
 outage does not delay every step.
@@ -35,11 +35,11 @@ CHUNK = 1024**2
 
 
 class PolicyUnavailable(Exception):
-    """Error for a policy that cannot be downloaded from the trainer. The message has the reason."""
+    """Raised if a policy cannot be downloaded from the trainer. The message says why."""
 
 
 class TrainerFallback:
-    """Downloader that uses S3 while S3 is reachable, and otherwise the trainer. Times are in seconds."""
+    """Downloads policies from S3 or from the trainer, and records whether S3 responds. Times are in seconds."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class TrainerFallback:
 
     @property
     def s3_unreachable(self) -> bool:
-        """True if S3 recently failed to respond, so that the trainer is tried first."""
+        """True if S3 recently failed to respond, so that policies must be downloaded from the trainer."""
         return not self._pause.open(self._clock())
 
     async def from_s3(self, uri: S3Uri, dest: Path, check: Callable[[Manifest], None]) -> Manifest:
@@ -83,11 +83,11 @@ class TrainerFallback:
     async def fetch(
         self, url: str, dest: Path, fits: Callable[[Manifest], bool], check: Callable[[Manifest], None]
     ) -> Manifest:
-        """Download the policy from its folder at the trainer to `dest`, which never contains partial or unverified
-        files.
+        """Download the policy from `url`, its folder on the trainer, to `dest`, which never contains partial or
+        unverified files.
 
         `fits` returns True if a manifest belongs to the policy. `check` has the same meaning as in `from_s3`. Raises
-        PolicyUnavailable, or OSError if the disk is full.
+        PolicyUnavailable, or OSError if the files cannot be written.
         """
         temporary = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f".{dest.name}-", dir=dest.parent))
         try:

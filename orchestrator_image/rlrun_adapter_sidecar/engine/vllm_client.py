@@ -20,15 +20,15 @@ UNNAMED = "replacing"
 PROBE_NAME = "rlrun-probe"
 """Name of the adapter used by `AdapterProbe`, which is hidden from all lists."""
 LIKELY_TOKENS = 5
-_DEV_HINT = ". Start the engine with VLLM_SERVER_DEV_MODE=1, vLLM 0.32 or newer"
+_DEV_HINT = ". Start vLLM 0.32 or newer with VLLM_SERVER_DEV_MODE=1"
 LIST_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=3)
 
 
 class Engine:
     """Client of vLLM at `url`.
 
-    All methods raise ProblemError `EngineUnreachable`: 503 if vLLM cannot be reached, 504 if it does not respond in
-    time.
+    All methods raise ProblemError: `EngineUnreachable`, with 503 if vLLM cannot be reached or a list or version cannot
+    be read, and 504 if it does not respond in time; `AnswerTooLarge` (502).
     """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, load_deadline: float) -> None:
@@ -37,7 +37,7 @@ class Engine:
         self._load_timeout = aiohttp.ClientTimeout(total=load_deadline, connect=3)
 
     async def adapters(self) -> list[str]:
-        """Return the names of the loaded adapters, which are the models with a parent."""
+        """Return the names of the loaded adapters (the models with a parent) in alphabetical order."""
         status, text = await self._call("GET", "/v1/models", None, LIST_TIMEOUT)
         try:
             models = read_fast(text, ANSWER, ENGINE_LIMITS)["data"] if status == 200 else None
@@ -93,7 +93,7 @@ class Engine:
     # --- full weights -------------------------------------------------------------------------------------------------
 
     async def weight_version(self) -> str:
-        """Return the version of the current weights, which is `default` after a start. Raises ProblemError."""
+        """Return the version of the current weights, which is `default` after the engine starts."""
         status, text = await self._call("GET", "/weight_info", None, LIST_TIMEOUT)
         try:
             if status == 200:
@@ -149,7 +149,7 @@ class Engine:
 
 
 def _unreachable(detail: str) -> Problem:
-    return Problem(reason=Reason.ENGINE_UNREACHABLE, message=f"{detail}: check the engine's container in this pod")
+    return Problem(reason=Reason.ENGINE_UNREACHABLE, message=f"{detail}; check the engine's container in this pod")
 
 
 def _error_text(text: str) -> str:

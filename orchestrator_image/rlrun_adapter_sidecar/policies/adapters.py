@@ -28,7 +28,7 @@ class AdapterLoader(PolicyLoader):
     def __init__(
         self, engine: Engine, files: PolicyFiles, unload_grace: float, probes: asyncio.Lock | None = None
     ) -> None:
-        """`unload_grace` is the delay in seconds before files of an unloaded adapter are deleted. `probes` is shared by
+        """`unload_grace` is the delay in seconds before an unloaded adapter's files are deleted. `probes` is shared by
         all loaders of the engine.
         """
         super().__init__(engine, files)

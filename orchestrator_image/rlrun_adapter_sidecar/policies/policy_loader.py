@@ -1,7 +1,7 @@
-"""Loader of policies of any kind into the engine of one replica.
+"""Loads policies of any kind into the engine of one replica.
 
-A name contains version and digest and is never reused, so all operations are idempotent: a repeated load finds the
-files or the policy in place, and concurrent loads share one task.
+A policy's name contains its version and digest and is never reused, so all operations are idempotent: a repeated load
+finds the files or the policy in place, and concurrent loads share one task.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class PolicyLoader(ABC):
     """Loader that copies policies from S3 through the shared folder into the engine. Times are in seconds.
 
-    All methods raise ProblemError.
+    `list`, `load` and `unload` raise ProblemError.
     """
 
     kind: ClassVar[PolicyKind]
@@ -63,8 +63,8 @@ class PolicyLoader(ABC):
         """Download the policy, and return once the engine has loaded it."""
 
     async def _load_once(self, policy: PolicyRef) -> float | None:
-        """Load the policy in a task that all callers share. Returns the seconds that the load took, or None if the
-        engine had the policy already.
+        """Load the policy in a task that all callers share. Returns the seconds that the load took, or None if
+        the engine already had the policy. Raises ProblemError.
         """
         if policy.kind is not self.kind:
             message = f"{policy.name} is of kind {policy.kind}, but this replica's engine serves {self.served}"

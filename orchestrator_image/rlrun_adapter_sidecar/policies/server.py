@@ -35,7 +35,7 @@ def sidecar_routes(
 ) -> list[web.RouteDef]:
     """Return the routes: GET /adapters, PUT and DELETE /adapters/{name}, probes and metrics.
 
-    `loader_of` returns the loader of the run that sent a request. `folder` has the policies' files.
+    `loader_of` returns the loader of the run that sent a request. `folder` contains the policies' files.
     `before_scrape` is called before the metrics are collected.
     """
 
@@ -58,7 +58,7 @@ def sidecar_routes(
         if os.access(folder, os.W_OK | os.X_OK):
             return web.Response(text="ok\n")
         return json_response(
-            Problem(reason=Reason.ADAPTERS_FOLDER_NOT_WRITABLE, message=f"{folder} cannot be written"), 503
+            Problem(reason=Reason.ADAPTERS_FOLDER_NOT_WRITABLE, message=f"{folder} is not writable"), 503
         )
 
     return [

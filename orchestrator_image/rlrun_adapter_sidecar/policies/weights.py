@@ -1,4 +1,4 @@
-"""Loading of full weights into one replica, for runs that train all weights. The engine holds one version at a time.
+"""Loads full weights into one replica, for runs that train all weights. The engine holds one version at a time.
 
 A new version replaces the previous one while requests wait, so nothing is ever unloaded. The engine itself stores the
 version's name. After an engine restart the name is missing, which shows that the base model's weights are loaded.
@@ -32,7 +32,7 @@ class FullWeightsLoader(PolicyLoader):
 
     @override
     async def list(self) -> AdapterList:
-        """Return the version in the engine, or none if it has the base model's weights. Raises ProblemError."""
+        """Return the version in the engine, or an empty list if the engine has the base model's weights."""
         name = await self._engine.weight_version()
         names = [name] if name.startswith(POLICY_PREFIX) else []
         self.metrics.adapters.set(len(names))
@@ -43,13 +43,14 @@ class FullWeightsLoader(PolicyLoader):
         seconds = await self._load_once(policy)
         listed = await self.list()
         if policy.name not in listed.adapters:
-            message = f"the engine accepted {policy.name} but now has {listed.adapters or 'its base weights'}; retry"
+            found = ", ".join(listed.adapters) or "its base weights"
+            message = f"the engine accepted {policy.name} but now has {found}; retry"
             raise ProblemError.of(503, Reason.WEIGHTS_LOAD_REJECTED, message)
         return listed.model_copy(update={"load_seconds": seconds})
 
     @override
     async def unload(self, name: str) -> AdapterList:
-        """Do nothing, because weights are replaced and never unloaded."""
+        """Return what the engine serves. Nothing is unloaded, because a new version replaces the old one."""
         return await self.list()
 
     @override

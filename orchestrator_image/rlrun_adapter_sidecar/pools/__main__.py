@@ -33,7 +33,7 @@ async def serve(settings: PoolSettings) -> int:
     stop = stop_event()
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     try:
-        order = parse(PoolOrder, settings.order_path.read_bytes(), f"The order {settings.order_path}")
+        order = parse(PoolOrder, settings.order_path.read_bytes(), f"The list of runs {settings.order_path}")
         store = Store.of_process()
     except (OSError, ValueError) as error:
         raise FatalError(

@@ -1,4 +1,4 @@
-"""Usage of a pool's engine by run, which the sidecar queries when Prometheus scrapes it."""
+"""Usage of a shared pool's engine, by run. The sidecar queries the engine when Prometheus scrapes the sidecar."""
 
 import asyncio
 import logging
@@ -12,22 +12,22 @@ from rlrun.service.client import parse, request
 from rlrun.service.errors import RequestError
 
 QUERY_SECONDS = 2.0
-"""Deadline of a query in seconds, well below Prometheus' deadline of a scrape (10 s by default)."""
+"""Timeout of a query in seconds, well below Prometheus's scrape timeout (10 s by default)."""
 FRESH_SECONDS = 1.0
-"""Age in seconds up to which a usage is reused for further scrapes. Scrapes need no token, so they must not cause a
-query each.
+"""Seconds for which a usage is reused for further scrapes. Scrapes need no token, so not every scrape may cause a
+query.
 """
 
 log = logging.getLogger(__name__)
 
 
 class EngineUsageClient:
-    """Usage of the engine at `url`. At most one query is in progress."""
+    """Client that queries the usage of the engine at `url`. At most one query is in progress."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`http` sends the pool's token. `clock` returns seconds."""
         self.current: PoolUsage | None = None
-        """Usage at the last query, or None if the engine did not answer."""
+        """Usage at the last query, or None if there was no valid response."""
         self._http = http
         self._url = url.rstrip("/") + USAGE_PATH
         self._clock = clock

@@ -67,7 +67,7 @@ class PoolRuns:
         self._started = clock()
         self._order = OrderInForce[PooledRun]()
         self._left: dict[str, float] = {}
-        """Time at which each former run left. Runs that are missing here left before the sidecar's start."""
+        """Time at which each former run left. Runs that are missing here left before the sidecar started."""
         self._runs: dict[str, RunAdapters] = {}
         self._changed = asyncio.Event()
         self.metrics = SidecarMetrics()
@@ -95,8 +95,9 @@ class PoolRuns:
         """Replace the current `PoolOrder`: open new runs, and refuse requests of former runs at once. `keep_clean`
         removes the adapters and files of former runs.
 
-        Raises ProblemError and changes nothing if the current `PoolOrder` is newer (`InvalidRequest`, 409), a folder in
-        `order` is not a URI (`InvalidRequest`, 422) or `order` cannot be written (`AdaptersFolderNotWritable`, 503).
+        Raises ProblemError and keeps the current `PoolOrder` if that is newer (`InvalidRequest`, 409; see
+        `OrderInForce.check`), a folder in `order` is not an S3 URI (`InvalidRequest`, 422), or `order` cannot be
+        written (`AdaptersFolderNotWritable`, 503).
         """
         self._order.check(order.number)
         try:
@@ -126,7 +127,9 @@ class PoolRuns:
             await adapters.close()
 
     def find(self, authorization: str) -> RunAdapters | None:
-        """Return the run whose token is in the header `Authorization`, or None. The run's downloads use the token."""
+        """Return the run whose token is in the header `Authorization`, or None. The token is also used for
+        downloads from the run's trainer.
+        """
         ordered = self._order.find(authorization)
         if ordered is None:
             return None
@@ -151,7 +154,7 @@ class PoolRuns:
 
     async def clean(self) -> bool:
         """Unload adapters of runs that are not in the `PoolOrder`, and delete the folders of runs that left at least
-        `unload_grace` ago. Returns False if anything failed.
+        `unload_grace` seconds ago. Returns False if an unload or a deletion failed.
         """
         loaded = await self._unload_former()
         return loaded is not None and await self._delete_former(loaded) and not loaded

@@ -1,4 +1,4 @@
-"""Adapters of one run in a shared pool, and the limits of what the run may load."""
+"""Adapters of one run in a shared pool, and the limits on what the run may load."""
 
 import asyncio
 from urllib.parse import urlsplit
@@ -61,8 +61,8 @@ class RunAdapters(AdapterLoader):
     @override
     async def load(self, policy: PolicyRef) -> AdapterList:
         """Load a policy of the run. Raises ProblemError: as AdapterLoader does; `StorageAccessDenied` (403) for files
-        of another run; `InvalidRequest` (422) for a fallback that is not the run's own; `AdapterDownloadFailed` (409)
-        if the run has MAX_POLICIES other policies, or RunPolicyFiles has no space.
+        of another run; `InvalidRequest` (422) for an invalid URI or a fallback that is not the run's own;
+        `AdapterDownloadFailed` (409) if the run has MAX_POLICIES other policies, or RunPolicyFiles has no space.
         """
         check_source(policy, self.run)
         try:
@@ -113,5 +113,5 @@ def check_source(policy: PolicyRef, run: PooledRun) -> None:
         path = f"/sessions/{run.uid}/policies/{policy.name}"
         # A fixed path, without a query that would absorb file names, lets a run request nothing else in the network.
         if policy.fallback != f"{url.scheme}://{url.netloc}{path}" or not url.hostname or "@" in url.netloc:
-            message = f"the fallback {policy.fallback} is not the URL of this policy at a trainer: its path is {path}"
+            message = f"the fallback {policy.fallback} is not the URL of this policy at a trainer: http://HOST{path}"
             raise ProblemError.of(422, Reason.INVALID_REQUEST, message)

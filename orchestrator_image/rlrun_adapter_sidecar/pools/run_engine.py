@@ -12,7 +12,7 @@ from typing_extensions import override
 from rlrun_adapter_sidecar.engine.vllm_client import PROBE_NAME, Engine
 
 LISTING_SECONDS = 0.5
-"""Age in seconds up to which a list of adapters is reused for the polls of other runs."""
+"""Seconds for which a list of adapters is reused for the polls of other runs."""
 
 
 class EngineListing:
@@ -50,7 +50,7 @@ class EngineListing:
 
 
 class RunEngine(Engine):
-    """Client of the adapters of one run, by their names relative to the run. It cannot name adapters of other runs."""
+    """Client for the adapters of one run. Names are relative to the run, so they never mean adapters of other runs."""
 
     def __init__(
         self, http: aiohttp.ClientSession, url: str, load_deadline: float, uid: str, listing: EngineListing

@@ -15,7 +15,7 @@ from rlrun_adapter_sidecar.engine.trainer_fallback import TrainerFallback
 
 GIB = 1024**3
 MAX_POLICY_BYTES = 16 * GIB
-"""Maximum size of a policy. An adapter of rank 512 for all linear layers of a model with 70B parameters has 13 GB in
+"""Maximum size of a policy. An adapter of rank 512 for all linear layers of a model with 70B parameters takes 13 GB in
 BF16. A larger policy could fill the disk that all runs share.
 """
 MAX_RUN_BYTES = 64 * GIB
@@ -34,7 +34,7 @@ class RunPolicyFiles(PolicyFiles):
 
     @override
     async def fetch(self, policy: PolicyRef, manifest: Manifest | None = None) -> Path:
-        """Download a policy as PolicyFiles does. Raises ProblemError also if it is too large (see `check_size`)."""
+        """Download a policy as PolicyFiles does. Also raises ProblemError if it is too large (see `check_size`)."""
         try:
             return await super().fetch(policy, manifest)
         finally:
@@ -47,7 +47,7 @@ class RunPolicyFiles(PolicyFiles):
         """
         if manifest.size > MAX_POLICY_BYTES:
             message = (
-                f"{name} has {manifest.size / GIB:.1f} GiB; a shared engine loads policies of at most "
+                f"{name} is {manifest.size / GIB:.1f} GiB; a shared engine loads policies of at most "
                 f"{MAX_POLICY_BYTES // GIB} GiB: reduce the rank of the run's adapter"
             )
             raise ProblemError.of(422, Reason.ADAPTER_DOWNLOAD_FAILED, message)
@@ -56,7 +56,7 @@ class RunPolicyFiles(PolicyFiles):
         used += sum(size for other, size in self._reserved.items() if other != name)
         if used + manifest.size > MAX_RUN_BYTES:
             message = (
-                f"the run's policies on this engine have {used / GIB:.1f} GiB, and {name} has "
+                f"the run's policies on this engine take {used / GIB:.1f} GiB, and {name} takes "
                 f"{manifest.size / GIB:.1f} GiB, but the maximum is {MAX_RUN_BYTES // GIB} GiB; wait until the files "
                 "of unloaded policies are deleted. If that does not suffice, reduce spec.maxOffPolicySteps or the rank "
                 "of the run's adapter"

@@ -53,7 +53,7 @@ class ManagedAdapter:
         return self.task is not None and not self.task.done()
 
     def record_failure(self, problem: Problem, now: float) -> None:
-        """Record a failed attempt."""
+        """Record a failed load or unload."""
         self.problem = problem
         self.backoff.record_failure(now)
 

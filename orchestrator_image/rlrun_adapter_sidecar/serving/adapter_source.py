@@ -1,4 +1,4 @@
-"""Adapter artifacts in S3."""
+"""Reads the manifests of adapters in S3."""
 
 from rlrun.constants import Reason
 from rlrun.protocol.policy import PolicyRef
@@ -13,7 +13,7 @@ from rlrun.storage.store import ArtifactChanged, Store, StoreError
 def policy_of(artifacts: Store, adapter: ServedAdapter, max_rank: int) -> tuple[PolicyRef, Manifest]:
     """Return the reference and the manifest of the policy to download for an adapter.
 
-    Raises ProblemError if the adapter cannot be served.
+    Raises ProblemError if the manifest cannot be read or the adapter cannot be served.
     """
     try:
         manifest = artifacts.read_manifest(S3Uri.parse(adapter.uri), adapter.digest or "")
@@ -31,8 +31,8 @@ def policy_of(artifacts: Store, adapter: ServedAdapter, max_rank: int) -> tuple[
     entry = next((f for f in manifest.files if f.name == ADAPTER_WEIGHTS), None)
     if manifest.kind is not ArtifactKind.adapter or entry is None:
         message = (
-            f"{adapter.uri} is not a LoRA adapter (a run with lora.enabled false trains full models); use it as the "
-            "source of an RLModel instead, and set spec.deployed to false"
+            f"{adapter.uri} is not a LoRA adapter (a run with `lora.enabled: false` trains full weights); use it as "
+            "the source of an RLModel instead, and set spec.deployed to false"
         )
         raise ProblemError.of(422, Reason.NOT_AN_ADAPTER, message)
     rank = manifest.details.get("rank")

@@ -168,7 +168,7 @@ async def test_a_changed_order_retries_failed_adapters_at_once(setup: Setup) -> 
     ("more", "reason", "words"),
     [
         ({"rank": 32}, "AdapterRankTooHigh", "but the pool's engines accept at most 16; increase lora.rank"),
-        ({"file": "model.safetensors"}, "NotAnAdapter", "lora.enabled false"),
+        ({"file": "model.safetensors"}, "NotAnAdapter", "`lora.enabled: false`"),
         ({"kind": ArtifactKind.checkpoint}, "NotAnAdapter", "is not a LoRA adapter"),
     ],
 )
