@@ -20,11 +20,11 @@ HOST_NAME = 0
 
 
 class NotTlsError(ValueError):
-    """Error for bytes that do not start a TLS connection with a readable server name."""
+    """Raised for bytes that do not start a TLS connection with a readable server name."""
 
 
 class IncompleteError(Exception):
-    """Error for a message that has not arrived completely."""
+    """Raised for a message that has not arrived completely."""
 
 
 @dataclass

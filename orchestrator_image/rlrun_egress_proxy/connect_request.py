@@ -1,4 +1,4 @@
-"""Client request to the proxy (CONNECT with credentials), and error responses. Pure."""
+"""Parses client requests to the proxy (CONNECT with credentials), and builds error responses. Does no I/O."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ END_OF_HEAD = b"\r\n\r\n"
 
 
 class EgressRefused(Exception):
-    """Error for a connection that the proxy does not open."""
+    """Raised for a connection that the proxy does not open."""
 
     def __init__(self, status: HTTPStatus, reason: Reason, message: str) -> None:
         super().__init__(message)

@@ -46,7 +46,7 @@ class NameLookups:
         self._open: dict[tuple[str, str, int], asyncio.Task[list[str]]] = {}
 
     async def find(self, grant: EgressGrant, host: str, port: int, seconds: float) -> list[str]:
-        """Return the addresses of a host. A run that has used up its quota waits.
+        """Return the addresses of a host. Waits while the run, its namespace or the proxy has used up its quota.
 
         Connections of a run to the same host share one lookup. Raises OSError, and TimeoutError after `seconds`.
         """

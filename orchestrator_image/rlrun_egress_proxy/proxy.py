@@ -1,8 +1,9 @@
 """Proxy with one tunnel per connection, to hosts listed in the client's signed grant.
 
 The proxy resolves a name once and connects to the address that it has checked. A name therefore cannot lead to a
-private address, even if its DNS record changes after the check. Only TLS for the requested host passes. With a platform
-proxy, the name is checked in the same way if it can be resolved here, but the platform proxy resolves it again.
+private address, even if its DNS record changes after the check. Only TLS for the requested host passes. If
+connections go through the platform's proxy, the name is checked in the same way if it can be resolved here, but the
+platform's proxy resolves it again.
 """
 
 import asyncio
@@ -83,7 +84,9 @@ class EgressProxy:
         return self._limits.open
 
     async def serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one client until its tunnel closes. Raises only CancelledError."""
+        """Serve one client until its tunnel closes. Raises CancelledError, or ValueError if the signing keys are
+        unusable.
+        """
         self.connections += 1
         try:
             self._admit(writer)
@@ -144,7 +147,7 @@ class EgressProxy:
             raise EgressRefused(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 Reason.INVALID_REQUEST,
-                f"The request head has more than {MAX_HEAD_BYTES} bytes. Send no headers except the credentials.",
+                f"The request head is larger than {MAX_HEAD_BYTES} bytes. Send no headers except the credentials.",
             ) from error
         return parse_request(head)
 

@@ -39,7 +39,7 @@ class EgressProxySettings(Schema):
 
 @dataclass(frozen=True)
 class EgressConfig:
-    """All settings that the process reads at its start."""
+    """All settings that the process reads when it starts."""
 
     settings: EgressProxySettings
     rules: AddressRules
@@ -47,7 +47,7 @@ class EgressConfig:
     """Platform proxy for hosts outside of the cluster, from HTTPS_PROXY and NO_PROXY."""
 
     def keys(self) -> list[bytes]:
-        """Read the current signing keys. Raises ValueError if there is none."""
+        """Read the current signing keys. Raises ValueError if there is none, or one is too short."""
         return read_keys(self.settings.keys)
 
 
@@ -64,12 +64,14 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> EgressConfig:
 
 
 def read_keys(folder: Path) -> list[bytes]:
-    """Return the keys in the folder, without the symbolic links that Kubernetes creates there. Raises ValueError."""
+    """Return the keys in the folder. The folders and links that Kubernetes creates there (`..*`) and empty files are
+    skipped. Raises ValueError if no key remains, or one is shorter than MIN_KEY_BYTES.
+    """
     files = sorted(file for file in folder.glob("*") if not file.name.startswith("..") and file.is_file())
     keys = [key for key in (file.read_bytes().strip() for file in files) if key]
     if not keys or any(len(key) < MIN_KEY_BYTES for key in keys):
         raise ValueError(
-            f"{folder} needs at least one file with a signing key of {MIN_KEY_BYTES} bytes or more. Mount the Secret "
-            "with the operator's signing key."
+            f"{folder} must contain at least one signing key, and each key must have at least {MIN_KEY_BYTES} bytes. "
+            "Mount the Secret with the operator's signing key."
         )
     return keys

@@ -37,8 +37,8 @@ def _use(quota: TenantQuota, kind: str, tenant: str) -> Iterator[None]:
         raise EgressRefused(
             HTTPStatus.TOO_MANY_REQUESTS,
             Reason.TOO_MANY_REQUESTS,
-            f"The {kind} has {quota.uses_of(tenant)} of {quota.uses} connections open, which is its limit. Close "
-            "one, or reuse connections.",
+            f"The {kind} has {quota.uses_of(tenant)} of the proxy's {quota.uses} open connections, which is its "
+            "current limit. Close one, or reuse connections.",
         )
     try:
         yield

@@ -1,4 +1,4 @@
-"""`python -m rlrun_engine_access FOLDER`: copies middleware and plugin into a folder on the engine's module path.
+"""`python -m rlrun_engine_access FOLDER`: copies middleware and plugin to a folder on the engine's module path.
 
 The command runs in the orchestrator's image; only the copies run in the engine's image.
 """

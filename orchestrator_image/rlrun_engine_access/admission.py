@@ -1,4 +1,4 @@
-"""Admission of requests to an engine that samples from the adapters of several runs. Decides only; never waits.
+"""Admission of requests to an engine that samples from the adapters of several runs. Only decides; never waits.
 
 vLLM 0.32 batches at most `--max-loras` adapters, and an adapter leaves the batch only when it has no more requests. An
 adapter outside of the batch is not scheduled while adapters in the batch get new requests. Therefore at most
@@ -75,11 +75,11 @@ class QueueFull(Exception):
 
 
 class Admission:
-    """Admission of the requests of all runs of an engine. Its methods return the tickets that start now."""
+    """Admission of the requests of all runs of an engine. All methods but `enter` return the tickets that start now."""
 
     def __init__(self, slots: int, capacity: int) -> None:
         """`slots` is the maximum number of adapters with requests in the engine, and `capacity` the number of sequences
-        in the engine from which on no request is admitted.
+        in the engine at which no further request is admitted.
         """
         self._slots = slots
         self._capacity = capacity
@@ -110,13 +110,13 @@ class Admission:
         run.present += ticket.sequences
 
     def offer(self, ticket: Ticket) -> list[Ticket]:
-        """Add a request that has entered to the requests that wait for their turn."""
+        """Queue a request that has entered, until it is its turn."""
         ticket.stage, ticket.number = TicketState.waiting, next(self._clock)
         self._runs[ticket.uid].lines.setdefault(ticket.adapter, OrderedDict())[ticket] = None
         return self._admit()
 
     def end(self, ticket: Ticket) -> list[Ticket]:
-        """Remove a request that has entered, whether it waits, runs or was never offered. Call once per request."""
+        """Remove a request that has entered and is waiting, is running or was never offered. Call once per request."""
         run = self._runs[ticket.uid]
         run.present -= ticket.sequences
         if ticket.stage is TicketState.waiting:

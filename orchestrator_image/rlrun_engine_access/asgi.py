@@ -14,7 +14,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class Rejection(Exception):
-    """Raised for a request that does not reach vLLM. `message` is for the client. If `closes` is True, the response
+    """Raised to refuse a request before it reaches vLLM. `message` is for the client. If `closes` is True, the response
     closes the connection.
     """
 
@@ -24,7 +24,7 @@ class Rejection(Exception):
         self.closes = closes
 
     async def respond(self, send: Send) -> None:
-        """Send the refusal as an error of the OpenAI API."""
+        """Send the refusal in the error format of the OpenAI API."""
         kind = "rate_limit_error" if self.status == TOO_MANY_REQUESTS else "invalid_request_error"
         error = {"message": str(self), "type": kind, "code": self.status}
         headers = []

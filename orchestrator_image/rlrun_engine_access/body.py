@@ -1,4 +1,4 @@
-"""Bodies of requests: receiving them within limits, setting fields without parsing, and checking prompts."""
+"""Receives request bodies within limits, sets fields in them without parsing, and checks prompts."""
 
 import asyncio
 import json
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from rlrun_engine_access.asgi import Disconnected, Message, Receive, Rejection, header_values
 
 MAX_BUFFERED = 512 * 1024**2
-"""Maximum size in bytes of the bodies of all requests that wait or are in vLLM."""
+"""Maximum total size in bytes of the bodies of all requests that wait or are in vLLM."""
 MAX_BUFFERED_PER_RUN = 128 * 1024**2
-"""Maximum size in bytes of the bodies of one run, so that one run alone cannot fill MAX_BUFFERED."""
+"""Maximum total size in bytes of the bodies of one run, so that one run alone cannot fill MAX_BUFFERED."""
 RECEIVE_SECONDS = 60.0
 """Time limit in seconds for a client to send its body, the same as in the gateway."""
 MAX_PROMPT_LOGPROBS = 128 * 1024
@@ -32,12 +32,12 @@ class BodyBuffer:
         self._sizes: Counter[str] = Counter()
 
     async def receive(self, uid: str, scope: Message, receive: Receive) -> bytearray:
-        """Receive a body of the run `uid`, and count it until `release`.
+        """Receive the body of a request of the run `uid`, and count it until `release`.
 
         Raises Rejection (408, 413, 415, 429) and Disconnected.
         """
         if any(value.lower() != b"identity" for value in header_values(scope, b"content-encoding")):
-            raise Rejection(415, "Bodies with a Content-Encoding are not accepted; send the JSON as it is", closes=True)
+            raise Rejection(415, "Bodies with a Content-Encoding are not accepted; send uncompressed JSON", closes=True)
         if any(value.isdigit() and int(value) > self._max_body for value in header_values(scope, b"content-length")):
             raise self._too_large()
         body = bytearray()
@@ -61,7 +61,8 @@ class BodyBuffer:
         if len(body) + len(chunk) > self._max_body:
             raise self._too_large()
         if self._sizes.total() + len(chunk) > MAX_BUFFERED or self._sizes[uid] + len(chunk) > MAX_BUFFERED_PER_RUN:
-            raise Rejection(429, "Too many bytes of requests are in this engine; retry the request", closes=True)
+            message = "The engine's limit on request bytes, of this run or of all runs, is reached; retry later"
+            raise Rejection(429, message, closes=True)
         body += chunk
         self._sizes[uid] += len(chunk)
         return bool(message.get("more_body", False))
@@ -75,7 +76,7 @@ class BodyBuffer:
     def _too_large(self) -> Rejection:
         # The gateway recognizes the words "maximum context length".
         message = (
-            f"The body has more than {self._max_body} bytes, which this model's maximum context length never needs"
+            f"The body is larger than {self._max_body} bytes, more than this model's maximum context length ever needs"
         )
         return Rejection(413, message, closes=True)
 
@@ -97,8 +98,8 @@ def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes:
 
 
 def check_prompt(body: bytes) -> None:
-    """Check that the JSON object `body` is a request with one prompt, and for at most MAX_PROMPT_LOGPROBS likely tokens
-    of it. `n` in the body is the middleware's own. Raises Rejection (400).
+    """Check that the JSON object `body` has a single prompt and requests at most MAX_PROMPT_LOGPROBS likely tokens for
+    it, over all sequences. The middleware has set `n` in the body. Raises Rejection (400).
 
     vLLM samples sequences for each text or list of tokens in a list, and computes the likely tokens for each of the `n`
     sequences. Its parser takes the last of several equal names, as `json.loads` does.
@@ -120,7 +121,7 @@ def _check_prompt_logprobs(likely: object, prompt: object, sequences: int) -> No
     if likely is None:
         return
     if type(likely) is not int or likely < 0:
-        raise Rejection(400, "prompt_logprobs must be a number of tokens, or null")
+        raise Rejection(400, "prompt_logprobs must be a non-negative integer or null")
     # A text has at least as many bytes as tokens. The number of a chat's tokens is not known here.
     text = prompt.encode("utf-8", "replace") if isinstance(prompt, str) else prompt
     length = len(text) if isinstance(text, bytes | list) else MAX_PROMPT_LOGPROBS + 1

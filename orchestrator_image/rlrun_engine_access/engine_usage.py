@@ -1,4 +1,4 @@
-"""Use of an engine by each run: tokens and device time, exported as `rlrun.protocol.pool_usage.PoolUsage`.
+"""Usage of an engine by each run: tokens and device time, exported as `rlrun.protocol.pool_usage.PoolUsage`.
 
 While sequences of runs are in vLLM, each moment is divided equally among these sequences. All other time is idle,
 including the engine's start and the pool's own requests. Therefore the seconds of all runs and the idle seconds sum to
@@ -19,7 +19,7 @@ from rlrun_engine_access.response_usage import ResponseUsage
 MAX_LISTED_RUNS = 4 * MAX_RUNS
 """Maximum number of runs in an export. Runs with requests in vLLM are always included."""
 KEPT_SECONDS = 600.0
-"""Seconds for which a run is exported after it left the list of runs, long enough for several scrapes."""
+"""Seconds for which a run is still exported after it has left the list of runs, long enough for several scrapes."""
 
 
 @dataclass
@@ -62,8 +62,8 @@ class EngineUsage:
 
     @contextmanager
     def request(self, uid: str, sequences: int = 1) -> Iterator[ResponseUsage]:
-        """Count the sequences of a request while it is in vLLM. Yields the reader of its response. The tokens of the
-        response are counted at the end of the context.
+        """Count the sequences of a request while it is in vLLM. Yields the reader for its response, whose tokens are
+        counted when the context ends.
         """
         self._advance()
         run = self._runs.setdefault(uid, _RunCounters())

@@ -2,10 +2,10 @@
 
 In vLLM 0.32 the head of every model has LoRA kernels, which assume one row per sampling request. For `prompt_logprobs`
 the rows are the tokens of a prompt. With fewer rows than requests, the kernels read and write beyond the end of the
-logits: the engine crashes for all runs, or computes with corrupted numbers. Without an adapter of the head, the kernels
+logits: the engine crashes for all runs, or computes with corrupted numbers. If no adapter changes the head, the kernels
 only add zeros, so skipping them changes no result.
 
-The hazard remains while an adapter with `lm_head` is loaded, which clients' programs cannot train.
+The hazard remains while an adapter with `lm_head` is loaded. Runs with `driver: Client` cannot train such adapters.
 """
 
 import importlib

@@ -1,16 +1,18 @@
 """Middleware for vLLM that requires a token on all paths except open paths.
 
 vLLM's own key protects only `/v1` and a few more prefixes. Other paths tokenize, pause the engine or call methods of
-its workers. Users of a serving pool must not have a key that loads adapters, so their key opens only the users' paths.
+its workers. Users of a serving pool must not have a key that loads adapters, so their key is valid only on the users'
+paths.
 
 rlrun-server has its own key for the users' paths. It sends a nonce and discards a response that does not prove
 knowledge of the same key (`rlrun.protocol.engine_proof`), because a Service's name may resolve to a different server.
 
-A shared pool's engine serves several runs (`rlrun_engine_access.shared_pool`). Each run's token opens the paths for
-sampling with the run's own policies, and only the pool's token opens all other paths.
+A shared pool's engine serves several runs (`rlrun_engine_access.shared_pool`). The paths for sampling
+and tokenizing accept each run's token, for the base model and the run's own policies. All other paths accept only the
+pool's token, which is valid on every path.
 
-The operator passes the class in vLLM's `--middleware`, and tokens and paths in variables. Without a token, all requests
-are accepted, except in a shared pool, which requires one.
+The operator passes the class in vLLM's `--middleware`, and tokens and paths in variables. If no token is set, all
+requests are accepted, except in a shared pool, which does not start.
 """
 
 import hashlib
@@ -28,11 +30,11 @@ POOL_API_KEY_SECRET_VARIABLE = "RLRUN_POOL_API_KEY_SECRET"
 POOL_SERVER_KEY_VARIABLE = "RLRUN_POOL_SERVER_KEY"
 USER_PATHS_VARIABLE = "RLRUN_USER_PATHS"
 ORDER_FILE_VARIABLE = "RLRUN_POOL_ORDER_FILE"
-"""Variable with the path of the file with a shared pool's runs."""
+"""Variable with the path of the file that lists a shared pool's runs."""
 MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"
-"""Variable with the number of adapters that a shared pool's engine batches."""
+"""Variable with the maximum number of adapters in one batch of a shared pool's engine."""
 MAX_SEQUENCES_VARIABLE = "RLRUN_MAX_SEQUENCES"
-"""Variable with the number of requests that a shared pool's engine batches."""
+"""Variable with the maximum number of requests in one batch of a shared pool's engine."""
 MAX_BODY_VARIABLE = "RLRUN_MAX_BODY"
 """Variable with the maximum size in bytes of a request's body in a shared pool."""
 NONCE_HEADER = b"x-rlrun-nonce"
@@ -42,7 +44,7 @@ POLICY_VIOLATION = 1008
 
 
 class EngineAccess:
-    """ASGI middleware that rejects requests without the token before anything else handles them."""
+    """ASGI middleware that rejects requests without a valid token before anything else handles them."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -57,7 +59,7 @@ class EngineAccess:
             raise ValueError(f"{TOKEN_VARIABLE} is not set; a shared pool's engine must have the pool's token")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass the request on, or respond with 401, or close a WebSocket."""
+        """Pass the request on to vLLM or the shared pool, respond with 401, or close the WebSocket."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif self._is_server(scope):
@@ -111,7 +113,7 @@ class EngineAccess:
         if path in self._users:
             message = (
                 "This path requires the serving pool's API key as `Authorization: Bearer KEY`; the key is "
-                f"OPENAI_API_KEY in Secret {self._secret} of the pool's namespace"
+                f"OPENAI_API_KEY in Secret {self._secret} in the pool's namespace"
             )
         else:
             message = (

@@ -33,7 +33,7 @@ class RunEntry:
     token_digest: str
     """SHA-256 of the run's token in hexadecimal."""
     max_requests: int
-    """Maximum number of the run's requests in the engine."""
+    """Maximum number of sequences that the run may have in the engine."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _parse(data: bytes) -> OrderContent | OrderInvalid:
         given = json.loads(data)
         base, entries = given["base"], given["runs"]
         if not isinstance(base, str) or not base or not isinstance(entries, list) or len(entries) > MAX_RUNS:
-            return OrderInvalid("the list of runs has an invalid base model or too many runs")
+            return OrderInvalid(f"the list of runs has an invalid base model or more than {MAX_RUNS} runs")
         runs = tuple(_run(entry) for entry in entries)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         return OrderInvalid(f"the list of runs is not valid: {type(error).__name__}")

@@ -1,4 +1,4 @@
-"""Number of tokens in a response of vLLM: its object `usage`, found without parsing the response.
+"""Reads the number of tokens in a vLLM response from its object `usage`, without parsing the whole response.
 
 In vLLM 0.32, `usage` follows the choices, and in a chat the token ids of the prompt follow `usage`. A stream has it in
 the last event before `[DONE]`, if the request sets `stream_options.include_usage`; the gateway requests no streams.

@@ -49,9 +49,9 @@ MAX_SEQUENCES = 64
 """Maximum number of sequences of a request, as in vLLM (`VLLM_MAX_N_SEQUENCES`)."""
 SAMPLING_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
 RUN_PATHS = SAMPLING_PATHS | {"/tokenize"}
-"""Paths that a run's token opens, for POST."""
+"""Paths that accept a run's token, for POST requests."""
 USAGE_PATHS = frozenset({"/pool-usage"})
-"""Path of the runs' usage, for GET with the pool's token."""
+"""Path of the runs' usage, for GET requests with the pool's token."""
 FORWARDED_HEADERS = frozenset({b"host", b"accept", b"content-type", b"user-agent"})
 POOL = RunEntry(uid="", token_digest="", max_requests=16)
 """Entry for the sidecar, which samples with the pool's token to check that the engine applies adapters."""
@@ -75,7 +75,7 @@ class SharedPool:
     """ASGI application that passes requests of the pool's runs to vLLM when it is their turn."""
 
     def __init__(self, app: App, order_file: Path, *, max_loras: int, max_sequences: int, max_body: int) -> None:
-        """`max_loras` and `max_sequences` are the maximum numbers of adapters and of sequences that vLLM batches,
+        """`max_loras` and `max_sequences` are the maximum numbers of adapters and of sequences that vLLM batches, and
         `max_body` is the maximum size of a body in bytes.
         """
         self._app = app
@@ -91,7 +91,7 @@ class SharedPool:
         self._watcher: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Handle a request with a run's token. Requests to paths outside of RUN_PATHS are refused."""
+        """Handle a request to one of RUN_PATHS. It is refused if it has no valid token of a run."""
         try:
             run, order = self._authorize(scope)
             model, sequences = _model(scope, run, order), _sequences(scope, run)
@@ -106,8 +106,8 @@ class SharedPool:
             await self._serve(self._tokenizations, Ticket(run.uid, None), fields, scope, receive, send)
 
     async def serve_pool(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Handle a request to one of SAMPLING_PATHS with the pool's token. All such requests take one slot together, as
-        if they used one adapter.
+        """Handle a request to one of SAMPLING_PATHS with the pool's token. All such requests share one slot, as if they
+        used one adapter.
         """
         await self._serve(self._samples, Ticket(POOL.uid, "pool"), None, scope, receive, send)
 
@@ -130,7 +130,7 @@ class SharedPool:
             admission.enter(ticket)
         except QueueFull:
             self._usage.count_refusal(ticket.uid)
-            await Rejection(429, "Too many requests of this run wait for this engine; retry the request").respond(send)
+            await Rejection(429, "Too many requests of this run are waiting for this engine; retry later").respond(send)
             return
         size = 0
         try:
@@ -266,7 +266,7 @@ class SharedPool:
 def _model(scope: Message, run: RunEntry, order: OrderContent) -> str:
     names = header_values(scope, MODEL_HEADER)
     if len(names) != 1:
-        raise Rejection(400, f"{len(names)} headers {MODEL_HEADER.decode()}; send exactly one, with the policy's name")
+        raise Rejection(400, f"Send one header {MODEL_HEADER.decode()} with the policy's name, not {len(names)}")
     name = names[0].decode("utf-8", "replace")
     if name == order.base:
         return name

@@ -19,8 +19,9 @@ from rlrun_model_fetcher.fetcher import fetch
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Download the model and return the exit code of the process."""
-    parser = argparse.ArgumentParser(prog="rlrun_model_fetcher", description="Download a base model to a folder.")
-    parser.add_argument("source", help="s3://bucket/path, hf://owner/name@COMMIT or pvc://claim/path")
+    parser = argparse.ArgumentParser(prog="rlrun_model_fetcher", description="Download a base model into a folder.")
+    sources = "s3://bucket/path, hf://owner/name@COMMIT, pvc://claim/path or oci://repository@DIGEST/path"
+    parser.add_argument("source", help=sources)
     parser.add_argument("dest", type=Path, help="target folder; its parent must be writable")
     given = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s")

@@ -1,6 +1,6 @@
-"""Download of a model into a folder, which is either complete or absent, and is downloaded only once.
+"""Downloads a model into a folder, unless the folder already contains the complete model.
 
-The folder may be on a volume that outlives the process. An interrupted download leaves no complete folder: the next
+The folder may be on a volume that outlives the process. An interrupted download never counts as complete: the next
 download from the hub reuses complete files, and the next download from S3 starts again.
 """
 
@@ -55,7 +55,7 @@ def fetch(text: str, dest: Path, store: Callable[[], Store], say: Say = print) -
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise disk_full(text) from error
-        message = f"{dest} cannot be written: {error}"
+        message = f"{dest} cannot be written: {error}; check the volume that holds the model"
         raise FatalError(Problem(reason=Reason.MODEL_FOLDER_NOT_WRITABLE, message=message), ExitCode.RESTART) from error
 
 
@@ -131,7 +131,7 @@ def _is_complete(dest: Path, manifest: Manifest) -> bool:
 
 @contextmanager
 def _progress(folder: Path, total: int | None, say: Say) -> Iterator[None]:
-    """Print a line every few seconds with the bytes below `folder`."""
+    """Print a line every few seconds with the number of bytes added below `folder`."""
     done = threading.Event()
     before = _bytes_below(folder)
 

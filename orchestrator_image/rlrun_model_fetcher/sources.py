@@ -1,9 +1,9 @@
-"""Sources of base models, and the errors for failed downloads. Without I/O.
+"""Parses the sources of base models, and builds the errors for failed downloads. Does no I/O.
 
 Every failure is a FatalError, whose exit code shows whether a restart may help.
 
 s3://bucket/path                  an artifact with a manifest, verified file by file
-hf://owner/name@COMMIT            a repository of the Hugging Face hub
+hf://owner/name@COMMIT            a repository on the Hugging Face hub
 pvc://claim/path                  mounted as is: nothing to download
 oci://repository@DIGEST/path      mounted as is: nothing to download
 """
@@ -26,7 +26,7 @@ HF_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoke
 
 @dataclass(frozen=True)
 class HuggingFaceSource:
-    """Repository of the Hugging Face hub at a commit."""
+    """Repository on the Hugging Face hub, at a commit."""
 
     repository: str
     commit: str
@@ -52,7 +52,7 @@ def parse_source(text: str) -> Source:
         return uri
     if text.startswith("hf://"):
         if not re.fullmatch(HUB_SOURCE, text):
-            raise _invalid(f"{text} does not specify a commit: write hf://owner/name@ and the 40-character commit hash")
+            raise _invalid(f"{text} is not pinned to a commit: write hf://owner/name@ and the 40-character commit hash")
         repository, _, commit = text.removeprefix("hf://").partition("@")
         return HuggingFaceSource(repository, commit)
     if text.startswith(("pvc://", "oci://")):
@@ -66,7 +66,7 @@ def parse_source(text: str) -> Source:
 def store_failure(error: StoreError, source: str) -> FatalError:
     """Return the error for a failed S3 download of the model.
 
-    After a denied access the kubelet retries, and the operator decides when the failure is final.
+    If access was denied, the kubelet retries, and the operator decides when the failure is final.
     """
     if isinstance(error, NotFound):
         message = f"there is no complete model at {source}: {error.problem.message}"
@@ -79,7 +79,7 @@ def hub_failure(error: Exception, source: str) -> FatalError:
     names = {kind.__name__ for kind in type(error).__mro__}
     detail = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
     if "GatedRepoError" in names:
-        message = f"{source} is gated: accept its licence and give the pods a token in HF_TOKEN ({detail})"
+        message = f"{source} is gated: accept its licence, and set HF_TOKEN in the RLModel from a Secret ({detail})"
         return FatalError(Problem(reason=Reason.MODEL_ACCESS_DENIED, message=message), ExitCode.RESTART)
     if (status := _refusal(error)) is not None:
         message = (
@@ -99,7 +99,7 @@ def hub_failure(error: Exception, source: str) -> FatalError:
 def _refusal(error: Exception) -> int | None:
     """Return the status with which the hub denied access, or None for another error.
 
-    Without a token, the hub also returns 401 for a repository that does not exist.
+    If a request has no token, the hub also returns 401 for a repository that does not exist.
     """
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
