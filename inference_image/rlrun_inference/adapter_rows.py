@@ -1,4 +1,4 @@
-"""Grouping of a batch's rows by adapter, computed once per forward pass and used by every layer.
+"""Groups a batch's rows by adapter, once per forward pass for all layers.
 
 The rollouts of a policy usually share one adapter. The result is then one slice of all rows, and matrix products use
 views instead of copies. Mixed batches (two policy versions, or several runs in one pool) cost one gather per adapter.

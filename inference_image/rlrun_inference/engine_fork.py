@@ -1,7 +1,7 @@
-"""Start of the engine process by fork from the API server, which has already imported torch and vLLM.
+"""Forks the engine process from vLLM's API server, which has already imported torch and vLLM.
 
 On CPUs vLLM spawns the process, and importing everything again takes most of the time until the engine responds. A fork
-would break a thread pool of OpenMP, so the process is forked only with OMP_NUM_THREADS=1, which creates no pool.
+would break OpenMP's thread pool, so the process is forked only if OMP_NUM_THREADS is 1, with which there is no pool.
 Otherwise vLLM's own choice is kept.
 """
 
@@ -15,7 +15,7 @@ METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 def fork_the_engine(platform: Any) -> None:
-    """Make vLLM's CPU platform select `fork` for starting the engine's process, at the end of the platform's
+    """Make vLLM's CPU platform select `fork` for starting the engine process, at the end of the platform's
     configuration check, if OMP_NUM_THREADS is 1. Idempotent.
     """
     check = platform.check_and_update_config

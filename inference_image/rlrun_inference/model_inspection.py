@@ -1,4 +1,4 @@
-"""Inspection of the model's class inside the API server, instead of in a separate process.
+"""Inspects the model's class inside vLLM's API server, instead of in a separate process.
 
 vLLM asks a subprocess which capabilities a model class has, so that the API server does not import the class and
 thereby initialize CUDA. On CPUs there is no CUDA to initialize, and the subprocess imports torch and vLLM once more,
