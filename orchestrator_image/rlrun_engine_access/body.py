@@ -61,8 +61,8 @@ class BodyBuffer:
         if len(body) + len(chunk) > self._max_body:
             raise self._too_large()
         if self._sizes.total() + len(chunk) > MAX_BUFFERED or self._sizes[uid] + len(chunk) > MAX_BUFFERED_PER_RUN:
-            message = "The engine's limit on request bytes, of this run or of all runs, is reached; retry later"
-            raise Rejection(429, message, closes=True)
+            text = "The engine's limit on request bytes, of this run or of all runs, is reached; retry later"
+            raise Rejection(429, text, closes=True)
         body += chunk
         self._sizes[uid] += len(chunk)
         return bool(message.get("more_body", False))
