@@ -13,7 +13,7 @@ Answer = TypeVar("Answer", bound=Schema)
 
 
 class ApiKeys:
-    """API keys of one namespace. Methods raise AccessDenied and StorageServerUnavailable."""
+    """API keys of one namespace. Methods raise CliError and StoreError."""
 
     def __init__(self, send: "Send", namespace: str) -> None:
         self._send = send
@@ -28,7 +28,7 @@ class ApiKeys:
         return _read(ApiKeyList, self._send("GET", self._path(KEYS_PATH), None)).keys
 
     def delete(self, key_id: str) -> ApiKeyInfo:
-        """Delete a key, which rlrun-server then rejects within seconds."""
+        """Delete a key and return its description. rlrun-server rejects the key within seconds. Raises NotFound."""
         return _read(ApiKeyInfo, self._send("POST", self._path(KEY_DELETION_PATH, id=key_id), None))
 
     def _path(self, pattern: str, **parts: str) -> str:
@@ -41,4 +41,4 @@ def _read(schema: type[Answer], answer: Any) -> Answer:
     try:
         return schema.model_validate(answer)
     except ValidationError as error:
-        raise StorageServerUnavailable("rlrun-server returned no API keys; its version may differ") from error
+        raise StorageServerUnavailable("rlrun-server returned no API keys: check its version") from error

@@ -1,4 +1,4 @@
-"""Client for one namespace, used by commands. Every failure is a `CliError`, unless a method says otherwise."""
+"""Client with which commands access the cluster."""
 
 import builtins
 import copy
@@ -34,7 +34,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class NoCluster(SyncTransport):
-    """Transport used without a kubeconfig, when an API key gives access to rlrun-server only. Every request fails."""
+    """Transport for a machine without a kubeconfig, which reaches only rlrun-server. Every request raises CliError."""
 
     @override
     def send(self, request: requests.KubeRequest) -> Obj:
@@ -48,9 +48,8 @@ class NoCluster(SyncTransport):
 def _no_cluster(request: requests.KubeRequest) -> CliError:
     return CliError(
         f"cannot {request}: no kubeconfig was found, and an API key gives access to the platform's files only",
-        "select a kubeconfig with --kubeconfig or KUBECONFIG; for `env push`, give the URL of rlrun-server with "
-        "--server "
-        "or RLRUN_SERVER",
+        "select a kubeconfig with --kubeconfig or KUBECONFIG; for `env push`, pass the URL of rlrun-server with "
+        "--server or RLRUN_SERVER",
         code=INVALID,
     )
 
@@ -94,8 +93,8 @@ class RemoteCluster:
     ) -> "RemoteCluster":
         """Return the cluster of the selected context without sending a request.
 
-        If there is an API key or `has_server` is set, the kubeconfig may be missing; then only requests to the cluster
-        fail. Raises CliError if the kubeconfig is unusable or does not contain the context.
+        If there is an API key or `has_server` is set, the kubeconfig may be missing; requests to the cluster then fail.
+        Otherwise a missing or unusable kubeconfig, or one without the context, raises CliError.
         """
         # The official client takes long to import, and most commands of a shell session are `--help`.
         import_lazily()
@@ -170,9 +169,9 @@ class RemoteCluster:
         return other
 
     def own_key(self) -> str:
-        """Return the user's API key from API_KEY_VARIABLE or `rlrun login`, or an empty string.
+        """Return the user's API key from API_KEY_VARIABLE, or else from `rlrun login`, or an empty string.
 
-        A key belongs to one namespace. The key of a login is not used if the user selected a different namespace.
+        A key belongs to one namespace. A login's key is not used if -n selects a different namespace.
         """
         if key := os.environ.get(API_KEY_VARIABLE, "").strip():
             return key
@@ -202,7 +201,7 @@ class RemoteCluster:
         return replace(tables[-1], rows=[row for table in tables for row in table.rows])
 
     def changes(self, printed: requests.Printed, version: str, seconds: float) -> Iterator[tuple[str, requests.Table]]:
-        """Yield the type and row of each change after a version, for at most `seconds`. Raises ApiError."""
+        """Yield the type and the row of each change after `version`, for at most `seconds`. Raises ApiError."""
         request = printed.changes(version, seconds)
         for event, answer in self.transport.events(request):
             yield event, requests.parse_table(request, answer)
@@ -233,7 +232,7 @@ class RemoteCluster:
     def delete(self, kind: ResourceKind, name: str, uid: str | None = None, *, missing_ok: bool = False) -> None:
         """Request deletion, which finalizers may delay. Raises NotFoundError unless `missing_ok`.
 
-        With `uid`, an object that was created later under the same name is not deleted.
+        If `uid` is given and the name now belongs to a newer object, raises CliError and deletes nothing.
         """
         request = requests.delete(kind, self.namespace, name, uid)
         with _cli_errors():
@@ -277,7 +276,7 @@ class RemoteCluster:
         return bool(self._review(SELF_ACCESS_REVIEW, {"resourceAttributes": attributes}).get("allowed"))
 
     def user_name(self) -> str:
-        """Return the user's name as admission policies see it, or an empty string if the API server reports none."""
+        """Return the user's name as admission policies see it, or an empty string if it cannot be determined."""
         try:
             found = self._review(SELF_REVIEW, {}).get("userInfo") or {}
         except ApiError:

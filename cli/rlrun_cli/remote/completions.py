@@ -1,4 +1,4 @@
-"""Chat completions of deployed adapters, streamed by rlrun-server."""
+"""Requests chat completions from deployed adapters, which rlrun-server streams."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ Message = dict[str, str]
 def model_name(cluster: RemoteCluster, server: DirectServer | ProxiedServer, adapter: str) -> str:
     """Return the model name of an adapter. Raises CliError, AccessDenied, StorageServerUnavailable.
 
-    A name with a namespace or base model is returned unchanged.
+    A name that contains a namespace or a base model is returned unchanged.
     """
     if "/" in adapter or ":" in adapter:
         return adapter
@@ -35,7 +35,7 @@ def model_name(cluster: RemoteCluster, server: DirectServer | ProxiedServer, ada
         raise CliError(f"several namespaces have an adapter named {adapter}", f"select one of them: {', '.join(names)}")
     raise CliError(
         f"the API key has access to no deployed adapter named {adapter}",
-        f"deploy it: rlrun adapters deploy {adapter}; or select its namespace with -n",
+        f"deploy it: rlrun adapters deploy {adapter}; or select the adapter's namespace with -n",
     )
 
 
@@ -62,7 +62,7 @@ def _data(chunks: Iterator[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > MAX_LINE:
-            raise CliError("rlrun-server sent a line that is too long")
+            raise CliError(f"rlrun-server sent a line of more than {MAX_LINE} bytes")
         yield from (line.removeprefix(DATA).strip() for line in lines if line.startswith(DATA))
 
 

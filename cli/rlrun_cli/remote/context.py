@@ -1,6 +1,6 @@
 """Options shared by all commands, and factories for cluster and S3 clients.
 
-The options may be given before or after the command's name, as in kubectl; those after the name take precedence.
+As in kubectl, the options may precede or follow the command's name; those that follow it take precedence.
 """
 
 import inspect
@@ -74,7 +74,7 @@ def _find_server(cluster: "RemoteCluster", server: str | None) -> "Send":
 
 @dataclass
 class CliContext:
-    """Options given before the command's name, and factories for clients. Tests replace the factories."""
+    """Options that precede the command's name, and factories for clients. Tests replace the factories."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -127,8 +127,8 @@ def with_options(
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of `opener` to a command, which receives the opened object as `name`.
 
-    If the command declares an option of `opener` itself, both the command and `opener` receive its value. Options in
-    `without` are not added and keep their defaults.
+    If the command declares an option of `opener` itself, both receive its value. Options in `without` are not added and
+    keep their defaults.
     """
 
     def decorate(command: Command) -> Command:

@@ -37,9 +37,9 @@ class PackagePage(BaseModel):
 
 
 def list_packages(send: "Send", namespace: str, owner: str | None) -> tuple[list[PackageSummary], bool]:
-    """Return the packages, and whether the list is complete. An empty namespace means the API key's namespace.
+    """Return the packages, and whether the list is complete. Reads at most MAX_PAGES pages.
 
-    Raises AccessDenied, StorageServerUnavailable, CliError.
+    If `namespace` is empty, the API key's namespace is used. Raises CliError, StoreError.
     """
     packages: list[PackageSummary] = []
     given = {"limit": str(PAGE), "namespace": namespace, "owner": owner or ""}
@@ -56,7 +56,7 @@ def list_packages(send: "Send", namespace: str, owner: str | None) -> tuple[list
 def are_public(send: "Send", owner: str) -> bool | None:
     """Return whether an owner's packages are public, or None if rlrun-server is too old to report this.
 
-    Raises AccessDenied, StorageServerUnavailable, CliError.
+    Raises CliError, StoreError.
     """
     return _page(send, {"limit": "1", "owner": owner}).public
 
@@ -67,4 +67,4 @@ def _page(send: "Send", query: Mapping[str, str]) -> PackagePage:
     try:
         return PackagePage.model_validate(send("GET", f"{PATH}?{urlencode(query)}", None))
     except ValidationError as error:
-        raise StorageServerUnavailable("rlrun-server returned no package list; its version may differ") from error
+        raise StorageServerUnavailable("rlrun-server returned no package list: check its version") from error

@@ -1,6 +1,6 @@
-"""Logins saved on this machine by `rlrun login`: URL of rlrun-server and API key for each kubeconfig context.
+"""Logins that `rlrun login` saves on this machine: rlrun-server's URL and an API key for each kubeconfig context.
 
-Only the owner can read the file. No message of this module contains a key.
+Only the user can read the file. No message of this module contains a key.
 """
 
 import json
@@ -27,7 +27,7 @@ class StoredLogin:
     key: str = ""
     """API key. If empty, the kubeconfig's token is used."""
     key_id: str = ""
-    """Id of a key that the login created and that `rlrun logout` deletes."""
+    """Id of the key if the login created it, in which case `rlrun logout` deletes it."""
     namespace: str = ""
     """Namespace of the key."""
 
@@ -39,7 +39,7 @@ def logins_file(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def find_login(name: str) -> StoredLogin | None:
-    """Return the login for a context, or None. Raises CliError if the file cannot be read."""
+    """Return the login for a context, or None if there is none. Raises CliError if the file cannot be read."""
     if not name:
         return None
     entry = _read().get(name)
@@ -49,7 +49,10 @@ def find_login(name: str) -> StoredLogin | None:
 
 
 def keep_login(name: str, login: StoredLogin | None) -> None:
-    """Save the login for a context, or remove it if `login` is None. Raises CliError if the file cannot be written."""
+    """Save the login for a context, or remove it if `login` is None.
+
+    Raises CliError if the file cannot be read or written.
+    """
     logins = {key: value for key, value in _read().items() if key != name}
     if login is not None:
         logins[name] = asdict(login)

@@ -1,4 +1,4 @@
-"""Logs that `rlrun logs` prints: containers whose log is read, and the copies in S3."""
+"""Finds the logs that `rlrun logs` prints: the logs of containers, and the copies in S3."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def starts_of(api: RemoteCluster, run: str, chosen: LogSelection) -> list[Contai
 
 
 def read_copies(store: Store, layout: RunLayout, run: str, chosen: LogSelection) -> Iterator[str]:
-    """Yield the lines of the selected logs in S3. Raises StoreError, and CliError if there are no such logs."""
+    """Yield the lines of the selected logs in S3. Raises StoreError, and CliError if no log is selected."""
     folder, role, attempt = layout.logs, chosen.role.value, chosen.attempt
     files = [name for name, _ in store.list_files(folder)]
     selected = select_logs(files, run, role, attempt, chosen.previous, chosen.components)
@@ -67,7 +67,10 @@ def read_copies(store: Store, layout: RunLayout, run: str, chosen: LogSelection)
 
 
 def components_of(run: Obj, wanted: str) -> list[str]:
-    """Return the components of the environments that --env selects, such as `env-0`. Raises CliError."""
+    """Return the components of the environments that --env selects, such as `env-0`.
+
+    Raises CliError if the run has no such environment.
+    """
     try:
         return pod_logs.components_of(run, wanted)
     except UnknownEnvironment as problem:
@@ -79,7 +82,7 @@ def components_of(run: Obj, wanted: str) -> list[str]:
 
 
 def parse_seconds(text: str | None) -> int | None:
-    """Parse a duration such as `10m` or `1h30m` into seconds. Raises CliError."""
+    """Parse a duration such as `10m` or `1h30m` into seconds. None stays None. Raises CliError for any other text."""
     if text is None:
         return None
     parts = re.findall(r"(\d+)([smhd])", text)

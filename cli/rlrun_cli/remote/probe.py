@@ -1,4 +1,4 @@
-"""Probe before a command's first request, which detects an unreachable API server within seconds."""
+"""Probes the API server before a command's first request, so that an outage is reported within seconds."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,15 +13,14 @@ from typing_extensions import override
 SERVED_KINDS = ResourceKind(GROUP, VERSION, "", "list of the kinds of rlrun.dev", namespaced=False)
 """Discovery path of the API group, which all authenticated users may read."""
 ANSWER_SECONDS = 3.0
-"""Time limit in seconds for connecting and for the response. A command must report an unresponsive API server within 5
-s.
-"""
+"""Time limit in seconds for one probe: connecting and the response. Commands must report an outage within 5 seconds."""
 
 
 class ProbedTransport(SyncTransport):
     """Transport that lists the kinds of the API group before its first request.
 
-    Listing many objects may take long, but any running API server lists its kinds immediately.
+    Listing many objects may take long, but a running API server lists its kinds at once. Raises ApiError if it does not
+    respond.
     """
 
     def __init__(self, transport: SyncTransport, open_quick: Callable[[], SyncTransport]) -> None:

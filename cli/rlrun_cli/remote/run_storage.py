@@ -1,7 +1,7 @@
-"""S3 access for commands, and the location of a run's files.
+"""Gives commands access to S3, and locates a run's files.
 
-For users' commands, rlrun-server signs the requests and provides the location of the files (`remote.server`). The
-platform team's commands use credentials from AWS_* variables, and options that select the bucket.
+For users' commands, rlrun-server signs the requests and says where the files are (`remote.server`). The platform team's
+commands use this machine's AWS credentials, and options that select the bucket.
 """
 
 from collections.abc import Iterator
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 PANEL = "S3"
 Bucket = Annotated[
-    str, typer.Option(envvar="RLRUN_S3_BUCKET", help="Bucket: s3.bucket of the chart.", rich_help_panel=PANEL)
+    str, typer.Option(envvar="RLRUN_S3_BUCKET", help="Bucket: s3.bucket in the chart.", rich_help_panel=PANEL)
 ]
 Prefix = Annotated[
     str,
-    typer.Option(envvar="RLRUN_S3_PREFIX", help="Path in the bucket: s3.prefix of the chart.", rich_help_panel=PANEL),
+    typer.Option(envvar="RLRUN_S3_PREFIX", help="Path in the bucket: s3.prefix in the chart.", rich_help_panel=PANEL),
 ]
 Endpoint = Annotated[
     str | None,
     typer.Option(
         envvar="RLRUN_S3_ENDPOINT",
-        help="URL of the S3 service: s3.endpoint of the chart. Default: as configured for S3 tools on this machine.",
+        help="URL of the S3 service: s3.endpoint in the chart. Default: as configured for S3 tools on this machine.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -47,19 +47,19 @@ Addressing = Annotated[
     typer.Option(
         "--addressing-style",
         envvar=ADDRESSING_VARIABLE,
-        help="Position of the bucket in URLs, path or host name: s3.addressingStyle of the chart. Default: path.",
+        help="Place of the bucket in URLs, path or host name: s3.addressingStyle in the chart. Default: path.",
         rich_help_panel=PANEL,
     ),
 ]
 
 
 def open_store(ctx: typer.Context, endpoint: str | None, style: AddressingStyle | None) -> "Store":
-    """Return an S3 client with the AWS credentials of this machine, without sending a request. Raises StoreError."""
+    """Return an S3 client with this machine's AWS credentials, without sending a request. Raises StoreError."""
     return cli_context(ctx).store(endpoint, style)
 
 
 def open_user_storage(ctx: typer.Context, api: RemoteCluster, server: str | None) -> RemoteStorage:
-    """Open the user's storage through rlrun-server. Raises CliError, StoreError."""
+    """Return the storage that rlrun-server lets the user access. Raises CliError, StoreError."""
     return cli_context(ctx).storage(api, server)
 
 
@@ -113,18 +113,18 @@ def _open_sweep(
     except (InstallationMismatch, SweepStopped) as problem:
         raise CliError(str(problem)) from problem
     except (StoreError, ApiError) as problem:
-        advice = "nothing was changed; try again when S3 and the cluster both respond"
+        advice = "nothing was deleted; try again when S3 and the cluster both respond"
         raise CliError(str(problem), advice) from problem
 
 
 with_run_files = with_options("files", _open_run_files)
-"""Decorator that adds options that select a run's files. The command receives the files as `files` and the run as
-`name`.
+"""Decorator that adds the options that select a run's files. The command receives the files as `files`, and the run's
+name as `name`.
 """
 with_sweep = with_options("sweep", _open_sweep)
-"""Decorator that adds options that select bucket and cluster. The command receives a `Sweep` of both as `sweep`.
+"""Decorator that adds the options that select bucket and cluster. The command receives a `Sweep` of both as `sweep`.
 
-Errors of the bucket and of the cluster become a CliError.
+InstallationMismatch, SweepStopped, StoreError and ApiError become a CliError.
 """
 
 
@@ -141,7 +141,7 @@ def s3_operation(action: str) -> Iterator[None]:
     except Unreachable as problem:
         raise CliError(
             f"cannot {action}: {problem}",
-            "if this machine can never reach that endpoint, ask the platform team to set s3.publicEndpoint of the "
+            "if this machine can never reach that endpoint, ask the platform team to set s3.publicEndpoint in the "
             "chart",
         ) from problem
     except AccessDenied as problem:
@@ -154,14 +154,14 @@ def s3_operation(action: str) -> Iterator[None]:
 
 
 def run_layout(api: RemoteCluster, storage: RemoteStorage, uid: str) -> RunLayout:
-    """Return the location of the files of the run with this UID."""
+    """Return the location of a run's files. The run is in the selected namespace and has this UID."""
     return RunLayout.of(storage.bucket, storage.prefix, api.namespace, uid)
 
 
 def find_run_uid(api: RemoteCluster, name: str) -> str:
-    """Return the UID of a run. The UID of a deleted run can be found while one of its artifacts exists.
+    """Return the UID of a run. A deleted run can be found for as long as one of its checkpoints or adapters exists.
 
-    Raises NotFoundError if neither run nor artifact exists, CliError if several deleted runs have this name.
+    Raises NotFoundError if no such object exists, and CliError if several deleted runs have this name.
     """
     try:
         return str(api.get(RLRUN, name)["metadata"]["uid"])
@@ -176,12 +176,12 @@ def _only_uid(name: str, artifacts: list[Obj]) -> str:
     uids = sorted({str(a["spec"]["runUid"]) for a in artifacts})
     if not uids:
         raise NotFoundError(
-            f"run {name} does not exist, and no checkpoint or adapter of it remains",
+            f"run {name} does not exist, and none of its checkpoints or adapters remains",
             "list existing runs: rlrun list -A",
         )
     if len(uids) > 1:
         raise CliError(
-            f"{name} is ambiguous: {len(uids)} deleted runs with that name have artifacts",
-            f"download an artifact by its URI instead, as listed by: rlrun checkpoints {name}",
+            f"{name} is ambiguous: {len(uids)} deleted runs with that name still have checkpoints or adapters",
+            f"download an artifact by its URI instead, as listed by: rlrun checkpoints {name}; rlrun adapters {name}",
         )
     return uids[0]

@@ -1,8 +1,8 @@
-"""Connection of users' commands to rlrun-server, which signs their requests to S3.
+"""Connects users' commands to rlrun-server, which signs their requests to S3.
 
-The server's URL comes from --server (RLRUN_SERVER), or `rlrun login`, or the ConfigMap that the chart creates. The user
-authenticates with an API key from RLRUN_API_KEY or `rlrun login`, or with the kubeconfig's Kubernetes token. If the
-kubeconfig has a client certificate and no token, a token of the namespace's ServiceAccount `rlrun-user` is used.
+The server's URL comes from --server (RLRUN_SERVER), else from `rlrun login`, else from the ConfigMap that the chart
+creates. The user authenticates with an API key from RLRUN_API_KEY or `rlrun login`, else with the kubeconfig's token.
+For a client certificate without a token, a token for the namespace's ServiceAccount `rlrun-user` is requested.
 """
 
 import json
@@ -57,19 +57,17 @@ STREAM_SECONDS = 600.0
 STREAM_CHUNK = 8192
 MAX_ERROR = 64 * 1024
 FORWARDED_PORT = 8080
-"""Plain HTTP port of rlrun-server's pods, which only `kubectl port-forward` reaches."""
+"""Port for plain HTTP in rlrun-server's pods, which only `kubectl port-forward` reaches."""
 TRIES = 4
 BACKOFF = 0.5
 MISSING_REASONS = (Reason.API_KEY_NOT_FOUND, Reason.NAMESPACE_NOT_FOUND, Reason.OBJECT_NOT_FOUND)
-"""Reasons in rlrun-server's 404 responses. A 404 with any other reason means that the URL belongs to a different
-server.
-"""
+"""Reasons in rlrun-server's 404 responses. A 404 with any other reason comes from a different server."""
 RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)
 class RemoteStorage:
-    """Platform files that a user may access."""
+    """The platform's files, as far as a user may access them."""
 
     bucket: str
     prefix: str
@@ -77,7 +75,7 @@ class RemoteStorage:
 
 
 def open_storage(cluster: RemoteCluster, server: str | None) -> RemoteStorage:
-    """Find the server and open the user's storage there. Raises CliError, StoreError."""
+    """Find rlrun-server and return the storage that it lets the user access. Raises CliError, StoreError."""
     from rlrun.storage.user_signer import open_user_store, read_location
 
     send = find_server(cluster, server)
@@ -91,7 +89,7 @@ def open_storage(cluster: RemoteCluster, server: str | None) -> RemoteStorage:
 def find_server(cluster: RemoteCluster, server: str | None, audience: str = "") -> "Send":
     """Return the function that sends requests to rlrun-server. Raises CliError.
 
-    `audience` is the audience of the token that is requested if the kubeconfig has a client certificate and no token.
+    `audience` is for the token that is requested if the kubeconfig has a client certificate and no token.
     """
     return locate_server(cluster, server, audience).send
 
@@ -101,7 +99,7 @@ def locate_server(
 ) -> "DirectServer | ProxiedServer":
     """Return the connection to rlrun-server, at its URL or through the API server. Raises CliError.
 
-    `token` returns the credential. None uses the user's own credential.
+    `token` returns the credential. If it is None, the user's own credential is used.
     """
     token = token or UserToken(cluster, audience)
     if server:
@@ -119,13 +117,13 @@ def locate_server(
         return ProxiedServer(cluster, namespace, service, token)
     raise CliError(
         f"rlrun-server was not found; ConfigMap {DISCOVERY_NAMESPACE}/{DISCOVERY_NAME} does not specify its address",
-        "give its URL with --server or RLRUN_SERVER, or ask the platform team to install the chart with rlrun-server",
+        "pass the server's URL with --server or RLRUN_SERVER, or ask the platform team to install rlrun-server",
         code=INVALID,
     )
 
 
 class DirectServer:
-    """Connection to the server at its URL."""
+    """Connection to rlrun-server at its URL."""
 
     def __init__(self, url: str, token: Callable[[], str]) -> None:
         self.url = url.rstrip("/")
@@ -145,7 +143,7 @@ class DirectServer:
         self._probed = Once(self._probe)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        """Send a request and return the JSON response. Raises AccessDenied, StorageServerUnavailable, CliError."""
+        """Send a request and return the JSON response. Raises CliError, StoreError."""
         from rlrun.storage.errors import StorageServerUnavailable
 
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
@@ -201,7 +199,7 @@ class DirectServer:
 
 
 class ProxiedServer:
-    """Connection to the server's Service through the API server."""
+    """Connection to rlrun-server's Service through the Kubernetes API server."""
 
     def __init__(self, cluster: RemoteCluster, namespace: str, service: str, token: Callable[[], str]) -> None:
         self._cluster = cluster
@@ -211,7 +209,7 @@ class ProxiedServer:
         self._probed = Once(self._probe)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        """Send a request and return the JSON response. Raises AccessDenied, StorageServerUnavailable, CliError."""
+        """Send a request and return the JSON response. Raises CliError, StoreError."""
         self._probed()
         content = None if body is None else dict(body)
         tries = TRIES if may_be_repeated(method, path) else 1
@@ -255,15 +253,15 @@ class ProxiedServer:
     def _rejection(self, error: ApiError) -> Exception:
         if error.status == 403 and error.reason == "Forbidden":
             return CliError(
-                f"the API server does not let you reach rlrun-server: {error.message}",
-                f"give its URL with --server or RLRUN_SERVER, for example http://127.0.0.1:{FORWARDED_PORT} while this "
-                f"runs: {self.port_forward()}",
+                f"the API server does not let you reach rlrun-server through it: {error.message}",
+                f"pass its URL with --server or RLRUN_SERVER, for example http://127.0.0.1:{FORWARDED_PORT} while this "
+                f"command runs: {self.port_forward()}",
             )
         return _rejection(error)
 
 
 class Once:
-    """Calls a function until it has succeeded once, and never again. Thread-safe."""
+    """Calls a function on each use until it has succeeded once. Thread-safe."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -279,7 +277,7 @@ class Once:
 
 
 def may_be_repeated(method: str, path: str) -> bool:
-    """Return True if a request that got no response may be repeated, because it changes nothing."""
+    """Return True if a request that got no response may be repeated, because such requests change nothing."""
     return method == "GET" or path in (USER_SIGN_PATH, LOCATION_PATH)
 
 
@@ -295,7 +293,7 @@ def _rejection(error: ApiError) -> Exception:
         )
     if error.status == 404 and error.reason not in MISSING_REASONS:
         return StorageServerUnavailable(
-            "the server returned 404; check the URL in --server, and the version of rlrun-server"
+            "the server returned 404; check --server or RLRUN_SERVER, and the version of rlrun-server"
         )
     if error.reason == Reason.API_KEY_NOT_FOUND:
         return NotFound(error.message)
@@ -303,7 +301,7 @@ def _rejection(error: ApiError) -> Exception:
 
 
 def _refusal(error: ApiError) -> CliError:
-    """Return the error for a response whose message already contains the next step."""
+    """Return the error for a response whose message already says what to do."""
     return CliError(f"rlrun-server refused the request ({error.status}): {error.message}")
 
 
@@ -314,7 +312,7 @@ def _service_name(proxied: str) -> str:
 
 
 def checked_url(url: str, field: str) -> str:
-    """Return the URL if it is safe to send a token to it. Raises a CliError that names `field`."""
+    """Return the URL if a token can be sent to it safely, otherwise raise a CliError that names `field`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme not in ("http", "https") or not host:
@@ -322,7 +320,7 @@ def checked_url(url: str, field: str) -> str:
     if parts.scheme == "http" and not _is_near(host):
         raise CliError(
             f"{field}: {url} would send your token over the network without TLS",
-            "use https, or http for 127.0.0.1 with kubectl port-forward, or a cluster-internal name (.svc)",
+            "use https; http is allowed only for localhost (kubectl port-forward) and cluster-internal names (.svc)",
             code=INVALID,
         )
     return url

@@ -1,4 +1,4 @@
-"""The user's credential for rlrun-server."""
+"""Credential with which a user authenticates to rlrun-server."""
 
 import re
 import threading
@@ -23,7 +23,7 @@ class AccountMissingError(CliError):
 
 
 class UserToken:
-    """User's API key or token: the kubeconfig's token, or a token of the ServiceAccount `rlrun-user`. Thread-safe."""
+    """The user's API key, or the kubeconfig's token, or a token for the ServiceAccount `rlrun-user`. Thread-safe."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class UserToken:
         *,
         with_key: bool = True,
     ) -> None:
-        """`audience` is the audience of a requested token; empty means the API server. If `with_key` is set, an API key
-        takes precedence over tokens.
+        """`audience` is the audience of a requested token; empty means the API server. If `with_key` is not set, an API
+        key is ignored; otherwise it takes precedence over tokens.
         """
         self._cluster = cluster
         self._with_key = with_key
@@ -45,12 +45,12 @@ class UserToken:
         """Latest requested token, and the time at which it expires."""
 
     def __call__(self) -> str:
-        """Return a valid token. Raises CliError."""
+        """Return the API key or a valid token. Raises CliError if the key is malformed or no token can be created."""
         if key := self._cluster.own_key() if self._with_key else "":
             if not re.fullmatch(KEY_PATTERN, key):
                 raise CliError(
                     f"the value of {API_KEY_VARIABLE} ({len(key)} characters) is not an API key",
-                    "set it to one line as printed by `rlrun key create`, or unset it",
+                    "set the variable to one line as printed by `rlrun key create`, or unset it",
                     code=INVALID,
                 )
             return key

@@ -1,4 +1,4 @@
-"""Polling of an object's state, with a deadline."""
+"""Polls an object until it reaches a state, with a deadline."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -31,10 +31,10 @@ def wait_for(
     goal: str,
     hint: str,
 ) -> Obj:
-    """Poll the object until `is_done` returns True, and return it. `goal` completes the words "is not" in the error
-    message.
+    """Poll the object until `is_done` returns True, and return it. `goal` completes "is not" in the error message.
 
-    Raises CliError after the deadline or if the object does not exist. Propagates errors of `is_done`.
+    If the API server does not respond, it is asked again until the deadline. Raises CliError after the deadline, or if
+    a request is rejected or the object does not exist. Propagates exceptions from `is_done`.
     """
     deadline = clock() + seconds
     while True:

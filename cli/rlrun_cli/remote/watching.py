@@ -1,4 +1,4 @@
-"""Watch of the objects that a command prints. The watch is renewed regularly, to detect broken connections."""
+"""Watches the objects that a command prints. Renews the watch regularly, to detect broken connections."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Confirmation of irreversible actions."""
+"""Asks for confirmation before irreversible actions."""
 
 from typing import Annotated
 
@@ -11,7 +11,10 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Delete withou
 
 
 def confirm(question: str, refused: str, *, yes: bool) -> None:
-    """Ask on standard error. Raises typer.Exit if the user declines, CliError with `refused` if there is no answer."""
+    """Ask on standard error, unless `yes` is set.
+
+    Raises typer.Exit if the user declines, and CliError with the message `refused` if there is no answer.
+    """
     if yes:
         return
     try:
@@ -19,9 +22,9 @@ def confirm(question: str, refused: str, *, yes: bool) -> None:
     except typer.Abort:
         raise CliError(
             f"{refused}, because there was no answer to the confirmation",
-            "add --yes to delete without confirmation",
+            "add --yes to skip the confirmation",
             code=INVALID,
         ) from None
     if not confirmed:
-        output.notice("Nothing was deleted.")
+        output.notice("Cancelled; nothing was changed.")
         raise typer.Exit(FAILED)

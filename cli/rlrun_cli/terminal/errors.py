@@ -1,6 +1,6 @@
-"""Errors of commands, each with a message and a next step.
+"""Errors that end a command, each with a message and usually a next step.
 
-One table converts all errors of the API server to a `CliError`, so that the same rejection has the same text in every
+One function converts every API server error to a `CliError`, so that the same rejection has the same text in every
 command and users see no traceback.
 """
 
@@ -29,7 +29,7 @@ SEQUENCES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\
 
 
 class CliError(Exception):
-    """Failure of a command, with message, hint for the next step, details and exit code."""
+    """Failure of a command: message, hint with the next step, details and exit code."""
 
     def __init__(self, message: str, hint: str | None = None, *, code: int = FAILED, details: list[str] | None = None):
         super().__init__(message)
@@ -62,7 +62,7 @@ class UnreachableError(CliError):
 
 
 class NotReadyError(CliError):
-    """Error for a container that has not started (status 400 of a log request)."""
+    """Error for a container that has no log yet (status 400 for a log request)."""
 
 
 class ConflictError(CliError):
@@ -82,7 +82,7 @@ def invalid_fields(error: ApiError) -> list[str]:
 
 
 def to_cli_error(error: ApiError) -> CliError:
-    """Convert an error of the API server to a CliError."""
+    """Convert an API server error to a CliError."""
     action = error.action
     is_status = error.reason != str(error.status)
     reply = error.message.strip() if is_status and error.message else f"the API server returned status {error.status}"
@@ -110,7 +110,7 @@ def to_cli_error(error: ApiError) -> CliError:
         case 404 if "could not find the requested resource" in reply or not error.is_object_missing:
             return NotFoundError(
                 f"cannot {action}: the cluster does not know this kind of object",
-                "install the operator's chart (helm install rlrun charts/rlrun), or select another --context",
+                "install the rlrun chart (helm install rlrun charts/rlrun), or select another --context",
             )
         case 404:
             return not_found(action)
@@ -125,7 +125,7 @@ def to_cli_error(error: ApiError) -> CliError:
             lines = invalid_fields(error)
             return CliError(
                 f"cannot {action}: the API server rejected the object" if lines else f"cannot {action}: {reply}",
-                "correct these fields and try again",
+                "correct these fields and try again" if lines else "correct the object and try again",
                 details=lines,
             )
         case 429 | 500 | 502 | 503 | 504:
@@ -139,4 +139,6 @@ def to_cli_error(error: ApiError) -> CliError:
 
 def not_found(action: str) -> NotFoundError:
     """Return the error for an object that does not exist."""
-    return NotFoundError(f"cannot {action}: the object does not exist", "list existing runs: rlrun list -A")
+    return NotFoundError(
+        f"cannot {action}: the object does not exist", "check the name and the namespace; list all runs: rlrun list -A"
+    )

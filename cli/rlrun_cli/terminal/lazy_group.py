@@ -34,8 +34,8 @@ class CommandEntry:
     """Heading in the group's help page."""
     hidden: bool = False
     reader: str = ""
-    """Name of a function, in the command's module, that transforms the command-line words before they are parsed. Empty
-    for none.
+    """Function in the command's module that transforms the command-line words before they are parsed. Empty if there
+    is none.
     """
 
 

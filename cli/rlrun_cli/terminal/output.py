@@ -75,7 +75,7 @@ class _Escaping:
 
 
 def out() -> Console:
-    """Return a console on standard output. Created on each use, because tests and pagers replace the stream."""
+    """Return a new console on standard output. It is not cached, because tests and pagers replace the stream."""
     return Console(file=cast(TextIO, _Escaping(sys.stdout)), highlight=False, soft_wrap=True)
 
 
@@ -99,7 +99,7 @@ def printable(cell: Cell) -> Text:
 
 
 def fact(label: str, value: Cell, width: int) -> Text:
-    """Return a line of a description: the label and a colon in `width` columns, then the value."""
+    """Return one line of a description: the label with a colon, padded to `width` columns, then the value."""
     return Text(f"{label + ':':<{width}}", style="bold").append(printable(value))
 
 
@@ -147,7 +147,7 @@ def duration(seconds: float) -> str:
 
 
 def age(item: dict[str, Any], now: datetime | None = None) -> str:
-    """Return the time since the object was created."""
+    """Return the time since the object was created, or `<unknown>` if the object has no creation time."""
     created = item.get("metadata", {}).get("creationTimestamp")
     if not created:
         return "<unknown>"

@@ -11,7 +11,7 @@ FILE_OPTION = "--plot-file"
 """Hidden option that receives the file given after --plot."""
 FORMATS = ("png", "svg")
 IMAGES = frozenset({".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"})
-"""File extensions that mark the word after --plot as a file. A run's name may also contain dots."""
+"""File extensions by which a word after --plot is recognized as a file. A run's name may contain dots too."""
 MAX_CHARTS = 64
 WIDTH, HEIGHT = 8.0, 2.4
 """Size of one chart in inches."""
@@ -51,7 +51,10 @@ def check_plot_file(file: Path) -> None:
 
 
 def write_plot(file: Path, title: str, charts: Sequence[Chart]) -> None:
-    """Draw the charts into the file, one below the other. Non-finite values are omitted. Raises CliError."""
+    """Draw the charts into the file, one below the other. Non-finite values are omitted.
+
+    Raises CliError if the number of charts is not 1 to MAX_CHARTS, or if the file cannot be written.
+    """
     if not 1 <= len(charts) <= MAX_CHARTS:
         raise CliError(
             f"--plot: a file can show 1 to {MAX_CHARTS} metrics, but {len(charts)} were selected",

@@ -1,4 +1,4 @@
-"""Order of objects by a field, as with `kubectl get --sort-by`."""
+"""Sorts objects by a field, like `kubectl get --sort-by`."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -35,9 +35,9 @@ def value_at(item: Any, path: Sequence[str | int]) -> Any:
 
 
 def sort(items: Sequence[T], by: str, object_of: Callable[[T], Any]) -> list[T]:
-    """Sort items by a field of their objects. Objects without the field come last.
+    """Sort items by a field of their objects, in ascending order. Objects without the field come last.
 
-    Raises CliError if no object has the field.
+    Raises CliError if `by` is not a path, or if no object has the field.
     """
     path = parse_path(by)
     keyed = [(value_at(object_of(item), path), item) for item in items]

@@ -1,4 +1,4 @@
-"""Checks of `rlrun doctor`: what a user needs in the cluster, each with a hint if it is missing."""
+"""Checks by `rlrun doctor` for what a user needs in the cluster. Each failed check has a hint."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +19,7 @@ ClusterCheck = Callable[[RemoteCluster], str]
 """Check that returns the observed state. Raises CheckFailed, ApiError, CliError or StoreError."""
 
 CHECK_SECONDS = 5.0
-"""Deadline in seconds of each check. Checks run concurrently."""
+"""Deadline for each check in seconds. Checks run concurrently."""
 OPERATOR = {"app.kubernetes.io/name": "rlrun", "app.kubernetes.io/component": "operator"}
 RIGHTS = (
     ("list", GROUP, "rlruns", ""),
@@ -31,11 +31,11 @@ RIGHTS = (
 )
 """Verb, group, resource and subresource of the actions that users of runs perform."""
 NEEDED = ("pods", "count/pods", "cpu", "memory")
-"""Quota resources, in addition to GPUs, without which no run can start."""
+"""Quota resources, in addition to GPUs, that every run needs."""
 
 
 def check_api(api: RemoteCluster) -> str:
-    """Check that the API server responds and serves all of rlrun's kinds. Raises CliError."""
+    """Check that the API server responds and serves all of rlrun's kinds. Raises CheckFailed, ApiError."""
     try:
         served = {str(item.get("name")) for item in api.served_kinds().get("resources") or []}
     except ApiError as error:
@@ -46,7 +46,7 @@ def check_api(api: RemoteCluster) -> str:
     if missing:
         raise CheckFailed(
             f"the cluster does not serve {', '.join(missing)} in {GROUP}/{VERSION}",
-            "ask the platform team to install or upgrade the chart of rlrun, or select another --context",
+            "ask the platform team to install or upgrade the rlrun chart, or select another --context",
         )
     return f"all kinds of {GROUP}/{VERSION} are served"
 
@@ -67,9 +67,7 @@ def check_rights(api: RemoteCluster) -> str:
 
 
 def check_tenant(api: RemoteCluster) -> str:
-    """Check that the operator serves the namespace, according to the ConfigMap that the chart publishes. Raises
-    ApiError.
-    """
+    """Check that the operator serves the namespace, according to the ConfigMap that the chart publishes."""
     published = (api.read(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE) or {}).get("data") or {}
     names = [name for name in str(published.get("namespaces") or "").split(",") if name]
     key, _, value = str(published.get("namespaceLabel") or "").partition("=")
@@ -78,7 +76,7 @@ def check_tenant(api: RemoteCluster) -> str:
             return f"the operator serves namespace {api.namespace}"
         raise CheckFailed(
             f"the operator does not serve namespace {api.namespace}, only {', '.join(names)}",
-            "select one of them with -n, or ask the platform team to add it to operator.watchNamespaces",
+            f"select one of these with -n, or ask the platform team to add {api.namespace} to operator.watchNamespaces",
         )
     if not key:
         return "the chart does not publish which namespaces are served; not checked"
@@ -108,7 +106,7 @@ def check_operator(api: RemoteCluster) -> str:
             return "not visible with your rights; not checked"
         raise
     if not found:
-        raise CheckFailed("no operator is installed", "ask the platform team to install the chart of rlrun")
+        raise CheckFailed("no operator is installed", "ask the platform team to install the rlrun chart")
     ready = sum(int((item.get("status") or {}).get("readyReplicas") or 0) for item in found)
     place = "/".join((str(found[0]["metadata"].get("namespace")), found[0]["metadata"]["name"]))
     if not ready:
@@ -116,11 +114,11 @@ def check_operator(api: RemoteCluster) -> str:
             f"Deployment {place} has no ready pod",
             f"see the cause: kubectl describe deployment -n {place.replace('/', ' ')}",
         )
-    return f"{ready} ready pods of Deployment {place}"
+    return f"ready pods of Deployment {place}: {ready}"
 
 
 def check_server(server: str | None, api: RemoteCluster) -> str:
-    """Check that rlrun-server responds to this user. Raises CliError, StoreError."""
+    """Check that rlrun-server accepts this user's credential and can use S3."""
     location = find_server(api, server)("GET", LOCATION_PATH, None)
     if problem := location.get("problem"):
         raise CheckFailed(
@@ -131,21 +129,21 @@ def check_server(server: str | None, api: RemoteCluster) -> str:
 
 
 def check_models(api: RemoteCluster) -> str:
-    """Check that there is a model to train."""
+    """Check that there is an RLModel, and that the operator has checked at least one."""
     models, _ = api.snapshot(RLMODEL)
     seen = [m for m in models if (m.get("status") or {}).get("observedGeneration") is not None]
     if not models:
         raise CheckFailed("there is no model to train", "ask the platform team to add one: rlrun models add")
     if not seen:
         raise CheckFailed(
-            f"the operator has not yet checked any of the {len(models)} models",
+            f"RLModels that the operator has checked: 0 of {len(models)}",
             "ask the platform team to check that the operator is running",
         )
-    return f"{len(seen)} of {len(models)} can be trained, for example {seen[0]['spec']['id']}"
+    return f"the operator has checked {len(seen)} of {len(models)}, for example {seen[0]['spec']['id']}"
 
 
 def check_capacity(api: RemoteCluster) -> str:
-    """Check the namespace's quotas and queued runs. Raises CliError."""
+    """Check that no quota of the namespace is exhausted, and count unfinished and queued runs."""
     runs = [summarize(run) for run in api.list(RLRUN)]
     waiting = [run for run in runs if run.phase == "Queued"]
     used_up = [text for quota in api.list(RESOURCE_QUOTA) for text in exhausted_resources(quota)]
@@ -155,7 +153,7 @@ def check_capacity(api: RemoteCluster) -> str:
             "wait for runs to end, stop some (rlrun list), or ask for a larger quota",
         )
     active = sum(not run.finished for run in runs)
-    return f"{active} unfinished runs, {len(waiting)} of them queued; no quota is exhausted"
+    return f"unfinished runs: {active}, of which queued: {len(waiting)}; no quota is exhausted"
 
 
 def exhausted_resources(quota: Obj) -> list[str]:
@@ -179,7 +177,7 @@ def _is_used_up(name: str, used: str, hard: str) -> bool:
 
 
 def examine(api: RemoteCluster, server: str | None) -> list[Finding]:
-    """Return all findings. If the API server does not respond, no other check runs."""
+    """Return all findings. If the API server does not serve rlrun's kinds, no other check runs."""
     first = run(api, {"kinds": check_api}, CHECK_SECONDS)
     others: dict[str, ClusterCheck] = {
         "rights": check_rights,
@@ -195,10 +193,9 @@ def examine(api: RemoteCluster, server: str | None) -> list[Finding]:
 def run(
     api: RemoteCluster, checks: Mapping[str, ClusterCheck], seconds: float, missing_right: str = ""
 ) -> list[Finding]:
-    """Run the checks concurrently and return their findings. Exceeding `seconds` is a problem.
+    """Run the checks concurrently and return their findings. A check that takes longer than `seconds` has failed.
 
-    `missing_right` is the hint shown when the user lacks a permission. If it is empty, the usual hint for the error is
-    shown.
+    `missing_right` is the hint if the user lacks a permission that a check needs. Empty means the error's usual hint.
     """
     return run_checks({name: partial(_run, check, api, missing_right) for name, check in checks.items()}, seconds)
 

@@ -1,4 +1,4 @@
-"""Checks of `rlrun doctor --gpu`: what the platform team must provide for GPU runs.
+"""Checks by `rlrun doctor --gpu` for what the platform team must provide for GPU runs.
 
 The checks need rights that users lack. A missing right is reported as a finding, and the other checks still run.
 """
@@ -17,7 +17,7 @@ from rlrun_cli.remote.diagnosis.checks import CHECK_SECONDS, OPERATOR, ClusterCh
 
 GPU = "nvidia.com/gpu"
 DRIVER_LABELS = ("nvidia.com/cuda.driver-version.major", "nvidia.com/cuda.driver.major")
-"""Labels set by GPU feature discovery, newer versions first."""
+"""Labels that GPU feature discovery sets. The first is that of newer versions."""
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 ROLES = ("trainer", "inference")
 MISSING_RIGHT = "ask for this right, or use a platform team account"
@@ -30,7 +30,7 @@ def gpus_of(node: Obj) -> dict[str, int]:
 
 
 def needed_gpus(shape: Obj) -> dict[str, int]:
-    """Return the GPUs that a pod of the RLModel requests, by resource. The default is one GPU."""
+    """Return the GPUs that a pod with this `shape` (a role of an RLModel) requests, by resource. Default: one GPU."""
     resources = shape.get("resources") or {}
     named = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     needed = {name: int(str(count)) for name, count in named.items() if is_gpu(name) and str(count).isdecimal()}
@@ -39,7 +39,7 @@ def needed_gpus(shape: Obj) -> dict[str, int]:
 
 
 def check_gpus(api: RemoteCluster) -> str:
-    """Check that nodes have GPUs, and that some node can run the pods of each RLModel. Raises ApiError."""
+    """Check that nodes have GPUs, and that for each role of each RLModel, some node can run the role's pods."""
     nodes, _ = api.snapshot(NODE)
     offers = [f"{count} {name} on {_name(node)}" for node in nodes for name, count in sorted(gpus_of(node).items())]
     if not offers:
@@ -51,9 +51,9 @@ def check_gpus(api: RemoteCluster) -> str:
     problems = [problem for model in models if (problem := unfit(model, nodes))]
     if problems:
         raise CheckFailed(
-            f"{'; '.join(problems)}. Available: {', '.join(offers)}", "correct the RLModel, or add a matching node"
+            f"{'; '.join(problems)}. Available: {', '.join(offers)}", "correct the RLModels, or add matching nodes"
         )
-    return f"{', '.join(offers)}; all {len(models)} models fit on a node"
+    return f"{', '.join(offers)}; RLModels that fit: all {len(models)}"
 
 
 def unfit(model: Obj, nodes: Sequence[Obj]) -> str | None:
@@ -64,7 +64,7 @@ def unfit(model: Obj, nodes: Sequence[Obj]) -> str | None:
         if reasons and all(reasons):
             counted = Counter(reason for reason in reasons if reason)
             why = ", ".join(f"{reason} ({count})" for reason, count in counted.most_common(3))
-            return f"no node can run {role} of {model['spec'].get('id')}: {why}"
+            return f"no node can run the {role} of {model['spec'].get('id')}: {why}"
     return None
 
 
@@ -94,7 +94,7 @@ def _tolerates(toleration: Obj, taint: Obj) -> bool:
 
 
 def check_driver(api: RemoteCluster) -> str:
-    """Check the NVIDIA driver on nodes with GPUs. Raises ApiError."""
+    """Check the version of the NVIDIA driver on nodes with NVIDIA GPUs."""
     nodes = [node for node in api.snapshot(NODE)[0] if any(n.startswith("nvidia.com/") for n in gpus_of(node))]
     if not nodes:
         return "no node has NVIDIA GPUs; not checked"
@@ -108,21 +108,21 @@ def check_driver(api: RemoteCluster) -> str:
     unknown = [name for name, version in versions.items() if version is None]
     if unknown:
         raise CheckFailed(
-            f"the version is unknown on {', '.join(unknown)}",
+            f"the driver version is unknown on {', '.join(unknown)}",
             f"install GPU feature discovery, or check that `nvidia-smi` shows {MINIMUM_DRIVER} or later on these nodes",
         )
     return f"{min(v for v in versions.values() if v)} or later on {len(nodes)} nodes"
 
 
 def driver_of(node: Obj) -> int | None:
-    """Return the major version of the node's driver, or None if no label of the node contains it."""
+    """Return the major version of the node's driver, or None if the node's labels do not contain it."""
     labels = node["metadata"].get("labels") or {}
     found = [str(labels[name]) for name in DRIVER_LABELS if name in labels]
     return int(found[0]) if found and found[0].isdecimal() else None
 
 
 def check_runtime_classes(api: RemoteCluster) -> str:
-    """Check that the RuntimeClasses named by RLModels and the operator's settings exist. Raises ApiError."""
+    """Check that the RuntimeClasses named by RLModels and the operator's settings exist."""
     there = {_name(item) for item in api.snapshot(RUNTIME_CLASS)[0]}
     named: dict[str, str] = {}
     for model in api.snapshot(RLMODEL)[0]:
@@ -136,15 +136,15 @@ def check_runtime_classes(api: RemoteCluster) -> str:
     missing = [f"{name} (for {what})" for name, what in named.items() if name not in there]
     if missing:
         raise CheckFailed(
-            f"{', '.join(missing)} does not exist; existing: {', '.join(sorted(there)) or 'none'}",
-            "create the RuntimeClass, or correct its name",
+            f"missing: {', '.join(missing)}; existing: {', '.join(sorted(there)) or 'none'}",
+            "create each missing RuntimeClass, or correct its name in the RLModel or the chart",
         )
     hint = "; pods need NVIDIA's RuntimeClass unless its runtime is the nodes' default" if not named and there else ""
     return f"existing: {', '.join(sorted(there)) or 'none'}; {len(named)} used by RLModels or environments{hint}"
 
 
 def check_pull_secrets(api: RemoteCluster) -> str:
-    """Check that the namespace has the Secrets that pods of runs use to pull images. Raises ApiError."""
+    """Check that the Secrets with which pods of runs pull images exist in the namespace and have the right type."""
     names = [str(name) for name in operator_settings(api).get("imagePullSecrets") or []]
     if not names:
         return "the chart specifies no pull secrets (runs.imagePullSecrets)"
@@ -158,14 +158,14 @@ def check_pull_secrets(api: RemoteCluster) -> str:
     if wrong:
         raise CheckFailed(
             "; ".join(wrong),
-            f"kubectl create secret docker-registry {names[0]} -n {api.namespace} --docker-server=... "
+            f"create it: kubectl create secret docker-registry {names[0]} -n {api.namespace} --docker-server=... "
             "--docker-username=... --docker-password=...",
         )
     return f"{', '.join(names)} in namespace {api.namespace}"
 
 
 def check_volumes(api: RemoteCluster) -> str:
-    """Check the claims and storage classes that RLModels use for their weights. Raises ApiError."""
+    """Check the PersistentVolumeClaims and StorageClasses that RLModels use for their weights."""
     models, _ = api.snapshot(RLMODEL)
     claims = {_name(item): str((item.get("status") or {}).get("phase")) for item in api.snapshot(CLAIM)[0]}
     wrong = []
@@ -188,7 +188,7 @@ def _class_problem(model: Obj, classes: Iterable[Obj]) -> str | None:
     named, model_id = model["spec"]["cache"].get("storageClass"), model["spec"].get("id")
     if named is None:
         has_default = any(annotation(item, DEFAULT_CLASS) == "true" for item in classes)
-        return None if has_default else f"the cache of {model_id} names no StorageClass, and no default exists"
+        return None if has_default else f"the cache of {model_id} names no StorageClass, and the cluster has no default"
     return None if named in map(_name, classes) else f"StorageClass {named} of the cache of {model_id} does not exist"
 
 

@@ -1,8 +1,8 @@
-"""Probe of the pods' network: image pulls, access to the hub, and enforcement of NetworkPolicies.
+"""Probes from inside pods whether images can be pulled, the hub is reachable and NetworkPolicies are enforced.
 
-Only pods can test these. A listener pod contacts the hub and accepts connections. A connector pod repeatedly connects
-to the listener. After the first connection, the probe creates a NetworkPolicy that forbids the connector to connect.
-Finally, the probe deletes both pods and the policy.
+A listener pod contacts the hub and accepts connections. A connector pod repeatedly connects to the listener. After the
+first connection, the probe creates a NetworkPolicy that forbids connections from the connector. Finally, the probe
+deletes both pods and the policy.
 """
 
 import time
@@ -22,22 +22,22 @@ from rlrun_cli.terminal.errors import CliError, UnreachableError
 T = TypeVar("T")
 
 START_SECONDS = 90.0
-"""Time in seconds for a pod to start, including the image pull."""
+"""Time limit in seconds for a pod to start, including the image pull."""
 ANSWER_SECONDS = 30.0
-"""Time in seconds for a started pod to report whether it reached the hub."""
+"""Time limit in seconds for a started pod to report whether it reached the hub."""
 POLICY_SECONDS = 20.0
-"""Time in seconds for a policy to take effect."""
+"""Time limit in seconds for a policy to take effect."""
 LONGEST_SECONDS = START_SECONDS + ANSWER_SECONDS + START_SECONDS + POLICY_SECONDS
 """Maximum duration of a probe in seconds."""
 PAUSE_SECONDS = 1.0
 LIFETIME_SECONDS = 300
-"""Time in seconds after which Kubernetes stops the pods if the command was killed."""
+"""Time in seconds after which Kubernetes stops the pods, in case the command was killed."""
 PORT = 8080
 LABEL = "rlrun.dev/doctor"
 HUB = "https://huggingface.co"
 ENDPOINT_VARIABLE = "HF_ENDPOINT"
-REFUSED = "the namespace rejects orchestrator pods; correct the cause in the message: their security context comes \
-from runs.securityContext of the chart, and their placement from runs.orchestrator"
+REFUSED = "orchestrator pods would be rejected for the same reason: correct their security context \
+(runs.securityContext in the chart) or placement (runs.orchestrator), or what the namespace allows"
 SECURITY_CONTEXT: Obj = {
     "runAsUser": 1000,
     "runAsGroup": 1000,
@@ -90,8 +90,8 @@ while True:
 class NetworkProbe:
     """Probe that starts pods in the selected namespace.
 
-    Its pods have the security context, placement and proxy of orchestrators. They lack the certificates of private
-    authorities (`caBundle`), because the ConfigMap or Secret with them is not in this namespace.
+    The pods have the security context, placement and proxy of orchestrators. They lack the certificates of private
+    authorities (`caBundle`), because the ConfigMap or Secret with these certificates is in another namespace.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class NetworkProbe:
         self._name = f"rlrun-doctor-{uuid.uuid4().hex[:8]}"
 
     def findings(self) -> list[Finding]:
-        """Return the findings. An API server error is reported as a finding."""
+        """Run the probe and return its findings. A CliError or ApiError becomes a finding."""
         try:
             return self._findings()
         except ApiError as error:
@@ -128,7 +128,7 @@ class NetworkProbe:
         settings = operator_settings(self._api)
         image = (settings.get("images") or {}).get("orchestrator")
         if not image:
-            return [Finding("network", "not checked: no operator settings were found", "install the chart of rlrun")]
+            return [Finding("network", "not checked: no operator settings were found", "install the rlrun chart")]
         hub = hub_endpoint(self._api.snapshot(RLMODEL)[0])
         try:
             return self._probe(settings, image_reference(image), hub)
@@ -143,7 +143,7 @@ class NetworkProbe:
             return [self._no_start("listener", image)]
         answer = self._wait_for(ANSWER_SECONDS, lambda: self._last_line("listener"))
         found = [
-            Finding("images", f"pods of namespace {self._api.namespace} pull {image}"),
+            Finding("images", f"pods in namespace {self._api.namespace} can pull {image}"),
             _hub_finding(hub, (answer or "hub no answer").removeprefix("hub "), bool(settings.get("caBundleFile"))),
         ]
         self._start("connector", CONNECTOR, {"PEER": str(pod["status"]["podIP"])}, settings, image)
@@ -152,8 +152,9 @@ class NetworkProbe:
                 *found,
                 Finding(
                     "network policies",
-                    f"not checked; pods in namespace {self._api.namespace} cannot reach each other",
-                    "allow connections between pods in the namespace, which every run needs",
+                    f"not checked; pods in namespace {self._api.namespace} did not reach each other within "
+                    f"{START_SECONDS:g} s",
+                    "check that a second pod can start, and allow connections between pods, which every run needs",
                 ),
             ]
         policy = {
@@ -236,7 +237,7 @@ class NetworkProbe:
         return Finding(
             "images",
             f"a pod with {image} did not start within {START_SECONDS:g} s: {why}",
-            "correct the cause in the message: the image, runs.imagePullSecrets, or nodeSelector and tolerations of "
+            "correct what the message names: the image, runs.imagePullSecrets, or nodeSelector and tolerations of "
             "runs.orchestrator",
         )
 
@@ -250,9 +251,7 @@ class NetworkProbe:
 
 
 def hub_endpoint(models: list[Obj]) -> str:
-    """Return the URL of the hub from which models are downloaded, or an empty string if no model is downloaded from a
-    hub.
-    """
+    """Return the URL of the hub for the first RLModel with an hf:// source, or an empty string if there is none."""
     for model in models:
         if str(model["spec"].get("source")).startswith("hf://"):
             env = (model["spec"].get("trainer") or {}).get("env") or []
@@ -262,7 +261,7 @@ def hub_endpoint(models: list[Obj]) -> str:
 
 
 def image_reference(image: Obj) -> str:
-    """Return the reference of an image in the operator's settings."""
+    """Return the reference, such as `repository:tag`, for an image in the operator's settings."""
     tag = str(image.get("tag") or "latest")
     return f"{image['repository']}{'@' if tag.startswith('sha256:') else ':'}{tag}"
 
@@ -292,11 +291,11 @@ def _hub_finding(hub: str, answer: str, has_authorities: bool) -> Finding:
         return Finding(
             "hub",
             f"pods do not trust the certificate of {hub}: {answer}",
-            "set caBundle of the chart to the authority's certificate; the authority may be a company proxy",
+            "set caBundle in the chart to the authority's certificate; the authority may be a company proxy",
         )
     return Finding(
         "hub",
         f"pods cannot reach {hub}: {answer}",
-        "allow access from the nodes' network or set proxy of the chart; or set HF_ENDPOINT in the RLModels to a "
-        "mirror, or use s3:// sources",
+        "allow access from the nodes' network, set proxy in the chart, set HF_ENDPOINT in the RLModels to a mirror, or "
+        "use s3:// sources",
     )

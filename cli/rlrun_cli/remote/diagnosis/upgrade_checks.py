@@ -1,4 +1,4 @@
-"""Checks before an upgrade: objects in the cluster that this version of rlrun rejects or no longer serves."""
+"""Checks before an upgrade for objects in the cluster that this version of rlrun rejects or no longer serves."""
 
 from typing import TYPE_CHECKING
 
@@ -16,26 +16,29 @@ if TYPE_CHECKING:
     from rlrun.api.base.kubernetes_types import KubernetesObject
 
 SECONDS = 60.0
-"""Deadline in seconds of each check, which reads all objects of the cluster."""
+"""Deadline in seconds for each check, which reads all objects of its kinds in the cluster."""
 SHOWN = 10
 """Maximum number of objects in a finding."""
 TENANT_LABEL = "rlrun.dev/tenant=true"
-"""Default of the chart's `operator.namespaceLabel`, used if the installed chart publishes none."""
+"""Default of `operator.namespaceLabel` in the chart, used if the installed chart publishes no label."""
 
 
 def check_models(api: RemoteCluster) -> str:
-    """Validate each RLModel against the schema of this version. Raises ApiError."""
+    """Check that this version's schema accepts each RLModel."""
     from rlrun.api.model import RLModel
 
     models, _ = api.snapshot(RLMODEL)
     return _check_accepted(
         {f"RLModel {model['metadata']['name']}": _problem(RLModel, model) for model in models},
-        "correct them before the upgrade; afterwards their runs fail with ModelInvalid when a new attempt starts",
+        "correct these RLModels before the upgrade; otherwise their runs fail with ModelInvalid at their next attempt",
     )
 
 
 def check_runs(api: RemoteCluster) -> str:
-    """Validate unfinished RLRuns in all readable namespaces against the schema of this version."""
+    """Check that this version's schema accepts the unfinished RLRuns.
+
+    Checks all namespaces, or only the selected one if the user may not list RLRuns in all namespaces.
+    """
     from rlrun.api.run import RLRun
 
     try:
@@ -50,15 +53,15 @@ def check_runs(api: RemoteCluster) -> str:
             for run in runs
             if not summarize(run).finished
         },
-        "let them finish before the upgrade, or restart them from a corrected file",
+        "let these runs finish before the upgrade, or replace each by a new run from a corrected file",
     )
 
 
 def check_tenants(api: RemoteCluster) -> str:
-    """Check that each namespace with unfinished runs or deployed adapters is a tenant in this version."""
+    """Check that each namespace with unfinished runs or deployed adapters has the tenant label."""
     published = (api.read(CONFIG_MAP, DISCOVERY_NAME, DISCOVERY_NAMESPACE) or {}).get("data") or {}
     if published.get("namespaces"):
-        return "listed in operator.watchNamespaces"
+        return "operator.watchNamespaces lists them; not checked"
     label = str(published.get("namespaceLabel") or TENANT_LABEL)
     key, _, value = label.partition("=")
     try:
@@ -74,9 +77,9 @@ def check_tenants(api: RemoteCluster) -> str:
     used |= {adapter["metadata"]["namespace"] for adapter in adapters if adapter["spec"].get("deployed")}
     lacking = sorted(name for name in used if labels.get(name, {}).get(key) != value)
     if not lacking:
-        return f"all {len(used)} namespaces with runs or deployed adapters have the label {label}"
+        return f"every namespace with unfinished runs or deployed adapters ({len(used)}) has the label {label}"
     raise CheckFailed(
-        f"the operator will not serve {len(lacking)} namespaces with runs or deployed adapters: {', '.join(lacking)}",
+        f"the operator will not serve these namespaces with runs or deployed adapters: {', '.join(lacking)}",
         f"before the upgrade: kubectl label namespace {' '.join(lacking)} {label}, or set operator.watchNamespaces",
     )
 
@@ -108,5 +111,5 @@ def _check_accepted(checked: dict[str, str | None], hint: str) -> str:
 
 
 def examine_upgrade(api: RemoteCluster) -> list[Finding]:
-    """Return the findings about upgrading the platform to this program's version."""
+    """Return the findings about an upgrade of the platform to the version of this CLI."""
     return run(api, {"RLModels": check_models, "RLRuns": check_runs, "tenants": check_tenants}, SECONDS)

@@ -1,4 +1,4 @@
-"""Pure summary of a run, read from its RLRun object."""
+"""Pure functions that summarize a run from its RLRun object."""
 
 from dataclasses import dataclass
 
@@ -35,12 +35,12 @@ class RunState:
 
     @property
     def steps(self) -> str:
-        """Text such as `12/100`, or `12` without a known end."""
+        """Text such as `12/100`, or `12` if the number of steps is not known."""
         return f"{self.step}/{self.max_steps}" if self.max_steps else str(self.step)
 
     @property
     def time_left(self) -> str:
-        """Text such as `about 5m left`; empty if unknown or finished."""
+        """Text such as `about 5m left`. Empty if the time is unknown or the run is finished."""
         return "" if self.eta is None or self.finished else f"about {duration(self.eta)} left"
 
 

@@ -1,4 +1,4 @@
-"""Reader for a run's rollouts in S3, for the command `rollouts`."""
+"""Reads a run's rollouts from S3 for the command `rollouts`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from rlrun_cli.terminal.errors import CliError
 
 @dataclass(frozen=True)
 class ListedRollout:
-    """Rollout in a list, with the object that contains its texts."""
+    """Rollout in a list, with the S3 object that contains its texts."""
 
     samples: OpenSamples
     group: SampleGroup
@@ -26,9 +26,9 @@ class ListedRollout:
 def open_step(
     store: Store, layout: RunLayout, step: int | None, split: SampleSplit, environment: str | None
 ) -> list[OpenSamples]:
-    """Return the objects with the rollouts of a step and split. The default is the newest step.
+    """Return the S3 objects with the rollouts of a step and split. If `step` is None, the newest step is used.
 
-    Raises StoreError, and CliError if there are none.
+    Raises StoreError, and CliError if there is no such object.
     """
     use = _use(split, environment)
     if step is not None and use is not None:
@@ -45,7 +45,7 @@ def open_step(
 
 
 def list_rollouts(opened: Iterable[OpenSamples], wanted: SampleFilter) -> list[ListedRollout]:
-    """Return the rollouts that match the filter. The filter's group may be a prefix of an id.
+    """Return the rollouts that match the filter. The filter's group may be a prefix of a group id.
 
     Raises CliError if the prefix matches no group or several groups.
     """
@@ -56,7 +56,7 @@ def list_rollouts(opened: Iterable[OpenSamples], wanted: SampleFilter) -> list[L
 
 
 def records_of(rollouts: Sequence[ListedRollout]) -> Iterator[SampleRecord | SamplesDamaged]:
-    """Yield the records of the rollouts, or one error for each group that cannot be read. Raises StoreError."""
+    """Yield the record of each rollout, or one error for each group that cannot be read. Raises StoreError."""
     known: dict[int, Mapping[int, SampleRecord]] = {}
     for rollout in rollouts:
         key = id(rollout.group)
@@ -73,7 +73,7 @@ def records_of(rollouts: Sequence[ListedRollout]) -> Iterator[SampleRecord | Sam
 
 
 def _use(split: SampleSplit, environment: str | None) -> str | None:
-    """Return the part of the object's name for the split, or None if there is one object per environment."""
+    """Return the part of the object's name that stands for the split. None means one object per environment."""
     if split is SampleSplit.train:
         return ""
     if split is SampleSplit.filtered:
@@ -97,8 +97,8 @@ def _missing(layout: RunLayout, steps: Sequence[int], step: int | None, split: S
     kind = "rollouts" if split is SampleSplit.train else f"rollouts of the split {split}"
     if not steps:
         return CliError(f"{layout.root} has no {kind} yet", "try again after the first step")
-    available = f"the run has {len(steps)} steps with {kind}, {steps[0]} to {steps[-1]}: select one with -s"
-    return CliError(f"{layout.root} has no {kind} of step {step}", available)
+    available = f"select a step with -s; steps with {kind}: {len(steps)}, from {steps[0]} to {steps[-1]}"
+    return CliError(f"{layout.root} has no {kind} for step {step}", available)
 
 
 def _group_id(rollouts: Iterable[ListedRollout], beginning: str) -> str:
@@ -106,8 +106,8 @@ def _group_id(rollouts: Iterable[ListedRollout], beginning: str) -> str:
     if beginning in ids or len(ids) == 1:
         return beginning if beginning in ids else ids[0]
     if ids:
-        raise CliError(f"{len(ids)} group ids begin with {beginning!r}", "give more characters of the id")
+        raise CliError(f"{len(ids)} group ids begin with {beginning!r}", "enter more characters of the id")
     raise CliError(
         f"no group of this step begins with {beginning!r}",
-        "list the groups: remove --group, and select the step with -s and the split with --split",
+        "list the groups without --group; -s selects the step, and --split the split",
     )

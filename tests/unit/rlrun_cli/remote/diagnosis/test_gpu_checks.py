@@ -65,7 +65,7 @@ def test_gpus_of_each_node_are_listed_by_resource(api: FakeCluster, remote: Remo
     for obj in (eight(), mig, node("cpu-1"), model()):
         api.put(obj)
     assert (
-        check_gpus(remote) == "8 nvidia.com/gpu on gpu-1, 7 nvidia.com/mig-1g.10gb on gpu-2; all 1 models fit on a node"
+        check_gpus(remote) == "8 nvidia.com/gpu on gpu-1, 7 nvidia.com/mig-1g.10gb on gpu-2; RLModels that fit: all 1"
     )
 
 
@@ -169,7 +169,7 @@ def test_claims_and_storage_classes_of_models(api: FakeCluster, remote: RemoteCl
     assert "StorageClass shared of the cache of a/m does not exist" in problem(check_volumes, remote)
     api.put(model(cache={"size": "1Gi"}))
     api.put(custom_object(STORAGE_CLASS, "shared"))
-    assert "no default exists" in problem(check_volumes, remote)
+    assert "the cluster has no default" in problem(check_volumes, remote)
 
 
 @pytest.mark.parametrize(

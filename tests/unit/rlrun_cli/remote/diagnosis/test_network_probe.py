@@ -94,7 +94,7 @@ def test_all_is_well(remote: RemoteCluster, node: Node) -> None:
     ("change", "name", "text"),
     [
         ({"enforces": False}, "network policies", "not enforced"),
-        ({"connects": False}, "network policies", "cannot reach each other"),
+        ({"connects": False}, "network policies", "did not reach each other within 90 s"),
         ({"hub": "URLError: timed out"}, "hub", "cannot reach https://huggingface.co: URLError: timed out"),
         ({"starts": False}, "images", "ImagePullBackOff: no such image"),
     ],

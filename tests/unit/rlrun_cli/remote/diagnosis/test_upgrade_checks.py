@@ -39,7 +39,7 @@ def test_namespaces_that_are_no_tenants_yet_are_named_with_the_command(api: Fake
         run["metadata"]["namespace"] = name
         api.put(run | {"status": {"phase": "Completed" if name == "three" else "Running"}})
     finding = found(remote)["tenants"]
-    assert "2 namespaces with runs or deployed adapters: four, one" in finding.text
+    assert "these namespaces with runs or deployed adapters: four, one" in finding.text
     assert "kubectl label namespace four one rlrun.dev/tenant=true" in finding.hint
 
     chart = custom_object(CONFIG_MAP, "rlrun-server", data={"namespaceLabel": "kind=rl"})
