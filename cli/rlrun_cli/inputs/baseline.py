@@ -1,4 +1,4 @@
-"""Pure assessment of a baseline: the rewards and durations of rollouts with the model that a run would start from."""
+"""Pure functions that assess a baseline: the rewards and durations of rollouts with a run's initial model."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from rlrun_cli.inputs.environment_checks import Remark
 EASY = 0.8
 """Mean reward, as a fraction of the maximum, above which little is left to learn."""
 MIN_SPREAD = 0.1
-"""Minimum fraction of groups whose rewards differ. Only these groups give a training signal."""
+"""Minimum fraction of groups that must have differing rewards. Only such groups give a training signal."""
 SLOW_SECONDS = 60.0
-"""Median duration of a rollout above which the environment limits the run's speed."""
+"""Median duration of a rollout in seconds, above which the environment limits the run's speed."""
 CAUSE_WIDTH = 200
 
 
@@ -29,7 +29,7 @@ class BaselineRollout:
 
 
 def summarize(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
-    """Summarize failures and rewards."""
+    """Return remarks that summarize the failures and the rewards."""
     failed = [rollout for rollout in rollouts if rollout.reward is None]
     groups = _groups(rollouts)
     rewards = [reward for values in groups for reward in values]
@@ -37,11 +37,11 @@ def summarize(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
     if failed:
         cause, _ = Counter(rollout.error or "no cause was reported" for rollout in failed).most_common(1)[0]
         text = f"{len(failed)} of {len(rollouts)} rollouts failed, most often: {cause[:CAUSE_WIDTH]}"
-        remarks.append(Remark(text, "fix this first; a run does not train on failed rollouts"))
+        remarks.append(Remark(text, "fix the cause first; a run does not train on failed rollouts"))
     if rewards:
         seconds = median(rollout.seconds for rollout in rollouts)
         text = (
-            f"mean reward {fmean(rewards):.3g} of {len(rewards)} rollouts, from {min(rewards):.3g} to "
+            f"mean reward {fmean(rewards):.3g} over {len(rewards)} rollouts, from {min(rewards):.3g} to "
             f"{max(rewards):.3g}; rewards differ within {_differing(groups)} of {len(groups)} examples; a rollout "
             f"takes {seconds:.2g} s"
         )
@@ -50,7 +50,7 @@ def summarize(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
 
 
 def judge(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
-    """Return the summary, and remarks about how suitable the environment is for training."""
+    """Return the summary, and remarks about obstacles to training on the environment."""
     remarks, groups = summarize(rollouts), _groups(rollouts)
     rewards = [reward for values in groups for reward in values]
     if not rewards:
@@ -65,7 +65,7 @@ def judge(rollouts: Sequence[BaselineRollout]) -> list[Remark]:
         text = f"{mean / scale:.0%} of the maximum reward: the model already solves this"
         remarks.append(Remark(text, "choose harder examples, or a stricter reward"))
     if max(rewards) > 0 and differing < MIN_SPREAD * len(groups):
-        text = f"no spread: in {len(groups) - differing} of {len(groups)} examples, all rollouts have equal rewards"
+        text = f"no spread: in {len(groups) - differing} of {len(groups)} examples, all rollouts have the same reward"
         hint = "give partial rewards, or increase temperature or rollouts_per_example; equal rewards give no signal"
         remarks.append(Remark(text, hint))
     if seconds > SLOW_SECONDS:

@@ -1,7 +1,7 @@
 """`python -m rlrun_cli.inputs.baseline_process`: runs rollouts of an environment against an OpenAI-compatible endpoint.
 
-Only this process runs the environment's code. It reads the request from standard input and writes the results as
-lines of JSON to the file named in the request.
+The environment's code runs only in this process, which reads the request from standard input and writes the results
+as lines of JSON to the file named in the request.
 """
 
 import asyncio
@@ -57,14 +57,17 @@ Write = Callable[[dict[str, Any]], None]
 
 
 def load(request: BaselineRequest) -> Any:
-    """Load the environment. Raises any exception of the environment's code."""
+    """Import the module and return its environment. Propagates exceptions from the environment's code."""
     # Append to the path, so that a user's package cannot replace a library of this process.
     sys.path.append(request.folder)
     return importlib.import_module(request.module).load_environment(**request.args)
 
 
 async def run(environment: Any, request: BaselineRequest, write: Write) -> None:
-    """Run all rollouts and write each result when its rollout ends. Raises TypeError for an unsupported environment."""
+    """Run all rollouts and write their results: one group at a time, or all at the end if samples are saved.
+
+    Raises TypeError for an unsupported environment. An exception in a group becomes the result of its rollouts.
+    """
     # A rollout that waits for a thread would count the wait as its own time.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(request.concurrency, request.rollouts)))
     is_verifiers = "verifiers" in sys.modules and isinstance(environment, sys.modules["verifiers"].Environment)
@@ -119,7 +122,7 @@ def _examples(environment: Any, count: int, is_verifiers: bool) -> list[dict[str
 
 
 def _endpoint(request: BaselineRequest) -> dict[str, Any]:
-    """Return the endpoint, the model and the sampling parameters as arguments for verifiers' functions."""
+    """Return endpoint, model and sampling parameters as arguments for verifiers' functions."""
     from verifiers.types import ClientConfig
 
     client = ClientConfig(
@@ -200,7 +203,7 @@ def _text(error: BaseException) -> str:
 
 
 def main() -> int:
-    """Run the request from standard input. Returns 1 if the environment cannot be loaded."""
+    """Run the request from standard input. Returns 1 if the environment cannot be loaded or run, otherwise 0."""
     request = BaselineRequest(**json.load(sys.stdin))
     os.environ.setdefault(KEY_VARIABLE, NO_KEY)
     with Path(request.results).open("w", encoding="utf-8") as target:

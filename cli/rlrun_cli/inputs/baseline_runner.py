@@ -1,4 +1,4 @@
-"""Runner for the rollouts of a baseline, in a separate process with a deadline."""
+"""Runs the rollouts of a baseline in a separate process with a deadline."""
 
 import contextlib
 import json
@@ -21,16 +21,16 @@ from rlrun_cli.terminal.errors import CONTROL_CHARACTERS, CliError
 MODULE = "rlrun_cli.inputs.baseline_process"
 OUTPUT_LINES = 5
 MAX_RESULTS = 16 * 1024**2
-"""Maximum size of the results in bytes."""
+"""Maximum number of characters of the results that are read. The rest is ignored."""
 
 
 def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, seconds: float) -> list[BaselineRollout]:
-    """Run the rollouts and return them. Ignores `folder` and `results` of the request. `key` is the endpoint's API key.
+    """Run the rollouts and return their results. Ignores the request's `folder` and `results`. `key` is the API key.
 
-    Raises CliError if the environment cannot be loaded or the rollouts do not finish within `seconds`.
+    Raises CliError if the environment cannot be loaded or run, or the rollouts do not finish within `seconds`.
     """
     if problem := problem_of_this_python(wheels):
-        hint = "install rlrun in a Python that requires-python allows"
+        hint = "install rlrun into a Python version that the package's requires-python allows"
         raise CliError(f"the environment cannot be run: {problem}", hint)
     with tempfile.TemporaryDirectory(prefix="rlrun-check-") as scratch:
         packages = Path(scratch, "packages")
@@ -58,7 +58,7 @@ def run_baseline(wheels: Sequence[Wheel], request: BaselineRequest, key: str, se
 
 
 def _run(request: str, key: str, seconds: float, output: Any) -> bool:
-    """Run the process. Returns False if it did not exit in time."""
+    """Run the process and kill it at the deadline. Returns False if it did not exit in time."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE],
         stdin=subprocess.PIPE,
@@ -81,9 +81,9 @@ def _run(request: str, key: str, seconds: float, output: Any) -> bool:
 
 
 def read_results(file: Path) -> tuple[list[BaselineRollout], str]:
-    """Return the rollouts, and the reason why the environment could not be run, or an empty string."""
+    """Return the rollouts, and the reason why the environment could not be run, which is empty if it could."""
     if not file.is_file():
-        return [], "its process exited"
+        return [], "the process exited before it wrote results"
     rollouts: list[BaselineRollout] = []
     with file.open(encoding="utf-8") as lines:
         for line in lines.read(MAX_RESULTS).splitlines():

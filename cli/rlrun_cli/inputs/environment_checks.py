@@ -1,4 +1,4 @@
-"""Pure checks of an environment package that do not import its code: module, function and requirements."""
+"""Pure functions that check a package's module, function and requirements without importing its code."""
 
 import ast
 import io
@@ -31,20 +31,20 @@ class Remark:
 
 
 def check_wheel(wheel: Wheel) -> list[Remark]:
-    """Check that the wheel has the module that a run imports, with the expected function or verifiers.v1 exports."""
+    """Check that the wheel has the module that a run imports, and that the module defines or exports an environment."""
     module = module_of(wheel)
     with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
         names = set(archive.namelist())
         path = next((p for p in (f"{module}.py", f"{module}/__init__.py") if p in names), None)
         if path is None:
             if any(name.startswith(f"{module}/") for name in names):
-                text = f"the wheel has the folder {module}, without {module}/__init__.py"
-                return [Remark(text, "include this file in the build")]
+                text = f"the wheel has the folder {module}, but no {module}/__init__.py"
+                return [Remark(text, f"include {module}/__init__.py in the build")]
             folders = sorted({name.partition("/")[0] for name in names if ".dist-info/" not in name})
             return [
                 Remark(
-                    f"the wheel has no module {module}, only {', '.join(folders) or 'no file'}",
-                    f"name the module {module}, like the project, and include it in the build",
+                    f"the wheel has no module {module}; it contains {', '.join(folders) or 'no files'}",
+                    f"name the module {module}, after the project, and include it in the build",
                 )
             ]
         source = archive.read(path)
@@ -58,9 +58,9 @@ def check_wheel(wheel: Wheel) -> list[Remark]:
 
 
 def check_source(source: bytes, path: str, python: ImagePython = PYTHONS[0]) -> list[Remark]:
-    """Check that the module's source defines `load_environment`. `python` is the version that parses the source."""
+    """Check that the module's source defines `load_environment`. `python` is the version that runs use."""
     if len(source) > MAX_SOURCE_BYTES:
-        return [Remark(f"{path} has more than {MAX_SOURCE_BYTES:,} bytes; not checked")]
+        return [Remark(f"{path} is larger than {MAX_SOURCE_BYTES:,} bytes; not checked")]
     try:
         tree = ast.parse(source)
     except (RecursionError, MemoryError):
@@ -103,7 +103,10 @@ def _is_bound(tree: ast.Module) -> bool:
 
 
 def check_generation(wheels: Sequence[Wheel]) -> list[Remark]:
-    """Return the versions of verifiers and Python that runs use. `check_requirements` reports unsupported versions."""
+    """Return a remark with the versions of verifiers and Python that runs use.
+
+    Returns no remark for an unsupported verifiers version, which `check_requirements` reports.
+    """
     try:
         generation = generation_of(wheels)
     except UnsupportedVerifiersError:
@@ -113,9 +116,9 @@ def check_generation(wheels: Sequence[Wheel]) -> list[Remark]:
 
 
 def check_requirements(wheels: Sequence[Wheel], *, is_bundled: bool) -> list[Remark]:
-    """Check that the image or the wheels satisfy all requirements of the wheels.
+    """Check that the environment image and the wheels satisfy all requirements of the wheels.
 
-    `is_bundled` is True if a push adds the wheels of missing packages.
+    `is_bundled` is True if a push adds wheels for missing packages.
     """
     remarks = [Remark(conflict.text, conflict.hint) for conflict in conflicts(wheels)]
     if missing := missing_packages(wheels):
@@ -129,7 +132,7 @@ def check_requirements(wheels: Sequence[Wheel], *, is_bundled: bool) -> list[Rem
 
 
 def check_name(name: str) -> None:
-    """Raise CliError if, for a package with this name, pods would import the module of another package."""
+    """Raise CliError if pods would import another package's module instead of this package's."""
     module = package_name(name).replace("-", "_")
     if owner := owner_of_module(module):
         raise CliError(

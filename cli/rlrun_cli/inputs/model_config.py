@@ -1,4 +1,4 @@
-"""Architecture of a model, read from its `config.json`, and its number of parameters."""
+"""Reads a model's architecture from its `config.json`, and computes its number of parameters."""
 
 import json
 import os
@@ -14,18 +14,18 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 
 CONFIG = "config.json"
 MAX_BYTES = 16 * 1024**2
-"""Maximum number of bytes read from a model's JSON file."""
+"""Maximum number of bytes read from a model's JSON file. The rest is ignored."""
 HUB_SECONDS = 15
 HUB = "https://huggingface.co"
 READ_WHOLE = frozenset({"minimax_m3_vl", "qwen3_vl_moe"})
-"""Model types for which each trainer process reads all weights instead of only its part. Contains only types that
-`architecture` supports. The trainer's tests of reading by parts list the other types as well.
+"""Model types for which each trainer process reads all weights instead of only its part. Types that `architecture` does
+not support are left out; the trainer's tests for reading by parts list all types.
 """
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Group of linear layers with the same shape."""
+    """Linear layers with the same shape."""
 
     count: int
     inputs: int
@@ -43,20 +43,20 @@ class Architecture:
 
     layers: int
     attention_layers: int
-    """Number of layers that cache keys and values of all tokens."""
+    """Number of layers that cache keys and values for all tokens."""
     hidden: int
     heads: int
     kv_heads: int
     head_dim: int
     intermediate: int
-    """Width of the MLP that tensor parallelism divides."""
+    """Width of the MLP, which tensor parallelism divides."""
     vocabulary: int
     has_head: bool
     """True if the output layer has its own weights."""
     linears: tuple[Linear, ...]
     """Layers that adapters train."""
     experts: tuple[Linear, ...] = ()
-    """Routers, gate and up projections, and down projections of routed experts. Empty without routed experts."""
+    """Routers, gate and up projections, and down projections of routed experts. Empty if there are none."""
     read_by_parts: bool = True
     """True if each process of a trainer reads only its part of the weights."""
 
@@ -67,12 +67,12 @@ class Architecture:
         return embeddings + sum(linear.parameters for linear in (*self.linears, *self.experts))
 
     def adapter_parameters(self, rank: int) -> int:
-        """Return the number of weights of an adapter that covers all `linears`."""
+        """Return the number of weights in an adapter that covers all `linears`."""
         return _adapter_parameters(self.linears, rank)
 
     def expert_adapter_parameters(self, rank: int) -> tuple[int, int]:
-        """Return the number of weights of an adapter of all routed experts, and the number of weights stored in its
-        file.
+        """Return the number of weights in an adapter for all routed experts, and the number stored in its file. Raises
+        ValueError if there are no routed experts.
 
         The gate and up projections of an expert share the LoRA factor on their input. Most files store this factor
         twice.
@@ -159,7 +159,7 @@ def read_config(path: Path) -> dict[str, Any]:
         data = file.read_bytes()[:MAX_BYTES]
     except OSError as error:
         raise CliError(
-            f"cannot read {file}: {error.strerror}", "give a config.json or the model's folder", code=INVALID
+            f"cannot read {file}: {error.strerror}", "specify a config.json or the model's folder", code=INVALID
         ) from error
     return _parse(data, str(file))
 
@@ -167,7 +167,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def read_hub_config(source: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Read the configuration of hf://owner/name@COMMIT. Raises CliError.
 
-    Uses HF_ENDPOINT and HF_TOKEN like the hub's own tools.
+    Like the hub's own tools, it uses HF_ENDPOINT and HF_TOKEN.
     """
     repository, _, commit = source.removeprefix("hf://").partition("@")
     url = f"{environ.get('HF_ENDPOINT') or HUB}/{repository}/resolve/{commit}/{CONFIG}"
@@ -179,7 +179,7 @@ def read_hub_config(source: str, environ: Mapping[str, str] = os.environ) -> dic
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise CliError(
-            f"cannot read {url}: {reason}", "give the model's config.json with --config", code=INVALID
+            f"cannot read {url}: {reason}", "pass the model's config.json with --config", code=INVALID
         ) from error
     return _parse(data, url)
 
@@ -200,7 +200,7 @@ def _parse(data: bytes, place: str) -> dict[str, Any]:
     try:
         config = json.loads(data)
     except ValueError as error:
-        raise CliError(f"{place} is not JSON: {error}", "give the model's config.json", code=INVALID) from error
+        raise CliError(f"{place} is not JSON: {error}", "pass the model's config.json", code=INVALID) from error
     if not isinstance(config, dict):
-        raise CliError(f"{place} is not a JSON object", "give the model's config.json", code=INVALID)
+        raise CliError(f"{place} is not a JSON object", "pass the model's config.json", code=INVALID)
     return config

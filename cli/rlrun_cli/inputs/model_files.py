@@ -1,4 +1,4 @@
-"""Files that the trainer and the engine need from a model's folder. Only tokenizer_config.json is opened."""
+"""Finds the files in a model's folder that trainer and engine need. Opens only tokenizer_config.json."""
 
 import json
 from pathlib import Path
@@ -11,12 +11,12 @@ TEMPLATE = "chat_template.jinja"
 
 
 def model_files(folder: Path) -> dict[str, Path]:
-    """Return the files to upload by their path in the folder, without hidden files such as download caches.
+    """Return the files to upload, by their path in the folder. Hidden files such as download caches are left out.
 
-    Raises CliError if a file that the trainer or the engine needs is missing.
+    Raises CliError if `folder` is not a folder, or lacks a file that trainer or engine needs.
     """
     if not folder.is_dir():
-        raise CliError(f"{folder} is not a folder", "give the folder with the model's files", code=INVALID)
+        raise CliError(f"{folder} is not a folder", "specify the folder that contains the model's files", code=INVALID)
     paths = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -30,7 +30,7 @@ def model_files(folder: Path) -> dict[str, Path]:
     if missing:
         raise CliError(
             f"{folder} is not a complete model",
-            "write the folder with save_pretrained() of the model and the tokenizer",
+            "create the folder by calling save_pretrained() of the model and of the tokenizer",
             code=INVALID,
             details=missing,
         )
@@ -38,7 +38,7 @@ def model_files(folder: Path) -> dict[str, Path]:
 
 
 def has_chat_template(files: dict[str, Path]) -> bool:
-    """Return True if the model has a chat template in a file where inference engines look for it."""
+    """Return True if the model has a chat template where inference engines look for one."""
     if any(Path(name).name == TEMPLATE for name in files):
         return True
     path = files.get("tokenizer_config.json")

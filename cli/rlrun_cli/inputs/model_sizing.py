@@ -1,8 +1,7 @@
-"""Pure estimate of the GPUs and memory that a model needs, with the calculation.
+"""Pure functions that estimate the GPUs and memory that a model needs, and show the calculation.
 
-If the architecture is known, the estimate is the sum of all memory uses. Otherwise the weights, at 2 bytes per
-parameter, may take a fixed fraction of the GPUs' memory. A trainer needs the rest for activations, and an engine needs
-it for the KV cache.
+If the architecture is known, the estimate adds up all memory uses. Otherwise it lets the weights, at 2 bytes per
+parameter, take a fixed fraction of the GPUs' memory. The rest is for a trainer's activations or an engine's KV cache.
 """
 
 import math
@@ -25,7 +24,7 @@ value.
 TRAINER_SHARE, ENGINE_SHARE = 0.5, 0.7
 """Fractions of a GPU's memory that weights may take if the architecture is unknown."""
 USABLE_SHARE = 0.9
-"""Fraction of a GPU's memory available for the uses summed here. CUDA, its graphs and fragmentation take the rest."""
+"""Fraction of a GPU's memory for the uses added up here. CUDA, its graphs and fragmentation take the rest."""
 FEWEST_SEQUENCES = 8
 """Minimum number of full-length sequences that must fit in an engine's KV cache."""
 PARAMETERS = re.compile(r"(?<![0-9A-Za-z.])(\d+(?:\.\d+)?)\s*([bm])(?![a-z])", re.IGNORECASE)
@@ -34,20 +33,20 @@ GPU_COUNTS = (1, 2, 4, 8, 16)
 GB, GIB = 1e9, 2**30
 EPHEMERAL_STORAGE = "ephemeral-storage"
 PART_READS = 1.2
-"""Memory needed on the node while each trainer process reads only its part, in copies of the weights."""
+"""Node memory needed while each trainer process reads only its part, as a multiple of the weights' size."""
 PROCESS_GIB = 8
 """Node memory in GiB for a process, excluding the model."""
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """GPUs per pod of trainer and engine. A number above MAX_GPUS means that the model does not fit in one pod."""
+    """GPUs per trainer pod and per engine pod. A number above MAX_GPUS means that the model does not fit in one pod."""
 
     weights_gb: float
     trainer_gpus: int
     engine_gpus: int
     tensor: int = 0
-    """Number of `engine_gpus` among which each layer is divided. 0 means all."""
+    """Number of engine GPUs among which each layer is divided. 0 means all `engine_gpus`."""
     steps: tuple[str, ...] = ()
     """Calculation, one line per kind of memory."""
     read_by_parts: bool = False
@@ -78,7 +77,7 @@ class Job:
 
 
 def parameters_in(name: str) -> float | None:
-    """Return the number of parameters in billions from a model's name, such as 0.6 for `Qwen3-0.6B`, or None."""
+    """Return the number of parameters in billions in a model's name, such as 0.6 for `Qwen3-0.6B`, or None."""
     matches = PARAMETERS.findall(name)
     if not matches:
         return None
@@ -87,7 +86,7 @@ def parameters_in(name: str) -> float | None:
 
 
 def size(billions: float, gpu_memory_gb: float) -> Sizing:
-    """Return the GPUs for training adapters of a model whose architecture is unknown."""
+    """Return the GPUs for training and serving adapters of a model whose architecture is unknown."""
     weights = billions * BYTES_PER_PARAMETER
     found = Sizing(weights, _gpus(weights, gpu_memory_gb * TRAINER_SHARE), _gpus(weights, gpu_memory_gb * ENGINE_SHARE))
     return replace(
@@ -101,7 +100,7 @@ def size(billions: float, gpu_memory_gb: float) -> Sizing:
 
 
 def size_architecture(model: Architecture, job: Job) -> Sizing:
-    """Return the number of GPUs for a model, as a power of two, and how the engine divides the model among them."""
+    """Return the GPUs for a model's trainer and engine, as powers of two, and how the engine divides the model."""
     weights = model.parameters * BYTES_PER_PARAMETER
     usable = USABLE_SHARE * job.gpu_memory_gb * GB
     trainer = _fewest(lambda gpus: trainer_bytes(model, job, gpus) <= usable)
@@ -130,7 +129,7 @@ def trainer_bytes(model: Architecture, job: Job, gpus: int) -> int:
 
 
 def sequences(model: Architecture, job: Job, gpus: int) -> int:
-    """Return the number of full-length sequences that fit in an engine's KV cache."""
+    """Return how many full-length sequences fit in the KV cache of an engine with `gpus` GPUs."""
     free = USABLE_SHARE * job.gpu_memory_gb * GB * gpus - model.parameters * BYTES_PER_PARAMETER
     return max(0, int(free // (kv_bytes(model, _tensor_size(model, gpus)) * job.seq_len)))
 
@@ -143,7 +142,7 @@ def kv_bytes(model: Architecture, tensor: int) -> int:
 def pod_resources(
     weights_gb: float, gpus: int, *, reads: float = 1, bytes_per_parameter: int = 2, downloads: bool = False
 ) -> Resources:
-    """Return the CPU and memory of a container with GPUs. The memory suffices for `reads` copies of the weights.
+    """Return the CPU and memory for a container with GPUs. The memory is enough for `reads` copies of the weights.
 
     `downloads` is True if the weights are copied to the node's disk. The container then requests disk space for them.
     """

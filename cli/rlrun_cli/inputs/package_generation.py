@@ -1,4 +1,4 @@
-"""Pure choice of the Python and the version of verifiers that runs use for a package's wheels."""
+"""Pure functions that choose the Python and the verifiers version with which runs use a package's wheels."""
 
 import io
 import platform
@@ -25,7 +25,7 @@ def module_of(wheel: Wheel) -> str:
 
 
 def form_of(wheel: Wheel) -> PackageForm:
-    """Return the form in which the wheel's module defines its environment."""
+    """Return the form in which the wheel's module defines its environment, `unknown` for a damaged wheel."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
             names = set(archive.namelist())
@@ -42,8 +42,7 @@ def pushed_verifiers(wheels: Sequence[Wheel]) -> str | None:
 def python_of(wheels: Sequence[Wheel]) -> ImagePython:
     """Return the Python version with which the wheels run. The last wheel, the environment's package, determines it.
 
-    If the package allows no Python of the image, `requirements.conflicts` reports this, and the oldest Python is
-    returned.
+    If the package allows no Python of the image, returns the oldest one; `requirements.conflicts` reports this.
     """
     try:
         return choose_python(wheels[-1].requires_python)
@@ -52,7 +51,7 @@ def python_of(wheels: Sequence[Wheel]) -> ImagePython:
 
 
 def problem_of_this_python(wheels: Sequence[Wheel]) -> str:
-    """Return why the Python of this process cannot run the wheels, or an empty string if it can."""
+    """Return why the Python that runs this process cannot run the wheels, or an empty string if it can."""
     this, wanted = platform.python_version(), wheels[-1].requires_python
     return "" if admits(wanted, this) else f"requires-python asks for {wanted}, but this Python is {this}"
 

@@ -1,7 +1,7 @@
 """Pure functions that find the line numbers of fields in TOML and YAML files, for messages.
 
-Loaded documents contain no positions. TOML lines are found by headers and keys; a key in an inline table has the line
-of the table.
+Loaded documents contain no positions. TOML lines are found by headers and keys, so a key in an inline table has no line
+of its own; `line_of` returns the table's.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Pure comparison of the requirements of pushed wheels with the environment image, as pip would compare them.
+"""Pure functions that compare the requirements of pushed wheels with the environment image, as pip would.
 
 Pods install pushed wheels with `--no-deps` and without an index, so pip reports no conflicting versions there.
-`dependency_bundle` finds wheels of missing packages.
+`dependency_bundle` finds wheels for missing packages.
 """
 
 import re
@@ -35,14 +35,14 @@ from rlrun_cli.inputs.package_generation import generation_of, pushed_verifiers,
 from rlrun_cli.inputs.wheel_builder import Wheel
 
 _VERIFIERS_HINT = (
-    "require a version that the image has, or give a wheel of a supported version with --include: "
+    "require a version that the image has, or pass a wheel for a supported version with --include: "
     f"{' or '.join(str(supported) for supported in SUPPORTED.values())}"
 )
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Requirement that is not satisfied, or a wheel that has no effect."""
+    """Requirement that is not satisfied, or wheel that has no effect."""
 
     text: str
     hint: str
@@ -55,10 +55,9 @@ class _Needed:
 
 
 def pinned_packages(wheels: Sequence[Wheel]) -> Mapping[str, ImagePackage]:
-    """Return the packages of the image for the verifiers generation of these wheels. The last wheel is the
-    environment's package.
+    """Return the packages in the image for the verifiers generation of these wheels, without a pushed verifiers.
 
-    A wheel of a supported verifiers version replaces the image's verifiers.
+    The last wheel is the environment's package. For an unsupported verifiers version, returns those of generation v0.
     """
     try:
         pins = image_packages(generation_of(wheels))
@@ -75,7 +74,7 @@ def missing_packages(wheels: Sequence[Wheel]) -> list[str]:
 
 
 def extended_packages(wheels: Sequence[Wheel]) -> set[str]:
-    """Return the packages of the image whose extras the wheels require."""
+    """Return the packages in the image of which the wheels require extras."""
     asked = {package_name(each.requirement.name) for each in _requires(wheels) if each.requirement.extras}
     return (asked & pinned_packages(wheels).keys()) - {wheel.name for wheel in wheels}
 
@@ -87,7 +86,7 @@ def addressed_packages(wheels: Sequence[Wheel]) -> set[str]:
 
 
 def wanted_versions(wheels: Sequence[Wheel]) -> dict[str, SpecifierSet]:
-    """Return the versions that the wheels require of each package. Packages required by URL are omitted."""
+    """Return the versions that the wheels require for each package. Packages required by URL are omitted."""
     wanted: dict[str, SpecifierSet] = {}
     needed = [each.requirement for each in _requires(wheels)]
     for requirement in needed:
@@ -97,7 +96,7 @@ def wanted_versions(wheels: Sequence[Wheel]) -> dict[str, SpecifierSet]:
 
 
 def conflicts(wheels: Sequence[Wheel]) -> list[Conflict]:
-    """Return the requirements that the image and the wheels do not satisfy."""
+    """Return the requirements that the image and the wheels do not satisfy, and the wheels that runs cannot use."""
     return [*_unreadable(wheels), *_without_effect(wheels), *_of_python(wheels), *_of_versions(wheels)]
 
 
@@ -118,11 +117,11 @@ def _without_effect(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
         if there := pins.get(wheel.name):
             if wheel.name == VERIFIERS:
                 yield Conflict(
-                    f"runs do not support verifiers {wheel.version}, which was given as a wheel", _VERIFIERS_HINT
+                    f"runs do not support verifiers {wheel.version}, which was passed as a wheel", _VERIFIERS_HINT
                 )
                 continue
             yield Conflict(
-                f"the wheel of {wheel.name} {wheel.version} has no effect; pods use version {there.version} of the "
+                f"the wheel for {wheel.name} {wheel.version} has no effect; pods use version {there.version} from the "
                 "environment image",
                 "remove the wheel, and require a version that the image has",
             )
@@ -133,26 +132,26 @@ def _of_python(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
     try:
         python = choose_python(environment.requires_python)
     except UnsupportedPythonError as error:
-        yield Conflict(f"{environment.name}: {error}", "change requires-python of the project to allow one of them")
+        yield Conflict(f"{environment.name}: {error}", "change the project's requires-python to allow one of these")
         return
     runs = f"but {environment.name} runs with CPython {python} on Linux x86_64"
     for wheel in wheels:
         if tags := _foreign_tags(wheel.file, python):
-            hint = f"build it on that platform, or give a wheel for {python.abi}, abi3 or any Python with --include"
+            hint = f"build it for that platform, or pass a wheel for {python.abi}, abi3 or any Python with --include"
             yield Conflict(f"the wheel {wheel.file} is for {tags}, {runs}", hint)
         if not admits(wheel.requires_python, python.full_version):
             yield Conflict(f"{wheel.name} needs Python {wheel.requires_python}, {runs}", other_python(wheels, wheel))
 
 
 def other_python(wheels: Sequence[Wheel], wheel: Wheel) -> str:
-    """Return the hint for a wheel that does not support the Python version of the environment's package."""
+    """Return the hint for a wheel that does not support the Python with which the environment's package runs."""
     allowed = [python for python in PYTHONS if admits(wheel.requires_python, python.full_version)]
-    choice = f', or write requires-python = ">={allowed[0]}" in {wheels[-1].name}' if allowed else ""
+    choice = f', or set requires-python = ">={allowed[0]}" in {wheels[-1].name}' if allowed else ""
     return f"require a different version of {wheel.name}{choice}"
 
 
 def _foreign_tags(file: str, python: ImagePython) -> str:
-    """Return the tags of a wheel that the Python cannot load, or an empty string."""
+    """Return the tags of a wheel if the Python can load none of them, otherwise an empty string."""
     try:
         _, _, _, tags = parse_wheel_filename(file)
     except InvalidWheelFilename:
@@ -179,8 +178,8 @@ def _of_versions(wheels: Sequence[Wheel]) -> Iterator[Conflict]:
                 hint, version = _VERIFIERS_HINT, instead_of(requirement.specifier, version)
             yield Conflict(f"{each.wheel.name} needs {wanted}, but the environment image has {name} {version}", hint)
         elif requirement.url is None:
-            hint = "give a wheel of a suitable version with --include"
-            yield Conflict(f"{each.wheel.name} needs {wanted}, but the wheel of {name} has version {version}", hint)
+            hint = "pass a wheel for a matching version with --include"
+            yield Conflict(f"{each.wheel.name} needs {wanted}, but the wheel for {name} is version {version}", hint)
 
 
 def _requires(wheels: Sequence[Wheel]) -> list[_Needed]:

@@ -1,4 +1,4 @@
-"""Reader for run files (TOML, YAML, JSON), which validates them before anything is sent."""
+"""Reads run files (TOML, YAML, JSON) and validates them before anything is sent."""
 
 import re
 import sys
@@ -23,16 +23,16 @@ STDIN = Path("-")
 
 @dataclass(frozen=True)
 class RunFile:
-    """Content of a run file."""
+    """Validated content of a run file."""
 
     path: Path
     spec: dict[str, Any]
-    """Spec of the RLRun with its camelCase names. Defaults are left to the API server."""
+    """Spec of the RLRun with camelCase names. The API server adds defaults."""
     metadata: dict[str, Any] = field(default_factory=dict)
     env_files: list[Path] = field(default_factory=list)
     """Paths in `env_file` of the TOML, resolved against the file's folder."""
     notes: list[str] = field(default_factory=list)
-    """Notices about ignored keys and adapted values of the TOML."""
+    """Notices about ignored keys and adapted values in the TOML."""
 
     @property
     def name(self) -> str | None:
@@ -46,9 +46,7 @@ class RunFile:
 
     @property
     def title(self) -> str:
-        """Text from which a run's name is generated: `generateName` or the display name in the file, or the name of the
-        file.
-        """
+        """Text from which a run's name is generated: generateName, else the display name, else the file's name."""
         stem = "run" if self.path == STDIN else self.path.stem
         return str(self.metadata.get("generateName") or self.spec.get("name") or stem)
 
@@ -67,19 +65,20 @@ def load(path: Path, owner: str | None = None) -> RunFile:
 
 
 def plain_path(path: Path) -> Path:
-    """Return the path without a leading `@`, as in commands of some hosted clients, unless a file whose name begins
-    with `@` exists.
+    """Return the path without a leading `@`, which the CLIs of some hosted services use.
+
+    A path that exists is returned unchanged.
     """
     return Path(str(path)[1:]) if str(path).startswith("@") and len(str(path)) > 1 and not path.exists() else path
 
 
 def load_text(path: Path, text: str, owner: str | None = None) -> RunFile:
-    """Return the run in the text of a file. Raises CliError with all problems of the text."""
+    """Parse and validate the text of a run file. Raises CliError with all problems of the text."""
     return _load_yaml(path, text) if is_yaml(path, text) else _load_toml(path, text, owner)
 
 
 def read_text(path: Path) -> str:
-    """Read a file or standard input. Raises CliError."""
+    """Read a file or standard input as UTF-8. Raises CliError."""
     path = plain_path(path)
     if path != STDIN and path.suffix.lower() not in (".toml", ".yaml", ".yml", ".json"):
         raise CliError(f"the format of {path} is not supported", READ_HINT, code=INVALID)

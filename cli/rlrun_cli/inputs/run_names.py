@@ -1,4 +1,4 @@
-"""Run names derived from a title."""
+"""Derives run names from a title."""
 
 import re
 import secrets
@@ -11,7 +11,7 @@ SUFFIX_LENGTH = 5
 
 
 def slug(text: str) -> str:
-    """Convert text to a valid prefix of an object name."""
+    """Convert text to a valid run name that leaves room for a suffix."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not plain or not plain[0].isalpha():
         plain = f"run-{plain}".rstrip("-")
@@ -19,5 +19,5 @@ def slug(text: str) -> str:
 
 
 def with_suffix(title: str) -> str:
-    """Return a unique name: the title with a random suffix."""
+    """Return a run name: the title as a slug, with a random suffix."""
     return f"{slug(title)}-{''.join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX_LENGTH))}"

@@ -1,8 +1,8 @@
-"""Environment variables of a run's environments, read from `-e` and env files and stored in one Secret.
+"""Environment variables for a run's environments, read from `-e` and env files and stored in one Secret.
 
-Values are secrets: no message, log or exception of this module contains one. python-dotenv reads env files: lines
+Values are secrets: no message, log or exception of this module contains one. python-dotenv parses env files: lines
 `NAME=value` with `#` comments, an optional leading `export`, and optional quotes around a value, which may then span
-several lines. Except in single quotes, `${NAME}` is replaced by a variable of the shell or of the files read so far.
+several lines. Except in single quotes, `${NAME}` is replaced by a variable from the shell, or else from earlier lines.
 """
 
 import base64
@@ -33,7 +33,7 @@ def parse_option(option: str, environ: Mapping[str, str]) -> tuple[str, str]:
     """
     name, given, value = option.partition("=")
     if not NAME.fullmatch(name):
-        shown = name if given else "the text given"
+        shown = name if given else "the argument"
         raise ValueError(
             f"-e: {shown!r} is not a valid variable name: use letters, digits and _, as in -e WANDB_API_KEY"
         )
@@ -45,9 +45,9 @@ def parse_option(option: str, environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def parse_file(text: str, source: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Parse an env file. Returns its variables, and one problem per invalid statement (`source:line: what to do`).
+    """Parse an env file. Returns the variables, and one problem per invalid statement, as `source:line: problem`.
 
-    `known` has values for `${NAME}`, which take precedence over the file's own variables.
+    `known` contains values for `${NAME}` that take precedence over the file's own variables.
     """
     variables: dict[str, str] = {}
     problems = []
@@ -89,7 +89,7 @@ def _expand(value: str, known: Mapping[str, str]) -> str:
     for atom in parse_variables(value):
         if isinstance(atom, Variable) and NAME.fullmatch(atom.name) and "${" not in (atom.default or ""):
             if atom.name not in known and atom.default is None:
-                raise ValueError(f"${{{atom.name}}} is not set; export it, set it above, or write '${{...}}' literally")
+                raise ValueError(f"${{{atom.name}}} is not set; export it, set it above, or use single quotes")
             texts.append(atom.resolve(known))
         elif isinstance(atom, Literal) and "${" not in atom.value:
             texts.append(atom.value)
@@ -99,7 +99,7 @@ def _expand(value: str, known: Mapping[str, str]) -> str:
 
 
 def read_files(files: Sequence[Path], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of env files. Later files override earlier files. Raises CliError with all problems."""
+    """Return the variables in env files. Later files override earlier ones. Raises CliError with all problems."""
     found, problems = _read_files(files, environ)
     _refuse(problems)
     return found
@@ -129,7 +129,7 @@ def _refuse(problems: list[str]) -> None:
 
 
 def collect(files: Sequence[Path], options: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return all variables. Later files override earlier files, and `-e` overrides the files.
+    """Return all variables. Later files override earlier ones, and `-e` overrides all files.
 
     Raises CliError with all problems of all files and options.
     """
@@ -153,7 +153,7 @@ def secret_name(run: str) -> str:
 
 
 def secret(run: str, namespace: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Build the Secret. It has no owner yet, because the Secret must exist before the run that references it."""
+    """Build the Secret, without an owner, because it must exist before the run that references it."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

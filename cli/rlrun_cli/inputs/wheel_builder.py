@@ -1,8 +1,8 @@
-"""Builder that turns a Python project on disk into a wheel.
+"""Builds a wheel from a Python project on disk.
 
-The build uses the current Python if it has the project's build requirements (no network needed), and an isolated
-environment otherwise. Wheels are compared by their files, because the bytes of a wheel also contain timestamps and an
-arbitrary order of files.
+The build uses the current Python if the project's build requirements are installed there, which needs no network, and
+otherwise an isolated environment. Wheels are compared by their files, because the bytes of a wheel also depend on
+timestamps and on the order of the files.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class Wheel:
     file: str
     data: bytes
     name: str
-    """Project name in lower case with dashes, as in `owner/name`."""
+    """Normalized project name: lower case with dashes, as in `owner/name`."""
     version: str
     requires: tuple[str, ...] = ()
     requires_python: str = ""
@@ -46,7 +46,7 @@ class Wheel:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the names and contents of the packed files."""
+        """SHA-256 of the names and contents of the files in the wheel."""
         return content_digest(self.data)
 
 
@@ -58,7 +58,7 @@ def unpack(wheels: Sequence[Wheel], folder: Path) -> None:
 
 
 def content_digest(data: bytes) -> str:
-    """Return the SHA-256 of names and contents of the files in a wheel. Raises zipfile.BadZipFile."""
+    """Return the SHA-256 of the names and contents of a wheel's files, except RECORD. Raises zipfile.BadZipFile."""
     digest = hashlib.sha256()
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name in sorted(archive.namelist()):
@@ -104,7 +104,7 @@ def parse_wheel(path: Path, data: bytes) -> Wheel:
 
 
 def _not_a_wheel(path: Path) -> CliError:
-    return CliError(f"{path} is not a wheel", "give a .whl file as built by python -m build", code=INVALID)
+    return CliError(f"{path} is not a wheel", "pass a .whl file as built by `python -m build`", code=INVALID)
 
 
 def read_project(folder: Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def read_project(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CliError(
             f"{folder} is not an environment package: it has no pyproject.toml",
-            "give the folder of a Python project whose module defines load_environment()",
+            "pass the folder of a Python project whose module defines load_environment()",
             code=INVALID,
         )
     try:
@@ -130,7 +130,7 @@ def project_name(project: Mapping[str, Any]) -> str:
 
 
 def package_owner(project: Mapping[str, Any], option: str | None) -> str:
-    """Return the owner of the package. Raises CliError if the owner is missing or invalid."""
+    """Return the owner from the option, else from the project. Raises CliError if the owner is missing or invalid."""
     owner = option or project.get("tool", {}).get("rlrun", {}).get("owner")
     if not owner:
         raise CliError(
@@ -148,7 +148,7 @@ def package_owner(project: Mapping[str, Any], option: str | None) -> str:
 
 
 class _BuildLog:
-    """Runner for build steps, which collects their output."""
+    """Runs build steps and collects their output."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -173,7 +173,10 @@ class _BuildLog:
 
 
 def build_wheel(folder: Path) -> Wheel:
-    """Build the project. Raises CliError with the last lines of the build's output."""
+    """Build a wheel from the project in `folder`.
+
+    Raises CliError with the last lines of output if a build step fails or takes longer than BUILD_SECONDS.
+    """
     import build
     import build.env
 
@@ -194,6 +197,6 @@ def build_wheel(folder: Path) -> Wheel:
             output = [line for line in log.text.splitlines() if line.strip()][-LOG_LINES:]
             raise CliError(
                 f"the wheel of {folder} could not be built: {problem}",
-                "fix the project, so that `python -m build --wheel` works in that folder",
+                "fix the project until `python -m build --wheel` works in that folder",
                 details=output,
             ) from problem

@@ -1,13 +1,13 @@
-"""Wheels of requirements that the environment image lacks: uv resolves them, pip downloads them.
+"""Finds wheels for requirements that the environment image lacks: uv resolves them, pip downloads them.
 
-uv resolves for the image's platform and Python as `pip install` would there, including source distributions. An empty
-wheel of the same version stands in for each package of the image, so that uv does not follow its requirements. Empty
-wheels declare no extras. If a wheel requires extras of an image's package, uv therefore reads that package from the
-index, and resolves the requirements of the extras. Wheels of the image's packages are never part of the bundle. pip
-downloads the files in uv's lock and verifies their hashes.
+uv resolves for the image's platform and Python as `pip install` would there, including source distributions. Each
+package in the image is represented by an empty wheel of the same version, so that uv does not resolve the package's
+requirements. Empty wheels declare no extras. If a wheel requires extras of a package in the image, uv therefore reads
+that package from the index and resolves the requirements of the extras. Wheels for packages in the image are never part
+of the bundle. pip downloads the files in uv's lock and verifies their hashes.
 
-A source distribution is built on this machine, which runs code of the distribution. The wheel is used only if its tag
-allows any platform, because wheels for one platform may depend on this machine.
+A source distribution is built on this machine, and the build runs the distribution's code. The wheel is used only if
+its tag allows any platform, because wheels for one platform may depend on this machine.
 """
 
 import hashlib
@@ -44,9 +44,9 @@ from rlrun_cli.terminal.errors import CliError
 
 RESOLVE_SECONDS = 1800.0
 LARGEST = 5
-"""Number of largest wheels that an error about the total size lists."""
+"""Number of wheels, the largest first, that an error about a limit lists."""
 OTHER_PYTHON = re.compile(r"Python ?>=")
-"""Pattern of text in uv's output about versions that need a newer Python than the Python for which uv resolves."""
+"""Matches uv's output about versions that need a newer Python than the one for which uv resolves."""
 SKIP = "--no-deps pushes without these wheels"
 
 
@@ -58,13 +58,13 @@ def is_complete(wheels: Sequence[Wheel]) -> bool:
 def find_dependencies(
     wheels: Sequence[Wheel], seconds: float = RESOLVE_SECONDS, only_binary: Sequence[str] = ()
 ) -> list[Wheel]:
-    """Return the wheels of the dependencies that neither `wheels` nor the image contain. The last of `wheels` is the
-    environment's package.
+    """Return wheels for the dependencies that neither `wheels` nor the image contains.
 
-    uv and pip use pip's index settings and run for at most `seconds`. `only_binary` lists packages whose source
-    distributions must not be built, as in pip's option. Prints a warning for each version that is older than the newest
-    version that the requirements allow. Raises CliError if the requirements conflict with each other, the image or the
-    wheels, or if a wheel for the image can be neither found nor built.
+    The last of `wheels` is the environment's package. uv and pip use pip's index settings and together run for at most
+    `seconds`. `only_binary` lists packages whose source distributions must not be built, as in pip's option. Prints a
+    warning for each version below the newest one that the requirements allow. Raises CliError if requirements conflict
+    with each other, the image or the wheels, if a wheel can be neither found nor built, if the wheels are too large, or
+    if time runs out.
     """
     if problems := conflicts(wheels):
         raise CliError(
@@ -95,7 +95,7 @@ def find_dependencies(
                 break
             extended |= more
         if left := missing_packages([*found, *wheels]):
-            raise CliError(f"uv found no wheel for {', '.join(left)}", f"give wheels with --include; {SKIP}")
+            raise CliError(f"uv found no wheel for {', '.join(left)}", f"pass wheels with --include; {SKIP}")
         for remark in search.compare_with_newest(found):
             output.notice(remark)
     return found
@@ -112,7 +112,7 @@ def describe(wheel: Wheel) -> str:
 
 
 def check_size(wheels: Sequence[Wheel]) -> None:
-    """Raise CliError if the wheels are too large for pods."""
+    """Raise CliError if the wheels exceed a limit: their size, their unpacked size, or their number of files."""
     entries = {}
     for wheel in wheels:
         with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
@@ -125,7 +125,7 @@ def check_size(wheels: Sequence[Wheel]) -> None:
 
 
 def _check_bytes(sizes: Mapping[str, int]) -> None:
-    _check_limit("have", sizes, MAX_PACKAGE_BYTES, output.size)
+    _check_limit("take up", sizes, MAX_PACKAGE_BYTES, output.size)
 
 
 def _check_limit(verb: str, counts: Mapping[str, int], limit: int, show: Callable[[int], str]) -> None:
@@ -133,14 +133,14 @@ def _check_limit(verb: str, counts: Mapping[str, int], limit: int, show: Callabl
     if total > limit:
         largest = sorted(counts, key=lambda file: counts[file], reverse=True)[:LARGEST]
         raise CliError(
-            f"the wheels of the package {verb} {show(total)}; at most {show(limit)} is allowed",
-            "require smaller packages, or load large data in load_environment instead",
+            f"the wheels of the package {verb} {show(total)}; the limit is {show(limit)}",
+            "require smaller packages, or load large data in load_environment() instead of packing it",
             details=[f"{file}: {show(counts[file])}" for file in largest],
         )
 
 
 class _Search:
-    """Search for the wheels of one package, in its own folder."""
+    """Search for the wheels that one environment package needs, with a folder for temporary files."""
 
     def __init__(self, wheels: Sequence[Wheel], scratch: Path, seconds: float, only_binary: Sequence[str]) -> None:
         self._scratch = scratch
@@ -159,8 +159,8 @@ class _Search:
         self._present = {*own, *self._pins}
 
     def download(self, extended: set[str]) -> list[Wheel]:
-        """Download the missing wheels. `extended` lists packages of the image whose published metadata uv reads,
-        because their extras are required.
+        """Download or build the missing wheels. `extended` lists packages in the image whose metadata uv reads from
+        the index, because their extras are required.
         """
         stubs = self._folder()
         pins = [
@@ -185,7 +185,7 @@ class _Search:
         return [read_wheel(file if file.suffix == ".whl" else self._build(file)) for file in sorted(found.iterdir())]
 
     def compare_with_newest(self, found: Sequence[Wheel]) -> list[str]:
-        """Return a warning for each version below the newest version that the wheels' requirements allow."""
+        """Return a warning for each version below the newest one that the wheels' requirements allow."""
         wanted = wanted_versions([*found, *self._wheels])
         lines = [f"{wheel.name}{wanted[wheel.name]}" for wheel in found if wanted.get(wheel.name) is not None]
         try:
@@ -231,10 +231,10 @@ class _Search:
             output.notice(f"Built {wheel.name} from {source.name} (sha256:{digest})")
             return wheel
         raise CliError(
-            f"{source.name} is available only as a source distribution, and its wheel is for one platform only: "
+            f"{source.name} is available only as a source distribution, and the built wheel is for one platform only: "
             f"{wheel.name}",
             f"build it on {self._target} or in the environment image, `pip wheel --no-deps {name}=={version}`, and "
-            f"give it with --include; {SKIP}",
+            f"pass it with --include; {SKIP}",
         )
 
     def _run(self, what: str, command: Sequence[str]) -> None:
@@ -244,19 +244,19 @@ class _Search:
         if result.status is None:
             raise CliError(
                 f"{tool} did not {what} within {self._seconds:.0f} s",
-                f"narrow the required versions, or give wheels with --include; {SKIP}",
+                f"narrow the required versions, or pass wheels with --include; {SKIP}",
                 details=result.last_lines,
             )
         if result.status:
             raise CliError(
                 f"{tool} could not {what}",
-                "require versions that fit the image, fix pip's settings (`pip config list`), or give wheels with "
+                "require versions that fit the image, correct pip's settings (`pip config list`), or pass wheels with "
                 f"--include; {SKIP}",
                 details=[*result.last_lines, *self._choices_in(result)],
             )
 
     def _choices_in(self, result: ToolResult) -> Iterator[str]:
-        """Yield a description of each Python version, image package and pushed wheel that the output mentions."""
+        """Yield facts that explain the output: the Python version, and mentioned packages in the image and wheels."""
         text, environment = "\n".join(result.last_lines), self._wheels[-1].name
         if OTHER_PYTHON.search(text) and self._python != PYTHONS[-1]:
             yield (
@@ -284,7 +284,7 @@ def _name(line: str) -> str:
 
 
 def _write_stub(package: ImagePackage, folder: Path) -> Path:
-    """Write an empty wheel that stands in for a package of the image."""
+    """Write an empty wheel with the name and version of a package in the image."""
     stem = f"{package.name.replace('-', '_')}-{package.version}"
     file = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(file, "w") as archive:

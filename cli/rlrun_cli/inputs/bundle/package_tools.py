@@ -1,4 +1,4 @@
-"""Runner for uv and pip, each in a separate process with a deadline, bounded output and pip's settings."""
+"""Runs uv and pip, each in a separate process with a deadline, bounded output and pip's settings."""
 
 import ast
 import contextlib
@@ -17,12 +17,12 @@ from rlrun_cli.terminal.errors import CONTROL_CHARACTERS, CliError
 
 KEPT_LINES = 500
 LINE_CHARACTERS = 2000
-"""Maximum number of characters of an output line. Longer lines are cut, because build code may print endless lines."""
+"""Maximum length of an output line. Longer lines are split, because build code may print endless lines."""
 OUTPUT_LINES = 20
 """Number of output lines that an error shows."""
 PROGRESS = ("Downloading ", "Using cached ")
 PIP = (sys.executable, "-P", "-m", "pip")
-"""Command for pip. -P prevents modules in the current folder from hiding modules of pip."""
+"""Command for pip. -P prevents modules in the current folder from hiding pip's."""
 SETTINGS_SECONDS = 60.0
 UV_FLAGS = {"no-index": "--no-index", "pre": "--prerelease=allow"}
 UV_OPTIONS = {
@@ -55,11 +55,11 @@ class ToolResult:
     status: int | None
     """Exit status, or None if the process was killed at the deadline."""
     lines: Sequence[str]
-    """Last lines of output, without passwords."""
+    """Last KEPT_LINES lines of output, without passwords."""
 
     @property
     def last_lines(self) -> list[str]:
-        """Last lines of the output, for error messages."""
+        """Last OUTPUT_LINES lines that are not empty, for error messages."""
         return [line for line in self.lines if line.strip()][-OUTPUT_LINES:]
 
 
@@ -74,7 +74,7 @@ class UvSettings:
 def read_settings() -> UvSettings:
     """Read pip's configuration files and variables. uv's own settings are ignored, because pip would not use them.
 
-    Raises CliError if pip does not respond.
+    Raises CliError if pip does not respond within SETTINGS_SECONDS.
     """
     command = [*PIP, "config", "list"]
     try:
@@ -84,7 +84,7 @@ def read_settings() -> UvSettings:
     except subprocess.TimeoutExpired as error:
         raise CliError(
             f"`pip config list` did not finish within {SETTINGS_SECONDS:.0f} s",
-            f"Run `{' '.join(command)}` to see why, then repeat the command.",
+            f"run `{' '.join(command)}` to see why, then repeat the command",
         ) from error
     options: list[str] = []
     found = [match for match in map(SETTING.fullmatch, listed.stdout.split("\n")) if match]
@@ -106,7 +106,7 @@ def read_settings() -> UvSettings:
 def run_tool(
     command: Sequence[str], seconds: float, *, variables: Mapping[str, str] | None = None, shows_downloads: bool = False
 ) -> ToolResult:
-    """Run a command for up to `seconds`. `variables` are added to the environment."""
+    """Run a command, and kill it after `seconds`. `variables` are added to the environment variables."""
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -36,5 +36,5 @@ def test_what_keeps_a_run_from_learning_is_said(found: list[BaselineRollout], wr
 def test_the_rewards_are_summed_up() -> None:
     (remark,) = judge(rollouts([0.0, 1.0], [0.5, 0.5]))
     assert remark.text == (
-        "mean reward 0.5 of 4 rollouts, from 0 to 1; rewards differ within 1 of 2 examples; a rollout takes 1 s"
+        "mean reward 0.5 over 4 rollouts, from 0 to 1; rewards differ within 1 of 2 examples; a rollout takes 1 s"
     )

@@ -72,7 +72,7 @@ def check(rlrun: Rlrun, package: Path, endpoint: Endpoint, *words: str, code: st
 def test_an_environment_without_verifiers_is_run(rlrun: Rlrun, package: Path, endpoint: Endpoint) -> None:
     answer = check(rlrun, package, endpoint, "--temperature", "0.5", code=PLAIN.replace("REWARD", RIGHT))
     assert answer.code == 0, answer.out + answer.err
-    assert "mean reward 0.5 of 16 rollouts, from 0 to 1" in " ".join(answer.out.split())
+    assert "mean reward 0.5 over 16 rollouts, from 0 to 1" in " ".join(answer.out.split())
     assert len(endpoint.asked) == 16
     authorization, body = endpoint.asked[0]
     assert authorization == "Bearer none"
@@ -84,7 +84,7 @@ def test_an_environment_without_verifiers_is_run(rlrun: Rlrun, package: Path, en
 def test_an_environment_of_verifiers_is_run(rlrun: Rlrun, package: Path, endpoint: Endpoint) -> None:
     endpoint.replies = itertools.cycle(["1", "21"])
     answer = check(rlrun, package, endpoint, "--key-variable", "MY_KEY", MY_KEY="secret-key")
-    assert "of 16 rollouts" in answer.out, answer.out + answer.err
+    assert "over 16 rollouts" in answer.out, answer.out + answer.err
     assert {authorization for authorization, _ in endpoint.asked} == {"Bearer secret-key"}
     assert "secret-key" not in answer.out + answer.err
 
@@ -110,13 +110,13 @@ def test_the_environment_comes_from_the_wheel(
     (tmp_path / "my_env.py").write_text("raise LookupError('of the current folder')\n")
     monkeypatch.chdir(tmp_path)
     answer = check(rlrun, package, endpoint, code=LIGHT.replace("REWARD", 'float(said == "1")'))
-    assert "of 16 rollouts" in " ".join(answer.out.split()), answer.out + answer.err
+    assert "over 16 rollouts" in " ".join(answer.out.split()), answer.out + answer.err
 
 
 def test_rollouts_get_copies_of_their_example_as_in_runs(rlrun: Rlrun, package: Path, endpoint: Endpoint) -> None:
     shared = LIGHT.replace('"answer": "yes"', '"answer": "yes", "seen": []')
     code = shared.replace("REWARD", 'float(example["seen"].append(1) or len(example["seen"]) == 1)')
-    assert "mean reward 1 of 16 rollouts" in " ".join(check(rlrun, package, endpoint, code=code).out.split())
+    assert "mean reward 1 over 16 rollouts" in " ".join(check(rlrun, package, endpoint, code=code).out.split())
     lock = LIGHT.replace("import json", "import json, threading").replace(
         '"answer"', '"lock": threading.Lock(), "answer"'
     )

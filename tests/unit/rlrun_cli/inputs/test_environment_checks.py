@@ -24,7 +24,7 @@ def test_the_module_may_be_a_file_or_a_folder() -> None:
     assert not problems([*check_wheel(wheel(my_env="def load_environment(): ..."))])
     assert not problems([*check_wheel(wheel(my_env__slash____init__="def load_environment(): ..."))])
     (problem,) = problems([*check_wheel(wheel(other="def load_environment(): ..."))])
-    assert "no module my_env, only other.py" in problem
+    assert "no module my_env; it contains other.py" in problem
 
 
 def test_a_package_that_exports_a_harness_only_is_wrong_as_in_pods() -> None:
@@ -66,9 +66,9 @@ def test_source_that_is_nested_too_deeply_is_named(source: str) -> None:
 
 def test_source_of_great_size_is_not_parsed() -> None:
     (remark,) = check_source(b"x = 1\n" * 200_000, "m.py")
-    assert remark.text == "m.py has more than 1,048,576 bytes; not checked"
+    assert remark.text == "m.py is larger than 1,048,576 bytes; not checked"
 
 
 def test_a_folder_without_its_init_file_is_named() -> None:
     (problem,) = problems([*check_wheel(wheel(my_env__slash__my_env="def load_environment(): ..."))])
-    assert "the wheel has the folder my_env, without my_env/__init__.py" in problem
+    assert "the wheel has the folder my_env, but no my_env/__init__.py" in problem

@@ -76,9 +76,9 @@ def test_packages_that_neither_the_image_nor_a_wheel_has_are_missing() -> None:
 
 def test_a_pushed_wheel_must_fit_and_replaces_no_package_of_the_image() -> None:
     (found,) = conflicts([wheel("helper>=2"), wheel(name="helper", version="1.0")])
-    assert found.text == "my-env needs helper>=2, but the wheel of helper has version 1.0"
+    assert found.text == "my-env needs helper>=2, but the wheel for helper is version 1.0"
     (found,) = conflicts([wheel(name="numpy", version="2.0"), wheel()])
-    assert found.text == "the wheel of numpy 2.0 has no effect; pods use version 2.4.6rc1 of the environment image"
+    assert found.text == "the wheel for numpy 2.0 has no effect; pods use version 2.4.6rc1 from the environment image"
 
 
 def test_requirements_are_compared_with_the_packages_of_the_generation() -> None:
@@ -91,9 +91,9 @@ def test_a_pushed_version_of_verifiers_replaces_that_of_the_image_if_runs_suppor
     pushed = wheel(name="verifiers", version="0.3.0")
     assert not conflicts([pushed, wheel("verifiers==0.3.0")])
     (found,) = conflicts([pushed, wheel("verifiers>=0.3.1")])
-    assert found.text == "my-env needs verifiers>=0.3.1, but the wheel of verifiers has version 0.3.0"
+    assert found.text == "my-env needs verifiers>=0.3.1, but the wheel for verifiers is version 0.3.0"
     (found,) = conflicts([wheel(name="verifiers", version="0.5.0"), wheel()])
-    assert found.text == "runs do not support verifiers 0.5.0, which was given as a wheel"
+    assert found.text == "runs do not support verifiers 0.5.0, which was passed as a wheel"
     assert ">=0.4" in found.hint
 
 
@@ -116,10 +116,10 @@ def test_a_wheel_for_another_python_than_the_environment_s_is_told_with_how_to_c
     helper = wheel(name="helper", python=">=3.12")
     (found,) = conflicts([helper, wheel(python=">=3.11")])
     assert found.text == "helper needs Python >=3.12, but my-env runs with CPython 3.11 on Linux x86_64"
-    assert 'or write requires-python = ">=3.13" in my-env' in found.hint
+    assert 'or set requires-python = ">=3.13" in my-env' in found.hint
     assert not conflicts([helper, wheel(python=">=3.12")])
     (found,) = conflicts([wheel(name="helper", python="<3.12"), wheel(python=">=3.12")])
-    assert 'or write requires-python = ">=3.11" in my-env' in found.hint
+    assert 'or set requires-python = ">=3.11" in my-env' in found.hint
     (found,) = conflicts([wheel(name="helper", python=">=3.14"), wheel(python=">=3.12")])
     assert found.hint == "require a different version of helper"
 

@@ -299,7 +299,7 @@ def test_a_wheel_for_one_platform_is_refused(index: Path, environment: Callable[
     write_source(index, "only_source", "1.0", tag="cp311-cp311-linux_x86_64")
     with pytest.raises(CliError, match=r"for one platform only: only_source-1\.0-cp311-cp311-linux_x86_64") as told:
         find_dependencies([environment("only-source")])
-    assert "`pip wheel --no-deps only-source==1.0`, and give it with --include" in (told.value.hint or "")
+    assert "`pip wheel --no-deps only-source==1.0`, and pass it with --include" in (told.value.hint or "")
 
 
 @pytest.mark.slow
@@ -449,7 +449,7 @@ def test_a_python_without_pip_is_told(
 
 @pytest.mark.parametrize(
     ("limit", "said"),
-    [("MAX_PACKAGE_BYTES", "have"), ("MAX_UNPACKED_BYTES", "unpack to"), ("MAX_PACKAGE_FILES", "contain 8 files")],
+    [("MAX_PACKAGE_BYTES", "take up"), ("MAX_UNPACKED_BYTES", "unpack to"), ("MAX_PACKAGE_FILES", "contain 8 files")],
 )
 def test_a_package_that_is_too_large_names_its_largest_wheels(
     environment: Callable[..., Wheel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
@@ -494,5 +494,5 @@ def test_the_newest_version_is_built_though_an_older_one_is_a_wheel(
     write_source(index, "helper", "2.0")
     assert files(find_dependencies([environment("helper")])) == [f"helper-2.0-{TAG}.whl"]
     write_source(index, "helper", "3.0", tag="cp311-cp311-linux_x86_64")
-    with pytest.raises(CliError, match=r"helper-3\.0\.tar\.gz .* its wheel is for one platform"):
+    with pytest.raises(CliError, match=r"helper-3\.0\.tar\.gz .* the built wheel is for one platform"):
         find_dependencies([environment("helper")])
