@@ -16,7 +16,9 @@ ADAPTERS = {
         "artifacts.artifacts:list_adapters", "List the adapters of a run or namespace. `list` is the default."
     ),
     "get": CommandEntry("artifacts.artifacts:get_adapter", "Show one adapter and its URL if it is deployed."),
-    "deploy": CommandEntry("artifacts.deployments:deploy_adapter", "Serve an adapter with an OpenAI-compatible API."),
+    "deploy": CommandEntry(
+        "artifacts.deployments:deploy_adapter", "Serve an adapter through an OpenAI-compatible API."
+    ),
     "undeploy": CommandEntry("artifacts.deployments:undeploy_adapter", "Stop serving an adapter."),
     "delete": CommandEntry("artifacts.artifacts:delete_adapter", "Delete an adapter and its files in S3."),
 }
@@ -24,7 +26,7 @@ MODELS = {
     "list": CommandEntry("models.models:list_models", "List the models that runs can train. `list` is the default."),
     "get": CommandEntry("models.models:get_model", "Show one model."),
     "add": CommandEntry(
-        "models.model_manifests:add_model", "Print the manifest of a model with an estimate of the GPUs it needs."
+        "models.model_manifests:add_model", "Print a manifest for a model, with an estimate of the GPUs it needs."
     ),
     "push": CommandEntry("models.model_upload:push_model", "Upload the files of a model to the platform's bucket."),
     "check": CommandEntry("models.model_manifests:check_model", "Check the manifest of a model."),
@@ -117,7 +119,9 @@ ROOT: dict[str, Entry] = {
     ),
     "doctor": CommandEntry("doctor:doctor", "Check that the cluster has what runs need, and suggest fixes.", PLATFORM),
     "version": CommandEntry("doctor:version", "Show the versions of this program, the platform and its API.", PLATFORM),
-    "usage": CommandEntry("account.usage:show_usage", "Show the GPU hours of runs, namespaces or models.", PLATFORM),
+    "usage": CommandEntry(
+        "account.usage:show_usage", "Show the GPU hours of runs, namespaces, users or models.", PLATFORM
+    ),
     "secret": GroupEntry("Manage Secrets for run environments.", SECRETS, CATALOG),
     "key": GroupEntry("Manage API keys, for programs without a Kubernetes login.", KEY, PLATFORM),
     "gc": CommandEntry("gc:gc", "List unreferenced files and objects, and optionally delete them.", PLATFORM),

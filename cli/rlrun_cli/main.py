@@ -58,6 +58,6 @@ def set_cluster_options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Store the options given before the command's name."""
+    """Store the options that precede the command's name."""
     options = cli_context(ctx)
     options.kubeconfig, options.context, options.namespace = kubeconfig, context, namespace

@@ -36,7 +36,7 @@ def compare(
 ) -> None:
     """Show how the configurations and results of runs differ."""
     if not 2 <= len(names) <= MAX_RUNS:
-        raise CliError(f"cannot compare {len(names)} runs", f"name 2 to {MAX_RUNS} runs", code=INVALID)
+        raise CliError(f"runs to compare: {len(names)}", f"specify 2 to {MAX_RUNS} runs", code=INVALID)
     asked = [name if "/" in name else f"{api.namespace}/{name}" for name in names]
     with s3_operation("compare the runs"):
         comparison = cli_context(ctx).server(api, server)(
@@ -54,8 +54,8 @@ def compare(
     output.print_table(["FIELD", *names], rows)
     for problem in comparison.get("problems") or []:
         output.notice(problem)
-    if left := comparison["totalDifferences"] - len(comparison["differences"]):
-        output.notice(f"{left} more differences not shown.")
+    if (total := comparison["totalDifferences"]) > len(comparison["differences"]):
+        output.notice(f"Only {len(comparison['differences'])} of {total} differences are shown.")
 
 
 def _format_value(value: Any) -> str:

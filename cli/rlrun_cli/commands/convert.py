@@ -23,9 +23,9 @@ CONVERT_EPILOG = """Examples:
   rlrun convert run.yaml -o rl.toml
   kubectl get rlrun first -o yaml | rlrun convert - > rl.toml
 
-Both files start the same run. Fields at their default values are omitted from an object read from the API server, \
-which fills in all defaults. Comments are not converted. TOML cannot express object metadata, and YAML cannot express \
-env_file: notices on standard error list omitted fields."""
+Both files start the same run. The API server fills in all defaults, so fields with default values are omitted when an \
+object read from it is converted. Comments are not converted. TOML cannot express object metadata, and YAML cannot \
+express env_file: notices on standard error list omitted fields."""
 
 
 def convert(
@@ -40,7 +40,7 @@ def convert(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Convert a run between TOML and YAML. An invalid file is rejected with the same errors as by `rlrun run`."""
+    """Convert a run between TOML and YAML. Rejects an invalid file with the same errors as `rlrun run`."""
     file = plain_path(file)
     text = read_text(file)
     loaded = load_text(file, text, default_owner(ctx, kubeconfig, context, namespace))
@@ -67,7 +67,7 @@ def to_yaml(loaded: RunFile) -> tuple[str, list[str]]:
         "spec": loaded.spec,
     }
     files = " ".join(f"--env-file {file}" for file in loaded.env_files)
-    lost = [f"env_file is not part of an RLRun; give it when you start the run: rlrun run FILE {files}"]
+    lost = [f"env_file is not part of an RLRun; pass the files when you start the run: rlrun run FILE {files}"]
     return output.to_yaml(body), lost if files else []
 
 
@@ -88,7 +88,7 @@ def to_toml(loaded: RunFile) -> tuple[str, list[str]]:
     options = [f"--name {loaded.name}" if loaded.name else "", f"-n {loaded.namespace}" if loaded.namespace else ""]
     if any(options):
         lost.append(
-            f"The TOML does not contain the name or namespace; give them when you start the run: {' '.join(options)}"
+            f"The TOML does not contain the name or namespace; pass these when you start the run: {' '.join(options)}"
         )
     if kept := [key for key in ("labels", "annotations") if loaded.metadata.get(key)]:
         lost.append(f"Not converted: metadata.{' and metadata.'.join(kept)}.")

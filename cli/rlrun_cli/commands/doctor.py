@@ -36,8 +36,8 @@ It creates two small pods and a NetworkPolicy in the namespace to test that imag
 and policies are enforced, and deletes them at the end. The pods have the security context, placement and proxy of \
 orchestrators. Rights that you lack are listed. Takes at most five minutes, most of it for pulling images.
 
---upgrade is for the platform team, before it upgrades the chart: run with the CLI of the next version, it lists the \
-RLModels and unfinished RLRuns that the next version would reject.
+--upgrade is for the platform team before a chart upgrade. Run it with the CLI of the next version: it lists RLModels \
+and unfinished RLRuns that the next version would reject, and namespaces with runs that it would not serve.
 
 Exit codes: 0 all checks passed; 1 a check failed."""
 VERSION_EPILOG = """Examples:
@@ -57,7 +57,7 @@ def doctor(
     context: Context = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="Also check what GPU runs need, using two small pods.")] = False,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Also list objects that the platform version of this CLI rejects.")
+        bool, typer.Option("--upgrade", help="Also list objects that a platform of this CLI's version would reject.")
     ] = False,
 ) -> None:
     """Check that the cluster has what runs need, and suggest fixes."""
@@ -114,7 +114,7 @@ def _show_versions(versions: dict[str, str], fmt: output.Format | None) -> None:
 
 
 def platform_versions(api: RemoteCluster) -> dict[str, str]:
-    """Return the versions in the cluster. Raises CliError if the API server does not respond."""
+    """Return the versions of the platform and its API. Raises CliError if the API server does not respond."""
     try:
         api.served_kinds()
         served = f"{GROUP}/{VERSION}"

@@ -1,4 +1,4 @@
-"""Command `explain`: explains fields of a run's file. Needs no cluster."""
+"""Command `explain`: explains fields of a run file. Needs no cluster."""
 
 import difflib
 import textwrap
@@ -20,7 +20,7 @@ EXPLAIN_EPILOG = """Examples:
   rlrun explain env
   rlrun explain orchestrator.group_size
 
-FIELD is a key of the TOML file, of the RLRun's spec (spec.maxSteps), or of a file of prime-rl or a hosted service."""
+FIELD is a key of the TOML file, of the RLRun's spec (spec.maxSteps), or of a config of prime-rl or a hosted service."""
 WIDTH = 100
 
 
@@ -41,8 +41,8 @@ def explain(
     elif key:
         near = difflib.get_close_matches(key, {**rows, **foreign})
         near += [name for name in rows if name.rpartition(".")[2] == key and name not in near]
-        hint = f"similar keys: {', '.join(near)}" if near else "rlrun explain lists all keys"
-        raise CliError(f"{field} is not a key of a run", hint, code=INVALID)
+        hint = f"similar fields: {', '.join(near)}" if near else "list all fields: rlrun explain"
+        raise CliError(f"{field} is not a field of a run file", hint, code=INVALID)
     below = [row for name, row in rows.items() if name.rpartition(".")[0] == key]
     if below:
         width = max(len(_plain(row.path)) for row in below)
@@ -50,7 +50,7 @@ def explain(
 
 
 def describe(row: Row) -> str:
-    """Return the explanation of a field."""
+    """Return the text that explains a field."""
     facts = [row.type + (", required" if row.required else "")]
     facts += [f"default {row.default}"] if row.default else []
     facts += [row.limits] if row.limits else []
@@ -58,7 +58,7 @@ def describe(row: Row) -> str:
 
 
 def describe_dialect_key(row: DialectKey) -> str:
-    """Return the explanation of a key in the file format of a different trainer."""
+    """Return the text that explains a key of another trainer's file format."""
     remark = dialect_remark(row).replace("`", "")
     if row.equivalent:
         return textwrap.fill(f"{row.key} corresponds to {row.equivalent}. {remark}".rstrip(), WIDTH)

@@ -1,5 +1,5 @@
-"""Command `follow`: shows the progress of a run until it ends, as a progress bar on a terminal, otherwise as a line for
-each change.
+"""Command `follow`: shows a run's progress until it ends, on a terminal as a progress bar, otherwise as one line per
+change.
 
 The command only reads; Ctrl-C does not affect the run. It exits when the run ends or is deleted, or when the API server
 has not responded for `MAX_OUTAGE_SECONDS`.
@@ -39,12 +39,12 @@ DETACHED = 130
 
 @dataclass
 class RewardHistory:
-    """Rewards by step, as observed by the command so far."""
+    """Rewards by step that the command has observed so far."""
 
     rewards: dict[int, float] = field(default_factory=dict)
 
     def add(self, summary: RunState) -> None:
-        """Add the newest reward. After a rewind, discards the rewards of later steps."""
+        """Add the newest reward. If the run was rewound to an earlier step, discards the rewards of later steps."""
         if summary.reward is not None:
             self.rewards = {s: r for s, r in self.rewards.items() if s < summary.step} | {summary.step: summary.reward}
 
@@ -166,8 +166,8 @@ def watch_until_finished(
 ) -> RunState:
     """Show a run until it finishes and return its final state. `was_found` is True if the run is known to exist.
 
-    Raises CliError if the run is deleted, if the first request gets no response and `was_found` is False, or if the API
-    server later does not respond for MAX_OUTAGE_SECONDS.
+    Raises NotFoundError if the run does not exist, and CliError if it is deleted, if a request is rejected, or if the
+    API server does not respond: at once unless the run was found before, otherwise after MAX_OUTAGE_SECONDS.
     """
     history = RewardHistory()
     outage_since: float | None = None
@@ -199,7 +199,7 @@ def watch_until_finished(
 def follow_to_end(ctx: typer.Context, api: RemoteCluster, name: str, *, was_found: bool = False) -> None:
     """Show a run until it completes. `was_found` is True if the run is known to exist.
 
-    Raises CliError if the run ends without completing, and typer.Exit after Ctrl-C.
+    Raises CliError if the run ends in another phase or `watch_until_finished` fails, and typer.Exit after Ctrl-C.
     """
     display = display_for(name)
     target = f"{name} -n {api.namespace}"
@@ -212,7 +212,7 @@ def follow_to_end(ctx: typer.Context, api: RemoteCluster, name: str, *, was_foun
     finally:
         display.close()
     if summary.phase == "Completed":
-        output.notice(f"Completed. Download the adapter: rlrun adapters {target}", "green")
+        output.notice(f"Completed. List the adapters to download: rlrun adapters {target}", "green")
         return
     why = f"{summary.reason}: {summary.message}" if summary.message else summary.reason
     raise CliError(

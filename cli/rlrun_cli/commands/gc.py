@@ -30,7 +30,7 @@ GC_EPILOG = """Examples:
 Never listed: files and objects of unfinished runs, checkpoints and adapters that have an object, and items younger \
 than --older-than. Only files of deleted runs and artifacts are garbage: the operator writes a tombstone to the bucket \
 for each deletion that it sees. Files without an object or a tombstone are counted and kept; -o json lists them as \
-`unknown`. docs/guides/operate.md describes the reasons.
+`unknown`. docs/guides/operate.md explains the values of REASON.
 
 Nothing is deleted if the bucket is marked as belonging to another cluster, or if more than three runs, and more than \
 a tenth of all runs, would lose files.
@@ -52,7 +52,7 @@ def gc(
         list[str] | None,
         typer.Option(
             metavar="NAMESPACE/UID",
-            help="Mark a run that is unknown to the cluster as deleted, so that its files become garbage. "
+            help="Mark a run that the cluster does not know as deleted, so that its files become garbage. "
             "Repeatable. Deletes nothing.",
         ),
     ] = None,
@@ -62,11 +62,11 @@ def gc(
     ] = False,
     fmt: Output = None,
 ) -> None:
-    """List unreferenced files and objects in all namespaces or, with -n, in one. Deletes them with --delete."""
+    """List unreferenced files and objects in all namespaces or, with -n, in one. --delete deletes them."""
     from rlrun.garbage_collection.report import parse_age
 
     if delete + adopt + bool(mark_deleted) > 1:
-        raise CliError("--delete, --adopt and --mark-deleted cannot be combined", "use one at a time", code=INVALID)
+        raise CliError("--delete, --adopt and --mark-deleted cannot be combined", "use only one of them", code=INVALID)
     try:
         age = parse_age(older_than)
     except ValueError as problem:
@@ -86,7 +86,7 @@ def _run_folder(text: str) -> "RunFolder":
     namespace, _, uid = text.partition("/")
     if not namespace or not RUN_UID.fullmatch(uid):
         raise CliError(
-            f"--mark-deleted: {text!r} is not a valid run",
+            f"--mark-deleted: {text!r} is not NAMESPACE/UID",
             "write NAMESPACE/UID, the last two parts of a folder that `rlrun gc -o json` lists as unknown",
             code=INVALID,
         )
@@ -100,7 +100,7 @@ def _adopt(sweep: "Sweep", *, yes: bool) -> None:
         mark = read_mark(sweep.store, sweep.root)
         old = "no cluster" if mark is None else f"cluster {mark.cluster} (since {mark.written_at:%Y-%m-%d %H:%M} UTC)"
     except InstallationMismatch:
-        old = "an unreadable cluster"
+        old = "an unknown cluster (its mark cannot be read)"
     question = (
         f"{sweep.root} is marked as belonging to {old}. Make this cluster the only one that may delete files there?"
     )
@@ -114,7 +114,7 @@ def _mark_deleted(sweep: "Sweep", runs: "Sequence[RunFolder]", *, yes: bool) -> 
     confirm(f"Mark these runs and their artifacts as deleted: {names}?", "nothing was marked", yes=yes)
     for run in runs:
         sweep.mark_deleted(run)
-        output.notice(f"{run.namespace}/{run.uid} is marked as deleted; garbage collection deletes its files.")
+        output.notice(f"{run.namespace}/{run.uid} is marked as deleted; garbage collection will delete its files.")
 
 
 def _collect(
@@ -145,8 +145,8 @@ def _collect(
         output.notice(UNKNOWN_ADVICE.format(count=len(unknown)))
     if failed := [r for r in removed if r.problem is not None]:
         raise CliError(
-            f"{len(failed)} of {len(items)} items could not be deleted",
-            "try again: the remaining items will be listed again",
+            f"not deleted: {len(failed)} of {len(items)} items",
+            "correct these causes and repeat the command, which lists the remaining items again",
             details=[f"{r.item.name}: {r.problem}" for r in failed],
         )
 
@@ -163,7 +163,7 @@ def _confirmed(items: "Sequence[GarbageItem]", now: datetime, *, yes: bool, quie
     for line in [] if quiet else output.table(HEADERS, [row(i, now) for i in items]):
         output.err().print(line)
     size = output.size(sum(i.size or 0 for i in items))
-    confirm(f"Permanently delete {len(items)} items ({size})?", "nothing was deleted", yes=False)
+    confirm(f"Permanently delete all listed items ({len(items)}, {size})?", "nothing was deleted", yes=False)
     return True
 
 
@@ -194,8 +194,8 @@ def _show(
     elif not delete:
         output.print_table(HEADERS, [row(i, now) for i in items])
         size = output.size(sum(i.size or 0 for i in items))
-        output.notice(f"{len(items)} items in {where}, {size}; nothing was deleted. Delete them: rlrun gc --delete")
+        output.notice(f"Items in {where}: {len(items)}, {size}; nothing was deleted. Delete them: rlrun gc --delete")
     else:
         if yes:
             output.print_table(HEADERS, [row(i, now) for i in items])
-        output.notice(f"{sum(r.problem is None for r in removed)} of {len(items)} items deleted.")
+        output.notice(f"Deleted: {sum(r.problem is None for r in removed)} of {len(items)} items.")

@@ -1,4 +1,4 @@
-"""Commands `metrics` and `rollouts`: read what a run has written to S3, even after it has ended."""
+"""Commands `metrics` and `rollouts`: show what a run has written to S3, even after the run has ended."""
 
 import json
 import sys
@@ -48,11 +48,11 @@ ROLLOUTS_EPILOG = """Examples:
 
 Without -s, the newest step is shown. Requires `get rlruns/rollouts` in the namespace."""
 DEFAULT_METRICS = ("reward/mean", "loss/mean", "mismatch_kl/all/mean", "completion_len/mean", "error/mean")
-"""Default columns of the table. Metrics that the run does not have are omitted."""
+"""Metrics in the table if none are selected. Those that the run does not have are omitted."""
 MAX_FUNCTIONS = 8
 """Maximum number of reward functions with their own column."""
 GROUP_WIDTH = 10
-"""Number of characters of a group's id in the table."""
+"""Number of characters that the table shows of a group's id."""
 
 
 def read_metrics(store: Store, layout: RunLayout) -> list[Line]:
@@ -77,7 +77,7 @@ def metrics(
     plotted: Annotated[
         bool,
         typer.Option(
-            "--plot", help="Draw a chart of each metric in the terminal, or into FILE.png or FILE.svg if given."
+            "--plot", help="Draw a chart of each metric in the terminal, or into FILE.png or FILE.svg if that follows."
         ),
     ] = False,
     plot_file: Annotated[Path | None, typer.Option(FILE_OPTION, hidden=True)] = None,
@@ -119,12 +119,12 @@ def metrics(
 
 
 def chart(lines: list[Line], metric: str) -> list[str]:
-    """Return the chart of a metric by step. Raises CliError for a histogram."""
+    """Return the lines of a metric's chart by step. Raises CliError for a histogram."""
     return plot(metric, points(lines, metric))
 
 
 def points(lines: list[Line], metric: str) -> list[tuple[float, float]]:
-    """Return step and value for each step that has the metric. Raises CliError for a histogram."""
+    """Return (step, value) for each step that has the metric. Raises CliError for a histogram."""
     name = canonical(metric)
     values = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
     if any(isinstance(value, list) for _, value in values):
@@ -180,7 +180,7 @@ def rollouts(
         _print_rollouts(shown)
     if not fmt:
         at = opened[0].index.step
-        output.notice(f"{len(shown)} of {len(selected)} rollouts of step {at}" if selected else "No rollouts.")
+        output.notice(f"{len(shown)} of {len(selected)} rollouts of step {at}" if selected else "No rollouts match.")
     damages += [printable(samples.problem) for samples in opened if samples.problem is not None]
     if damages:
         # Exit with an error, so that programs notice that rollouts are missing.
@@ -198,7 +198,7 @@ def _print_rollouts(shown: Sequence[ListedRollout]) -> None:
 
 
 def rollout_row(rollout: ListedRollout, functions: Sequence[str], *, agents: bool = False) -> list[output.Cell]:
-    """Return one row of the table, with the agent if `agents` is set. A failed rollout shows its error."""
+    """Return one row of the table, with the agent if `agents` is set. ANSWER shows the error of a failed rollout."""
     group, row = rollout.group, rollout.row
     return [
         printable(group.group[:GROUP_WIDTH]),
@@ -254,5 +254,5 @@ def _as_text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with invisible characters escaped and control characters replaced."""
+    """Return the text with invisible characters escaped and unprintable ones replaced by U+FFFD."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text.translate(ESCAPES))

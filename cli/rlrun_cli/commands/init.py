@@ -140,15 +140,15 @@ def init(
 
 
 def create_file(file: Path, text: str) -> None:
-    """Create a file and its parent folders. Raises CliError, also if the file exists."""
+    """Create a file and its parent folders. Raises CliError if the file exists or cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as target:
             target.write(text)
     except FileExistsError:
         what = f"{file} already exists" if file.exists() else f"a parent folder of {file} is a file"
-        raise CliError(what, "choose a different path, or delete that file", code=INVALID) from None
+        raise CliError(what, "specify a different path, or delete that file", code=INVALID) from None
     except OSError as problem:
         raise CliError(
-            f"{file} cannot be written: {problem.strerror}", "name a file in a writable folder", code=INVALID
+            f"{file} cannot be written: {problem.strerror}", "specify a file in a writable folder", code=INVALID
         ) from problem

@@ -39,7 +39,7 @@ RESTART_RUN_EPILOG = """Examples:
   rlrun restart reverse-text-x7k2p
 
 Suspends the run and resumes it when its pods have terminated: a new attempt continues from the newest checkpoint. \
-After Ctrl-C or a --timeout, the run stays suspended; continue it with rlrun resume."""
+After Ctrl-C or the --timeout, the run stays suspended; continue it with rlrun resume."""
 DELETE_RUN_EPILOG = """Examples:
 
   rlrun delete reverse-text-x7k2p
@@ -70,7 +70,7 @@ def stop_run(
     if wait:
         _wait(ctx, api, name, lambda item: summarize(item).finished, timeout, goal="stopped")
         typer.echo(f"rlruns.rlrun.dev/{name} stopped")
-    output.notice(f"Its artifacts are kept. List them: rlrun checkpoints {name} -n {api.namespace}")
+    output.notice(f"Its checkpoints and adapters are kept. List them: rlrun checkpoints {name} -n {api.namespace}")
 
 
 @with_cluster
@@ -110,7 +110,7 @@ def resume_run(
         phase = summarize(item).phase
         raise CliError(
             f"{name} is {phase}, not suspended",
-            f"to start a new attempt: rlrun restart {name} -n {api.namespace}",
+            f"start a new attempt: rlrun restart {name} -n {api.namespace}",
         )
     api.patch(RLRUN, name, RESUME)
     _after_resume(ctx, api, name, wait=wait, timeout=timeout)
@@ -145,7 +145,7 @@ def restart_run(
 
 
 def _left_suspended(problem: CliError, hint: str) -> CliError:
-    """Return the error with a hint on how to resume the run, which stays suspended until then."""
+    """Return the error with `hint`, which says how to resume the suspended run, added to its own hint."""
     if problem.hint == hint:
         return problem
     steps = f"{problem.hint}; {hint}" if problem.hint else hint
@@ -166,13 +166,13 @@ def _after_resume(ctx: typer.Context, api: RemoteCluster, name: str, *, wait: bo
 
 
 def refuse_finished(item: Obj, what: str, namespace: str) -> None:
-    """Raise RunEndedError if the run has ended or is being stopped. `what` follows "cannot be" in the message."""
+    """Raise RunEndedError if the run has ended or is being stopped. `what` completes "cannot be" in the message."""
     name, summary = item["metadata"]["name"], summarize(item)
     if summary.finished or item["spec"].get("stop"):
         state = summary.phase if summary.finished else "being stopped"
         raise RunEndedError(
             f"{name} is {state} and cannot be {what}",
-            "start a new run with checkpoint_id (checkpointId in YAML) set to one of its checkpoints: "
+            "start a new run from a checkpoint: set checkpoint_id (checkpointId in YAML) to one that is listed by "
             f"rlrun checkpoints {name} -n {namespace}",
         )
 

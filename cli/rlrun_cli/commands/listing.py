@@ -1,6 +1,6 @@
-"""Output of `list` and `get` commands, like kubectl's: the API server's table, documents, sorting and watch.
+"""Prints the results of `list` and `get` commands like kubectl: as the API server's table or as documents.
 
-The columns are those of the kinds' CustomResourceDefinitions, which `rlrun.codegen.crd` declares.
+The columns are those in the kinds' CustomResourceDefinitions, which `rlrun.codegen.crd` declares.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -58,8 +58,8 @@ class Choice:
     fmt: TableFormat | None = None
 
     def select(self, api: RemoteCluster, kind: ResourceKind, fields: str) -> Printed:
-        """Return the query for the selected objects. Its rows contain complete objects if the output shows them or is
-        sorted by a field, otherwise only metadata.
+        """Return the query for the selected objects. Its rows contain whole objects if these are printed or sorted by a
+        field, otherwise only metadata.
         """
         place = None if self.all_namespaces else api.namespace
         return Printed(kind, place, self.selector, fields, bool(self.sort_by) or not output.is_table(self.fmt))
@@ -94,10 +94,12 @@ def show_list(
     fields: str = "",
     order: Callable[[list[Obj]], list[Obj]] = list,
 ) -> None:
-    """Print the selected objects, and their changes with --watch.
+    """Print the selected objects, and with --watch their changes.
 
-    `empty` is the notice for an empty list; ` in namespace NAME` replaces its `{place}`. `fields` is a field selector.
-    `order` sorts the rows when `--sort-by` is not given.
+    `empty` is the notice for an empty list; its `{place}` is replaced by ` in namespace NAME` or by nothing.
+    `fields` is a field selector. `order` sorts the rows; `--sort-by` then takes precedence.
+
+    Raises CliError.
     """
     if choice.watch and choice.sort_by:
         raise CliError("--sort-by cannot be used with --watch", "remove one of the two", code=INVALID)
@@ -126,9 +128,9 @@ def show_one(
     choice: Choice,
     describe: Callable[[Obj], list[Text]],
 ) -> None:
-    """Print one object as a description, or as a row or document with -o, and its changes with --watch.
+    """Print one object: as a description by default, as a row or document with -o, or its changes with --watch.
 
-    Raises NotFoundError.
+    Raises NotFoundError if the object does not exist, or is deleted while it is watched.
     """
     item = api.get(kind, name)
     printed = choice.select(api, kind, f"metadata.name={name}")
@@ -202,6 +204,6 @@ def _print_changes(
                 output.emit_stream(objects, printed.kind.plural, output.document_format(choice.fmt))
             if is_deleted and printed.fields.startswith("metadata.name="):
                 name = printed.fields.partition("=")[2]
-                raise NotFoundError(f"{printed.kind.kind} {name} was deleted", "the watch has ended")
+                raise NotFoundError(f"{printed.kind.kind} {name} was deleted; the watch has ended")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

@@ -49,13 +49,14 @@ with this name, counting [[env]] first and then [[eval.env]].
 If the run has no pods because it has ended or was deleted, the copies in S3 are printed. --attempt prints the copies \
 of an earlier attempt of an active run. Reading copies requires `get rlruns/log` in the namespace."""
 START_SECONDS = 600
-"""Maximum seconds that -f waits for the first pod of an unfinished run."""
+"""Time in seconds that -f waits for an unfinished run's first pod."""
 POLL_SECONDS = 2.0
 
 
 def read(api: RemoteCluster, run: str, chosen: LogSelection) -> Iterator[str] | None:
-    """Return the log lines written so far, or None if the run will have no more pods. Raises CliError if the run has no
-    pods yet.
+    """Return the log lines written so far, or None if the run has ended, is suspended or does not exist.
+
+    Raises CliError if the run has no pods yet, or never has pods because a client's program trains it.
     """
     starts = starts_of(api, run, chosen)
     if starts:
@@ -94,7 +95,7 @@ def _read_pods(api: RemoteCluster, starts: list[ContainerStart], chosen: LogSele
 
 
 class LogFollower:
-    """Follower that merges the logs of all containers of a role, across restarts. Uses one thread per container."""
+    """Merges the logs of all selected containers, across restarts. Uses one thread per container."""
 
     def __init__(self, api: RemoteCluster, run: str, chosen: LogSelection, sleep: Callable[[float], None]):
         self._api, self._run, self._chosen, self._sleep = api, run, chosen, sleep
@@ -142,7 +143,8 @@ class LogFollower:
     def lines(self, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
         """Yield lines until the run is finished and all logs have been read.
 
-        Raises CliError if the role has no pod after START_SECONDS.
+        Raises CliError if the run does not exist, if the API server does not respond, or if the role has no pod after
+        START_SECONDS.
         """
         started, announced = clock(), False
         while True:

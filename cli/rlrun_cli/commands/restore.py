@@ -30,7 +30,7 @@ HEADERS = ["KIND", "NAMESPACE", "NAME", "SIZE", "URI"]
 
 @dataclass(frozen=True)
 class _Findings:
-    """Artifacts to recreate, and the reasons why other artifacts cannot be recreated."""
+    """Artifacts whose objects are lost, and the reasons why some of these objects cannot be recreated."""
 
     lost: "list[LostArtifact]"
     problems: list[str]
@@ -59,9 +59,9 @@ def restore(
     _show(found.lost, made, where=", ".join(sweep.namespaces) or "all namespaces", create=create)
     if failed:
         raise CliError(
-            f"{len(failed)} artifacts {'were not created' if create else 'cannot be created'}",
-            "create the missing namespaces and repeat the command; an artifact without files must be restored from a "
-            "bucket backup",
+            f"artifacts that {'were not' if create else 'cannot be'} recreated: {len(failed)}",
+            "correct these causes and repeat the command: create missing namespaces, and restore missing files from a "
+            "backup of the bucket",
             details=failed,
         )
 
@@ -100,8 +100,6 @@ def _show(lost: "list[LostArtifact]", made: int, *, where: str, create: bool) ->
         ],
     )
     if create:
-        output.notice(f"{made} of {len(lost)} objects created.")
+        output.notice(f"Created: {made} of {len(lost)} objects.")
     else:
-        output.notice(
-            f"{len(lost)} objects are missing in {where}; none was created. Create them: rlrun restore --create"
-        )
+        output.notice(f"Missing objects in {where}: {len(lost)}; none was created. Create them: rlrun restore --create")

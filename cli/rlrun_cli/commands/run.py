@@ -1,6 +1,6 @@
 """Command `run`: creates an RLRun from a file.
 
-The file is validated completely before anything is sent. Variables are stored in a Secret. The Secret is created first,
+The whole file is validated before anything is sent. Variables are stored in a Secret, which is created before the run,
 so that it exists when the run starts. Then the run becomes the owner of the Secret.
 """
 
@@ -53,15 +53,15 @@ Exit codes: 0 valid; 2 invalid."""
 
 
 def choose_name(option: str | None, file: RunFile) -> str:
-    """Return --name, or the name in the file, or else a random name derived from the display name or the file's name.
+    """Return --name, else the name in the file, else its title (`RunFile.title`) with a random suffix.
 
     Raises CliError if --name is not a valid name for a run.
     """
     if option:
         if len(option) > MAX_RUN_NAME or not re.fullmatch(LABEL, option):
             raise CliError(
-                f"--name: {option!r} is not a valid name of a run",
-                f"use at most {MAX_RUN_NAME} lower-case letters, digits and '-', beginning with a letter",
+                f"--name: {option!r} is not a valid run name",
+                f"use at most {MAX_RUN_NAME} lower-case letters, digits and '-'; begin with a letter, end without '-'",
                 code=INVALID,
             )
         return option
@@ -71,9 +71,9 @@ def choose_name(option: str | None, file: RunFile) -> str:
 
 
 def choose_namespace(option: str | None, file: RunFile) -> str | None:
-    """Return -n, or the namespace in the file, or None to use the context's namespace.
+    """Return -n, else the namespace in the file, or None to use the context's namespace.
 
-    Raises CliError if both are given and differ, or if the namespace is not a valid name.
+    Raises CliError if both are given and differ, or if the name is not valid.
     """
     if option and file.namespace and option != file.namespace:
         raise CliError(
@@ -84,7 +84,7 @@ def choose_namespace(option: str | None, file: RunFile) -> str | None:
     chosen = option or file.namespace
     if chosen and not (isinstance(chosen, str) and len(chosen) <= MAX_NAMESPACE and re.fullmatch(NAMESPACE, chosen)):
         raise CliError(
-            f"{'--namespace' if option else 'metadata.namespace'}: {chosen!r} is not a valid name of a namespace",
+            f"{'--namespace' if option else 'metadata.namespace'}: {chosen!r} is not a valid namespace name",
             f"use at most {MAX_NAMESPACE} lower-case letters, digits and '-'; begin and end with a letter or digit",
             code=INVALID,
         )
@@ -92,11 +92,10 @@ def choose_namespace(option: str | None, file: RunFile) -> str | None:
 
 
 def add_wandb_key(values: dict[str, str], file: RunFile, key: str | None, *, is_option: bool) -> None:
-    """Add the Weights & Biases key to the variables of a run that reports to Weights & Biases, unless they contain a
-    key.
+    """Add the Weights & Biases key to the variables of a run that reports to Weights & Biases.
 
-    A key given as an option is always added. The shell's key is not added if the run may get a key from its own Secret
-    (envFrom). Prints a warning if there is no key at all.
+    A key passed as an option is always added. The shell's key is not added if the variables contain a key or the run
+    may get one from a Secret (envFrom). Prints a warning if there is no key at all.
     """
     if key and is_option:
         values[WANDB_KEY] = key
@@ -112,7 +111,7 @@ def add_wandb_key(values: dict[str, str], file: RunFile, key: str | None, *, is_
 
 
 def build(file: RunFile, name: str, namespace: str | None, *, with_secret: bool) -> Obj:
-    """Build the RLRun. The variables' Secret comes last in envFrom, so that it overrides the other Secrets."""
+    """Build the RLRun. With `with_secret`, the variables' Secret comes last in envFrom and overrides other Secrets."""
     identity = {"name": name} | ({"namespace": namespace} if namespace else {})
     others = {k: v for k, v in file.metadata.items() if k not in ("name", "namespace", "generateName")}
     spec = dict(file.spec)
@@ -130,9 +129,10 @@ def with_user(body: Obj, user: str) -> Obj:
 
 
 def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
-    """Create the Secret if there are variables, then the run, annotated with its user unless the file sets a user.
+    """Create the Secret if there are variables, then the run, annotated with the user unless the file sets one.
 
-    If creating the run fails, raises CliError. The Secret is then deleted, unless the run may have been stored.
+    Raises ConflictError if the Secret or the run exists already, and CliError if either cannot be created. If the run
+    cannot be created, the Secret is deleted, unless the run may have been stored.
     """
     name = body["metadata"]["name"]
     body = with_user(body, api.user_name())
@@ -156,7 +156,7 @@ def submit(api: RemoteCluster, body: Obj, values: dict[str, str]) -> Obj:
 
 
 def _settle_secret(api: RemoteCluster, name: str, *, is_refused: bool) -> None:
-    """Delete the Secret of a run that was not created. The Secret is kept if it is unknown whether the run exists."""
+    """Delete the Secret if the run was not created. Keep it if the run exists, or if this is unknown."""
     try:
         stored = None if is_refused else api.read(RLRUN, name)
         if stored is None:
@@ -198,7 +198,7 @@ def run(
         ),
     ] = None,
     env_file: Annotated[
-        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="File with lines VAR=VALUE. Repeatable.")
+        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="File with VAR=VALUE lines. Repeatable.")
     ] = None,
     wandb_api_key: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""Commands `key create`, `key list` and `key delete`: API keys for programs without a Kubernetes login."""
+"""Commands `key create`, `key list` and `key delete`: manage API keys for programs without a Kubernetes login."""
 
 import re
 from typing import Annotated
@@ -30,7 +30,7 @@ CREATE_KEY_EPILOG = """Examples:
 
 Prints the key, which is not shown again. Programs read it from RLRUN_API_KEY, and the URL of rlrun-server from \
 RLRUN_SERVER. The key has the rights of the namespace's ServiceAccount rlrun-user. Requires `create \
-serviceaccounts/token` on it."""
+serviceaccounts/token` for this account."""
 LIST_KEYS_EPILOG = """Examples:
 
   rlrun key list -n team
@@ -56,14 +56,13 @@ def create_key(
     """Create an API key for the namespace and print it."""
     if len(description) > MAX_DESCRIPTION or not re.fullmatch(PRINTABLE, description):
         raise CliError(
-            f"--description has {len(description)} characters; at most {MAX_DESCRIPTION} without line breaks are "
-            "allowed",
-            "write a shorter description, on one line",
+            f"--description: the text of {len(description)} characters is too long or contains control characters",
+            f"write at most {MAX_DESCRIPTION} printable characters on one line",
             code=INVALID,
         )
     with s3_operation(f"create an API key for namespace {api.namespace}"):
         made = _keys(api, server).create(NewApiKey(description=description, days=days))
-    output.notice(f"Created key {made.id} of namespace {made.namespace}, which expires at {made.expires}. Save it now:")
+    output.notice(f"Created key {made.id} for namespace {made.namespace}; it expires at {made.expires}. Save it now:")
     typer.echo(made.key)
 
 
@@ -96,8 +95,8 @@ def delete_key(
     # A full key in a URL would appear in the logs of every server on the way.
     match = re.fullmatch(f"({ID_PATTERN})", key_id) or re.fullmatch(KEY_PATTERN, key_id)
     if match is None:
-        raise CliError("the argument ID is not a valid id of an API key", "list the keys: rlrun key list", code=INVALID)
+        raise CliError("the argument ID is not the id of an API key", "list the ids: rlrun key list", code=INVALID)
     key_id = match[1]
-    with s3_operation(f"delete API key {key_id} of namespace {api.namespace}"):
+    with s3_operation(f"delete API key {key_id} in namespace {api.namespace}"):
         deleted = _keys(api, server).delete(key_id)
     typer.echo(f"API key {deleted.id} deleted")

@@ -1,4 +1,4 @@
-"""Commands `login`, `logout` and `whoami`: the user's login to rlrun-server."""
+"""Commands `login`, `logout` and `whoami`: manage and show the user's login to rlrun-server."""
 
 import contextlib
 import re
@@ -38,13 +38,13 @@ LOGOUT_EPILOG = """Examples:
   rlrun logout --local
 
 Deletes the key that `rlrun login` created; if that fails, you stay logged in. --local removes the saved key without \
-deleting it. A key given with --key stays valid; delete it with rlrun key delete."""
+deleting it. A key entered with --key stays valid; delete it with rlrun key delete."""
 WHOAMI_EPILOG = """Examples:
 
   rlrun whoami
   rlrun whoami -o json"""
 NEW_KEY_SECONDS = 1.0
-"""Seconds until every replica of rlrun-server accepts a new key."""
+"""Time in seconds after which every replica of rlrun-server accepts a new key."""
 Days = Annotated[int, typer.Option(min=1, max=MAX_DAYS, help="Days until a newly created key expires.")]
 
 
@@ -98,7 +98,7 @@ def logout(
         _warn_of_key(stored, "stays valid until it expires.")
     elif stored.key_id:
         try:
-            with s3_operation(f"delete key {stored.key_id} of namespace {stored.namespace}"):
+            with s3_operation(f"delete key {stored.key_id} in namespace {stored.namespace}"):
                 _delete_key(api, stored.server, stored)
         except CliError as problem:
             only_here = "to remove only the saved key: rlrun logout --local"
@@ -149,7 +149,7 @@ def _cluster(ctx: typer.Context, *selected: Any, has_server: bool) -> RemoteClus
 
 
 def _read_key() -> str:
-    """Return the key that the user types or pipes. Raises CliError, without the text, if it is not an API key."""
+    """Return the key that the user types or pipes. If it is no API key, raises CliError that does not quote it."""
     text = typer.prompt("API key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     key = str(text).strip()
     if not re.fullmatch(KEY_PATTERN, key):
@@ -174,7 +174,7 @@ def _keys(api: RemoteCluster, server: str | None, namespace: str) -> ApiKeys:
 
 
 def _identity(api: RemoteCluster, server: str | None, login: StoredLogin) -> dict[str, Any]:
-    """Return the identity behind a login. Raises CliError, StoreError."""
+    """Return the identity that rlrun-server sees for a login. Tries a new key twice. Raises CliError, StoreError."""
     found = locate_server(api, server, token=lambda: login.key or api.bearer())
     try:
         identity: dict[str, Any] = found.send("GET", WHOAMI_PATH, None)
@@ -187,7 +187,7 @@ def _identity(api: RemoteCluster, server: str | None, login: StoredLogin) -> dic
 
 
 def _delete_key(api: RemoteCluster, server: str, login: StoredLogin) -> None:
-    """Delete the key that a login created, unless its ServiceAccount is gone. Raises CliError, StoreError."""
+    """Delete the key that a login created. Ignores a missing key or ServiceAccount. Raises CliError, StoreError."""
     from rlrun.storage.errors import NotFound
 
     with contextlib.suppress(NotFound, AccountMissingError):
@@ -195,7 +195,7 @@ def _delete_key(api: RemoteCluster, server: str, login: StoredLogin) -> None:
 
 
 def _try_to_delete(api: RemoteCluster, server: str, login: StoredLogin) -> None:
-    """Delete the key that a login created, and only warn if that fails."""
+    """Delete the key that a login created. Prints a warning if that fails."""
     from rlrun.storage.errors import StoreError
 
     try:
@@ -205,5 +205,5 @@ def _try_to_delete(api: RemoteCluster, server: str, login: StoredLogin) -> None:
 
 
 def _warn_of_key(login: StoredLogin, what: str) -> None:
-    output.notice(f"Warning: key {login.key_id} of namespace {login.namespace} {what}")
+    output.notice(f"Warning: key {login.key_id} in namespace {login.namespace} {what}")
     output.notice(f"Delete it: rlrun key delete {login.key_id} -n {login.namespace}")

@@ -37,14 +37,14 @@ def open_page(
         remote_server = locate_server(api, server)
         if isinstance(remote_server, ProxiedServer):
             raise CliError(
-                "the platform has not published a URL of rlrun-server, so browsers cannot reach it",
+                "the platform has not published a URL for rlrun-server, so browsers cannot reach it",
                 f"in another terminal run: {remote_server.port_forward()}; then: "
                 f"rlrun open --server http://127.0.0.1:{FORWARDED_PORT}",
                 code=INVALID,
             )
         code = (remote_server.send("POST", CODE_PATH, {}) or {}).get("code")
     if not isinstance(code, str) or not code:
-        raise CliError(f"{remote_server.url} returned no login code", "check --server, and the version of rlrun-server")
+        raise CliError(f"{remote_server.url} returned no login code", "check --server and the version of rlrun-server")
     address = f"{remote_server.url}/#login={quote(code, safe='')}"
     typer.echo(address)
     if browser and sys.stdout.isatty() and webbrowser.open(address):

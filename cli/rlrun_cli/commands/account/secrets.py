@@ -1,4 +1,4 @@
-"""Commands `secret list`, `secret set` and `secret delete`: Secrets in the namespace for the `envFrom` of runs.
+"""Commands `secret list`, `secret set` and `secret delete`: manage Secrets that runs name in `envFrom`.
 
 Values are read from standard input, files or a prompt. No message, argument or listing contains a value.
 """
@@ -68,7 +68,7 @@ def list_secrets(
         rows = [[i["metadata"]["name"], ", ".join(sorted(i.get("data") or {})), output.age(i)] for i in secrets]
         output.print_table(["NAME", "VARIABLES", "AGE"], rows)
     else:
-        output.notice(f"No Secrets of rlrun in namespace {api.namespace}. Create one: rlrun secret set --help")
+        output.notice(f"No Secrets for runs in namespace {api.namespace}. Create one: rlrun secret set --help")
 
 
 @with_cluster
@@ -77,7 +77,7 @@ def set_secret(
     secret: SecretName,
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Variables to set.")] = None,
     env_file: Annotated[
-        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="File with lines VAR=VALUE. Repeatable.")
+        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="File with VAR=VALUE lines. Repeatable.")
     ] = None,
     from_file: Annotated[
         list[str] | None,
@@ -91,9 +91,9 @@ def set_secret(
     values = read_files(env_file or [], os.environ) | dict(_content(option) for option in from_file or [])
     values |= _ask_for_values(names or [])
     if not values:
-        raise CliError("no variables are given", "give at least one: rlrun secret set SECRET NAME", code=INVALID)
+        raise CliError("no variables are given", "name at least one: rlrun secret set SECRET NAME", code=INVALID)
     if sum(len(name) + len(value.encode()) for name, value in values.items()) > MAX_SECRET_BYTES:
-        raise CliError("the values exceed 1 MiB in total, the size limit of a Secret", "shorten them", code=INVALID)
+        raise CliError("the values exceed 1 MiB in total, the size limit of a Secret", "shorten some", code=INVALID)
     data = {name: base64.b64encode(value.encode()).decode() for name, value in sorted(values.items())}
     try:
         _own(api, secret)
@@ -120,7 +120,7 @@ def delete_secret(
     item = _own(api, secret)
     data = item.get("data") or {}
     if missing := [name for name in names or [] if name not in data]:
-        raise CliError(f"{secret} has no variable {', '.join(missing)}", f"it has: {', '.join(sorted(data))}")
+        raise CliError(f"{secret} has no variable {', '.join(missing)}", f"it has: {', '.join(sorted(data)) or 'none'}")
     users = [run["metadata"]["name"] for run in api.list(RLRUN) if _uses(run, secret)]
     used = f" Unfinished runs use it: {', '.join(users)}." if users else ""
     what = f"{', '.join(names)} of {secret}" if names else secret
@@ -133,13 +133,11 @@ def delete_secret(
 
 
 def _own(api: RemoteCluster, name: str) -> Obj:
-    """Return a Secret that `rlrun secret` may change. Raises NotFoundError, or CliError for a Secret
-    that `rlrun secret` did not create.
-    """
+    """Return a Secret. Raises NotFoundError if it does not exist, CliError if `rlrun secret` did not create it."""
     try:
         item = api.get(SECRET, name)
     except NotFoundError:
-        raise NotFoundError(f"no Secret is named {name}", "list the Secrets of rlrun: rlrun secret list") from None
+        raise NotFoundError(f"no Secret is named {name}", "list the Secrets: rlrun secret list") from None
     if not is_own(item):
         raise CliError(f"Secret {name} was not created by `rlrun secret`", "choose another name, or use kubectl")
     return item
@@ -157,7 +155,7 @@ def _check_names(names: list[str]) -> None:
             raise CliError(
                 f"{name.partition('=')[0]}: values must not be given as arguments, because the shell keeps them in "
                 "its history",
-                "give only the name; the value is prompted for or read from standard input",
+                "pass only the name; the value is prompted for or read from standard input",
                 code=INVALID,
             )
         if not NAME.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Command `usage`: GPU hours of runs."""
+"""Command `usage`: shows GPU hours by run, namespace, user or model."""
 
 import re
 from enum import StrEnum
@@ -64,7 +64,7 @@ def show_usage(
     fmt: Output = None,
     server: Server = None,
 ) -> None:
-    """Show the GPU hours of runs, namespaces or models."""
+    """Show the GPU hours of runs, namespaces, users or models."""
     for option, value, pattern in (("since", since, DAY), ("until", until, DAY), ("month", month, MONTH)):
         if value is not None and not pattern.fullmatch(value):
             example = "2026-01" if pattern is MONTH else "2026-01-31"

@@ -1,4 +1,4 @@
-"""Commands that list, show and delete checkpoints and adapters."""
+"""Commands `list`, `get` and `delete` for checkpoints and adapters."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -42,13 +42,13 @@ DELETE_CHECKPOINT_EPILOG = """Examples:
 
   rlrun checkpoints delete reverse-text-x7k2p-step-000030-842409bd
 
-Its files in S3 are deleted by retention or, if its run was deleted, by the platform's garbage collection. The newest \
-checkpoint of a run that has not ended is deleted when the run has a newer one or has ended."""
+The run's retention deletes the files in S3 or, if the run was deleted, the platform's garbage collection does. The \
+newest checkpoint of an unfinished run is deleted once the run has a newer one or has ended."""
 DELETE_ADAPTER_EPILOG = """Examples:
 
   rlrun adapters delete reverse-text-x7k2p-step-000030-842409bd
 
-Its files in S3 are deleted by retention or, if its run was deleted, by the platform's garbage collection."""
+The run's retention deletes the files in S3 or, if the run was deleted, the platform's garbage collection does."""
 
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="List only artifacts of this run.")]
 ArtifactName = Annotated[str, typer.Argument(metavar="NAME", help="Name, as shown in the list.")]
@@ -162,8 +162,8 @@ def _delete(api: RemoteCluster, kind: ResourceKind, name: str, *, yes: bool) -> 
         expires_at = expiry_text(datetime.now(UTC))
         api.patch(kind, name, {"metadata": {"uid": uid}, "spec": {"expiresAt": expires_at}})
         typer.echo(f"{kind.plural}.rlrun.dev/{name} deleting")
-        output.notice(f"Retention of the run {spec['runName']} deletes it with its files in S3.")
+        output.notice(f"The retention of run {spec['runName']} will delete the object and its files in S3.")
         return
     api.delete(kind, name, uid)
     typer.echo(f"{kind.plural}.rlrun.dev/{name} deleted")
-    output.notice("The platform's garbage collection deletes its files in S3.")
+    output.notice("The platform's garbage collection will delete the files in S3.")

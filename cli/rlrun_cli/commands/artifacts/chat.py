@@ -1,4 +1,4 @@
-"""Command `chat`: conversations with a deployed adapter."""
+"""Command `chat`: sends messages to a deployed adapter and streams the responses."""
 
 import sys
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ deployed (rlrun adapters deploy). Requires `create rladapters/chat` in the adapt
 def chat(
     api: RemoteCluster,
     adapter: Annotated[
-        str, typer.Argument(help="Name of a deployed adapter, or of its model as NAMESPACE/ADAPTER or BASE:ADAPTER.")
+        str, typer.Argument(help="Deployed adapter: ADAPTER, or its model name, NAMESPACE/ADAPTER or BASE:ADAPTER.")
     ],
     prompt: Annotated[str | None, typer.Argument(help="Message; - reads it from standard input.")] = None,
     system: Annotated[str, typer.Option("--system", help="System message of the conversation.")] = "",
@@ -44,7 +44,7 @@ def chat(
     if prompt == STDIN:
         prompt = sys.stdin.read()
     if prompt is not None and not prompt.strip():
-        raise CliError("the message is empty", "give the message as PROMPT, or on standard input with -", code=INVALID)
+        raise CliError("the message is empty", "pass the message as PROMPT, or on standard input with -", code=INVALID)
     given = {"max_tokens": max_tokens, "temperature": temperature}
     options = {name: value for name, value in given.items() if value is not None}
     messages: list[Message] = [{"role": "system", "content": system}] if system else []

@@ -16,7 +16,7 @@ DEPLOY_ADAPTER_EPILOG = """Examples:
   rlrun adapters deploy reverse-text-x7k2p-step-000030-842409bd --wait
 
 Prints the model's name, the URL of its OpenAI API, and the Secret with its API key (OPENAI_API_KEY). Pods in the \
-namespace can reach the URL; from elsewhere use rlrun chat or rlrun-server's /v1. A deployed adapter is exempt from \
+namespace can reach the URL; from elsewhere, use rlrun chat or rlrun-server's /v1. A deployed adapter is exempt from \
 retention."""
 UNDEPLOY_ADAPTER_EPILOG = """Examples:
 
@@ -31,14 +31,14 @@ def deploy_adapter(
     wait: Wait = False,
     timeout: Timeout = DEFAULT_SECONDS,
 ) -> None:
-    """Serve an adapter with an OpenAI-compatible API."""
+    """Serve an adapter through an OpenAI-compatible API."""
     item = api.get(RLADAPTER, name)
     phase = status_of(item).get("phase") or "Pending"
     if phase != "Ready":
         cause = f": {message}" if (message := status_of(item).get("message")) else ""
         raise CliError(
             f"{name} is {phase}, not Ready, and cannot be deployed{cause}",
-            f"watch it until it is Ready: rlrun adapters get {name} -n {api.namespace} -w",
+            f"watch its phase, and deploy it once it is Ready: rlrun adapters get {name} -n {api.namespace} -w",
         )
     if item["spec"].get("deployed"):
         output.notice(f"{name} already has spec.deployed set ({deployment_state(item)}); nothing changed.")
@@ -48,7 +48,7 @@ def deploy_adapter(
     if not wait:
         output.notice(f"See its state: rlrun adapters get {name} -n {api.namespace}")
         return
-    served = status_of(_wait_for_state(ctx, api, name, "Deployed", "DeployFailed", timeout))
+    served = status_of(_wait_for_state(ctx, api, name, "Deployed", "DeployFailed", timeout, goal="deployed"))
     typer.echo(f"rladapters.rlrun.dev/{name} deployed")
     for label, field in (("Model", "deploymentModel"), ("URL", "deploymentUrl"), ("Secret", "deploymentSecret")):
         output.notice(f"{label + ':':<8}{served.get(field) or '-'}")
@@ -71,11 +71,13 @@ def undeploy_adapter(
         api.patch(RLADAPTER, name, {"spec": {"deployed": False}})
         typer.echo(f"rladapters.rlrun.dev/{name} unloading")
     if wait:
-        _wait_for_state(ctx, api, name, "NotDeployed", "UnloadFailed", timeout)
+        _wait_for_state(ctx, api, name, "NotDeployed", "UnloadFailed", timeout, goal="undeployed")
         typer.echo(f"rladapters.rlrun.dev/{name} undeployed")
 
 
-def _wait_for_state(ctx: typer.Context, api: RemoteCluster, name: str, wanted: str, failed: str, seconds: int) -> Obj:
+def _wait_for_state(
+    ctx: typer.Context, api: RemoteCluster, name: str, wanted: str, failed: str, seconds: int, *, goal: str
+) -> Obj:
     hint = f"see the cause: rlrun adapters get {name} -n {api.namespace}"
 
     def is_done(item: Obj) -> bool:
@@ -86,4 +88,4 @@ def _wait_for_state(ctx: typer.Context, api: RemoteCluster, name: str, wanted: s
         return state == wanted
 
     given = cli_context(ctx)
-    return wait_for(api, RLADAPTER, name, is_done, seconds, given.sleep, given.clock, goal=wanted, hint=hint)
+    return wait_for(api, RLADAPTER, name, is_done, seconds, given.sleep, given.clock, goal=goal, hint=hint)

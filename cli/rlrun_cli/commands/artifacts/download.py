@@ -1,4 +1,4 @@
-"""Command `download`: copy a checkpoint or an adapter from S3 to a local folder and verify it."""
+"""Command `download`: copies a checkpoint or an adapter from S3 to a local folder and verifies it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,12 +37,12 @@ def find(api: RemoteCluster, name: str) -> Obj:
             continue
     raise NotFoundError(
         f"no adapter or checkpoint is named {name} in namespace {api.namespace}",
-        "list what exists: rlrun adapters; rlrun checkpoints",
+        "list them: rlrun adapters; rlrun checkpoints",
     )
 
 
 def find_by_uri(api: RemoteCluster, uri: S3Uri) -> Obj | None:
-    """Return the checkpoint or adapter with this URI, or None if the user cannot read such an object."""
+    """Return the checkpoint or adapter with this URI, or None if it does not exist or the user cannot list it."""
     *_, namespace, _, folder, _ = ("", "", "", "", *uri.key.split("/"))
     kind = KINDS_BY_FOLDER.get(folder)
     if kind is None or not namespace:
@@ -68,7 +68,7 @@ def download(
 ) -> None:
     """Download an adapter or a checkpoint and verify it against its manifest."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CliError(f"{folder} already exists and is not an empty folder", "name a new folder", code=INVALID)
+        raise CliError(f"{folder} already exists and is not an empty folder", "specify a new folder", code=INVALID)
     kinds = {"adapter": RLADAPTER, "checkpoint": RLCHECKPOINT}
     if kind is not None and kind not in kinds:
         raise CliError(f"--kind: {kind!r} is not valid", "use adapter or checkpoint", code=INVALID)

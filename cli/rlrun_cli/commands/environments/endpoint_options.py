@@ -1,4 +1,4 @@
-"""Shared options and helpers of commands that run an environment against an OpenAI-compatible endpoint."""
+"""Options and helpers for commands that run an environment against an OpenAI-compatible endpoint."""
 
 import json
 import os
@@ -31,8 +31,8 @@ Arguments = Annotated[
     str, typer.Option(metavar="JSON", help="Arguments for load_environment().", rich_help_panel=PANEL)
 ]
 Examples = Annotated[int, typer.Option(min=1, max=1000, help="Number of examples.", rich_help_panel=PANEL)]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens per turn.", rich_help_panel=PANEL)]
-Temperature = Annotated[float, typer.Option(min=0.0, max=2.0, help="Temperature.", rich_help_panel=PANEL)]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum number of tokens per turn.", rich_help_panel=PANEL)]
+Temperature = Annotated[float, typer.Option(min=0.0, max=2.0, help="Sampling temperature.", rich_help_panel=PANEL)]
 Timeout = Annotated[
     int,
     typer.Option(metavar="SECONDS", min=1, max=86_400, help="Deadline for all rollouts.", rich_help_panel=PANEL),
@@ -40,22 +40,25 @@ Timeout = Annotated[
 
 
 def read_request(base_url: str | None, model: str | None, args: str) -> BaselineRequest | None:
-    """Return the requested evaluation, or None if no endpoint is given. `args` is JSON. Raises CliError."""
+    """Return the requested evaluation, or None if no endpoint is given. `args` is JSON.
+
+    Raises CliError if --model or --base-url is missing, or if the URL or `args` is invalid.
+    """
     if base_url is None:
         if model is not None:
             raise CliError(
-                "--model needs --base-url", "give the URL of the endpoint that serves the model", code=INVALID
+                "--model needs --base-url", "pass the URL of the endpoint that serves the model", code=INVALID
             )
         return None
     if not model:
-        raise CliError("--base-url needs --model", "give the name of the model at the endpoint", code=INVALID)
+        raise CliError("--base-url needs --model", "pass the name of the model at the endpoint", code=INVALID)
     if not base_url.startswith(("http://", "https://")):
         raise CliError(f"--base-url: {base_url!r} is not a URL", "write https://host[:port]/v1", code=INVALID)
     return BaselineRequest(folder="", module="", results="", base_url=base_url, model=model, args=read_arguments(args))
 
 
 def read_arguments(args: str) -> dict[str, Any]:
-    """Parse the arguments of `load_environment`. Raises CliError."""
+    """Parse the arguments for `load_environment`. Raises CliError if they are not a JSON object."""
     try:
         document: Any = json.loads(args)
     except ValueError as problem:
@@ -68,9 +71,7 @@ def read_arguments(args: str) -> dict[str, Any]:
 
 
 def for_wheel(request: BaselineRequest, wheel: Wheel) -> BaselineRequest:
-    """Return the request with `module` set to the module of the package. Raises CliError for a package that this
-    command cannot run.
-    """
+    """Return the request with `module` set to the package's module. Raises CliError for a verifiers.v1 taskset."""
     if form_of(wheel) is PackageForm.taskset:
         raise CliError(
             "only environments with load_environment() can be run here, not tasksets of verifiers.v1",
@@ -81,7 +82,10 @@ def for_wheel(request: BaselineRequest, wheel: Wheel) -> BaselineRequest:
 
 
 def endpoint_key(base_url: str, variable: str | None) -> str:
-    """Return the endpoint's API key from `variable`, or an empty string if `variable` is None. Raises CliError."""
+    """Return the API key in environment variable `variable`, or an empty string if `variable` is None.
+
+    Raises CliError if the variable is not set, or if the key would be sent without TLS.
+    """
     if variable is None:
         return ""
     key = os.environ.get(variable, "")

@@ -57,19 +57,19 @@ CHECK_ENVIRONMENT_EPILOG = """Examples:
   rlrun env check . --base-url https://rlrun.example.com/v1 --model NAME --key-variable RLRUN_API_KEY
 
 Without --play and --base-url, the command builds the wheel and inspects its files; it runs no code of the environment \
-and sends nothing. Requirements are compared with the environment image; `rlrun env push` adds wheels for missing \
-ones.
+and sends nothing. Requirements are compared with the environment image; `rlrun env push` adds wheels for those that \
+the image lacks.
 
 With --play, the first example is run on this machine with your rights, by the same code as in pods; each model \
 request gets the example's reference answer. A failure is reported with its phase: load, prepare, rollout or score. \
 Judges and sandboxes of the environment are used as in a run. Requires the version of verifiers that runs use.
 
 With --base-url, the environment is also run on this machine with your rights, against an OpenAI-compatible endpoint; \
-use the model that the run would start from. The rewards show whether a run can learn: nothing at 0%, little above \
-80%, and nothing from examples whose rollouts all have the same reward. Requires verifiers in this Python if the \
-environment uses it.
+use the model that the run would start from. The rewards show whether a run can learn. If no rollout gets a reward, it \
+learns nothing; if the mean is above 80% of the maximum, little. Examples whose rollouts all get the same reward teach \
+nothing. Requires verifiers in this Python if the environment uses it.
 
-Exit codes: 0 all checks passed; 1 a check failed; 2 the folder is not a project."""
+Exit codes: 0 all checks passed; 1 a check failed; 2 invalid folder or option."""
 SHOW_ENVIRONMENT_EPILOG = """Examples:
 
   rlrun env info me/reverse-text
@@ -130,7 +130,7 @@ def init_environment(
     if not NAME.fullmatch(name):
         raise CliError(
             f"{name!r} is not a valid package name",
-            "use lower-case letters, digits and '-'; begin with a letter",
+            "use lower-case letters, digits and '-'; begin with a letter, end without '-'",
             code=INVALID,
         )
     if owner is not None and not OWNER.fullmatch(owner):
@@ -138,7 +138,7 @@ def init_environment(
     check_name(name)
     target, module = folder or Path(name), name.replace("-", "_")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise CliError(f"{target} already exists and is not an empty folder", "name another with --dir", code=INVALID)
+        raise CliError(f"{target} already exists and is not an empty folder", "select another with --dir", code=INVALID)
     project = PYPROJECT.format(name=name, module=module) + (OWNER_TABLE.format(owner=owner) if owner else "")
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def init_environment(
         (target / f"{module}.py").write_text(MODULE.format(), encoding="utf-8")
     except OSError as problem:
         raise CliError(
-            f"{target} cannot be written: {problem.strerror}", "name a writable folder with --dir", code=INVALID
+            f"{target} cannot be written: {problem.strerror}", "specify a writable folder with --dir", code=INVALID
         ) from problem
     typer.echo(str(target))
     whose = "" if owner else " --owner YOUR-NAMESPACE"
@@ -199,7 +199,7 @@ def check_environment(
             seconds=float(timeout),
         )
         key = endpoint_key(request.base_url, key_variable)
-        output.notice(f"Running {rollouts} rollouts of up to {examples} examples with {model} at {base_url}")
+        output.notice(f"Running {rollouts} rollouts for each of up to {examples} examples with {model} at {base_url}")
         is_sound = show_remarks(judge(run_baseline(wheels, asked, key, timeout))) and is_sound
     if not is_sound:
         raise typer.Exit(FAILED)
@@ -237,7 +237,7 @@ def show_environment(
 def _similar_packages(
     ctx: typer.Context, api: RemoteCluster, server: str | None, package: str, owner: str
 ) -> list[str]:
-    """Return package ids similar to a missing one, or an empty list if the packages cannot be listed."""
+    """Return package ids similar to `package`, which is missing. The list is empty if packages cannot be listed."""
     try:
         known, _ = usable_packages(ctx, api, server, owner)
     except (CliError, StoreError):

@@ -44,8 +44,8 @@ PUSH_EPILOG = """Examples:
 
 Pods download nothing, so wheels of all requirements that the environment image lacks are pushed with the package. uv \
 resolves them from your pip index (PIP_INDEX_URL, pip.conf) for Linux x86_64 and the image's Python, keeping the \
-image's versions of all other packages. Their versions are printed, with a warning if a newer one is held back. If \
-requirements conflict, the conflicts are printed and nothing is pushed. --no-deps pushes without resolving \
+image's versions of all other packages. The added wheels are printed, with a warning if a newer version is held back. \
+If requirements conflict, the conflicts are printed and nothing is pushed. --no-deps pushes without resolving \
 requirements, and warns.
 
 A requirement that is available only as a source distribution is built on this machine, which runs its code, as `pip \
@@ -53,7 +53,7 @@ install` does. Its wheel is pushed if it is platform-independent. --only-binary=
 such builds.
 
 Prints the id for env.id of a run. The owner is a namespace, or a name that the platform team has assigned to \
-namespaces (runs.environmentOwners of the chart; -n selects one of them). A pushed version is immutable: increase the \
+namespaces (runs.environmentOwners in the chart; -n selects one of them). A pushed version is immutable: increase the \
 version to push other files. All packages of an owner are public unless the platform team has listed the owner in \
 runs.environmentOwners. --private refuses to push if the owner's packages are public. Requires `create rlenvironments` \
 in the namespace; --force requires `delete rlenvironments`."""
@@ -65,7 +65,7 @@ LIST_ENVIRONMENTS_EPILOG = """Examples:
   rlrun env list --owner me -o name
   rlrun env list -n team -o json
 
-Packages of owners that the platform team has assigned to namespaces (runs.environmentOwners of the chart) are listed \
+Packages of owners that the platform team has assigned to namespaces (runs.environmentOwners in the chart) are listed \
 only for these namespaces, to users who may `get rlenvironments` there. All other packages are public. A push is \
 visible after up to 15 seconds."""
 
@@ -110,7 +110,7 @@ def has_bundle(store: Store, folder: S3Uri, wheels: Sequence[Wheel]) -> bool:
 def upload(store: Store, folder: S3Uri, wheels: list[Wheel], *, force: bool) -> bool:
     """Upload the wheels to `folder`. Returns False if `folder` already has the same content.
 
-    Raises CliError if `folder` has different content and `force` is not set, StoreError for errors of S3.
+    Raises CliError if `folder` has different content and `force` is not set, StoreError if S3 fails.
     """
     stored = stored_wheels(store, folder, wheels)
     if stored is None:
@@ -201,8 +201,9 @@ def push(
 
 
 def _check_visibility(is_public: bool | None, owner: str, is_private: bool) -> None:
-    """Print who may use an owner's packages. Raises CliError if `is_private` is set and the packages are or may
-    be public.
+    """Print who may use an owner's packages. `is_public` is None if this is not known.
+
+    Raises CliError if `is_private` is set and the packages are, or may be, public.
     """
     if is_private and is_public is not False:
         fact = (
@@ -212,7 +213,7 @@ def _check_visibility(is_public: bool | None, owner: str, is_private: bool) -> N
         )
         raise CliError(
             f"packages of {owner} {fact}; nothing was pushed",
-            "ask the platform team to list the owner in runs.environmentOwners of the chart, which hides all its "
+            "ask the platform team to list the owner in runs.environmentOwners in the chart, which hides all its "
             "packages from other namespaces, or push without --private",
         )
     if is_public is not None:
@@ -223,7 +224,10 @@ def _check_visibility(is_public: bool | None, owner: str, is_private: bool) -> N
 def usable_packages(
     ctx: typer.Context, api: RemoteCluster, server: str | None, owner: str | None
 ) -> tuple[list[PackageSummary], bool]:
-    """Return the packages that runs in the namespace may use, and whether the list is complete. Raises CliError."""
+    """Return the packages that runs in the namespace may use, and whether the list is complete.
+
+    Raises CliError, StoreError.
+    """
     # An API key has its own namespace, which may differ from the kubeconfig's.
     has_own = bool(api.own_key()) and not api.is_namespace_chosen
     return list_packages(cli_context(ctx).server(api, server), "" if has_own else api.namespace, owner)
@@ -262,7 +266,7 @@ def list_environments(
         whose = f" of {owner}" if owner else ""
         output.notice(f"No environment packages{whose} yet. Push one: rlrun env push DIR --owner {api.namespace}")
     if not is_complete:
-        output.notice("The list is incomplete: there are too many packages. Select an owner with --owner.")
+        output.notice("The list is incomplete, because there are too many packages. Select an owner with --owner.")
 
 
 def _with_creation_time(time: str) -> dict[str, dict[str, str]]:

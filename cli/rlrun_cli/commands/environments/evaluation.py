@@ -35,7 +35,7 @@ EVALUATE_ENVIRONMENT_EPILOG = """Examples:
   rlrun env eval my-env --base-url $URL --model NAME --examples 20 --rollouts 3 --output samples
 
 Runs verifiers' evaluation on this machine with your rights, on the environment's evaluation dataset, or on its \
-training dataset if it has none. Prints the rewards and the output folder, which has the files of verifiers: \
+training dataset if it has none. Prints the rewards and the output folder, which contains verifiers' files: \
 results.jsonl with one rollout per line (prompt, completion, reward, metrics, error), and metadata.json with the \
 settings and means. Without --output the folder is outputs/evals/NAME--MODEL/ID, as for `vf-eval`. If the deadline \
 passes, the rollouts finished by then are kept.
@@ -63,7 +63,7 @@ def evaluate_environment(
     """Evaluate a model on an environment package and save the samples."""
     request = read_request(base_url, model, args)
     if request is None:
-        raise CliError("--base-url is missing", "give the URL of an OpenAI-compatible endpoint", code=INVALID)
+        raise CliError("--base-url is missing", "pass the URL of an OpenAI-compatible endpoint", code=INVALID)
     wheel = build_wheel(folder)
     samples = output or Path(
         "outputs", "evals", f"{wheel.name}--{request.model.replace('/', '--')}", uuid.uuid4().hex[:8]
@@ -78,7 +78,7 @@ def evaluate_environment(
     )
     key = endpoint_key(request.base_url, key_variable)
     _create(samples)
-    terminal.notice(f"Running {rollouts} rollouts of up to {examples} examples with {model} at {base_url}")
+    terminal.notice(f"Rollouts: {rollouts} for each of up to {examples} examples, with {model} at {base_url}")
     try:
         found = run_baseline([wheel], asked, key, timeout)
     finally:
@@ -96,7 +96,7 @@ def _create(folder: Path) -> None:
         is_used = any(folder.iterdir())
     except OSError as problem:
         raise CliError(
-            f"--output: {folder} cannot be written: {problem.strerror}", "name a writable folder", code=INVALID
+            f"--output: {folder} cannot be written: {problem.strerror}", "specify a writable folder", code=INVALID
         ) from problem
     if is_used:
-        raise CliError(f"--output: {folder} is not empty", "name a new folder", code=INVALID)
+        raise CliError(f"--output: {folder} is not empty", "specify a new folder", code=INVALID)

@@ -1,4 +1,4 @@
-"""Check that runs one example with a scripted model, using the program that runs environments in pods."""
+"""Runs one example of an environment with a scripted model, by the same program as in pods."""
 
 import json
 import sys
@@ -14,12 +14,10 @@ from rlrun_cli.inputs.wheel_builder import Wheel, unpack
 from rlrun_cli.terminal.errors import CONTROL_CHARACTERS
 
 PROGRAM = (sys.executable, "-P", "-m", "rlrun_environment.worker.example_check")
-"""Command that runs the example. -P prevents modules in the current folder from hiding modules of the wheels and the
-platform.
-"""
+"""Command that runs the example. -P prevents modules in the current folder from hiding those of wheels and platform."""
 MAX_REPORT = 64 * 1024
 LATE_SECONDS = 60.0
-"""Time in seconds allowed for loading the environment, in addition to the time for rollouts."""
+"""Time limit in seconds for loading the environment, in addition to the limit for rollouts."""
 
 
 def play_example(wheels: Sequence[Wheel], args: Mapping[str, Any], seconds: float) -> Remark:
@@ -43,23 +41,23 @@ def play_example(wheels: Sequence[Wheel], args: Mapping[str, Any], seconds: floa
         text = f"example 0 did not finish within {seconds + LATE_SECONDS:.0f} s"
         return Remark(text, "look for calls that hang, or increase --timeout")
     if not found:
-        text = f"example 0 failed: {' '.join(result.last_lines[-1:]) or 'its process exited'}"
-        return Remark(text, "fix the environment")
+        text = f"example 0 failed: {' '.join(result.last_lines[-1:]) or 'the process exited without output'}"
+        return Remark(text, "fix the cause in the environment's code")
     return describe(found)
 
 
 def describe(report: Mapping[str, Any]) -> Remark:
-    """Return the remark that summarizes the report of the example's rollout."""
+    """Return a remark that summarizes the program's report about the example."""
     if missing := report.get("missing"):
         return Remark(f"example 0 was not run: this Python lacks {_text(missing)}")
     if problem := report.get("problem"):
         return Remark(
             f"example 0 failed: {_text(problem)}",
-            "fix the environment; each request got the example's reference answer, or 1 if it has none",
+            "fix the environment; each request got the example's reference answer, or 1 if the example has none",
         )
     rewards = ", ".join(f"{reward:.3g}" for reward in report.get("rewards", ()))
     requests = report.get("requests", 0)
-    return Remark(f"example 0 ran with scripted answers: {requests} requests, rewards {rewards}")
+    return Remark(f"example 0 ran; requests with scripted answers: {requests}, rewards: {rewards}")
 
 
 def _read(report: Path) -> dict[str, Any]:

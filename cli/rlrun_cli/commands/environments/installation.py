@@ -85,7 +85,7 @@ def _active_python() -> Path:
 def _download(
     ctx: typer.Context, api: RemoteCluster, server: str | None, package: tuple[str, str, str | None], folder: Path
 ) -> list[Path]:
-    """Download the wheels of a version, the package's own first. Raises CliError."""
+    """Download the wheels of a version and return their paths, the package's own first. Raises CliError."""
     owner, name, wanted = package
     identifier = f"{owner}/{name}"
     with s3_operation(f"install {identifier}"):
@@ -94,7 +94,7 @@ def _download(
         version = matching(wanted, versions) if wanted else newest(versions)
         if version is None:
             known = (
-                f"its versions: {', '.join(versions)}" if versions else f"push it: rlrun env push DIR --owner {owner}"
+                f"select one of: {', '.join(versions)}" if versions else f"push it: rlrun env push DIR --owner {owner}"
             )
             raise NotFoundError(f"{identifier}{f' {wanted}' if wanted else ''} has not been pushed", known)
         files = [(file, size) for file, size in versions[version] if "/" not in file]
@@ -109,17 +109,17 @@ def _download(
 
 
 def _fits(wheel: Path, python: Path) -> bool:
-    """Return whether a wheel can be installed. Prints a warning if it cannot. Raises CliError."""
+    """Return whether the wheel fits the Python. Prints a warning if not. Raises CliError if uv fails otherwise."""
     result = _run(["--dry-run", "--no-deps", "--no-index", str(wheel)], python)
     if result.status == UNRESOLVED:
-        output.notice(f"Warning: {wheel.name} does not fit {python}; this package is installed from your index")
+        output.notice(f"Warning: {wheel.name} does not fit {python}; the package is installed from your index instead")
     elif result.status != 0:
         raise _failure(result, python)
     return result.status == 0
 
 
 def _overrides(wheels: Sequence[Path], folder: Path) -> list[str]:
-    """Return the uv options that make requirements with a URL use the downloaded wheels of the same packages."""
+    """Return the uv options with which requirements by URL use the downloaded wheels for the same packages."""
     read = [read_wheel(wheel) for wheel in wheels]
     # uv rejects a package with two URLs. Only such packages are overridden, because an override drops the requirement's
     # extras.
@@ -145,9 +145,9 @@ def _run(options: Sequence[str], python: Path, variables: Mapping[str, str] | No
 
 
 def _failure(result: ToolResult, python: Path) -> CliError:
-    fact = "did not finish in time" if result.status is None else "failed"
+    fact = f"did not finish within {INSTALL_SECONDS:.0f} s" if result.status is None else "failed"
     return CliError(
         f"the installation into {python} {fact}",
-        "fix the problem, or select the Python of a virtual environment with --python",
+        "resolve what uv reports, or select the Python of a virtual environment with --python",
         details=result.last_lines,
     )

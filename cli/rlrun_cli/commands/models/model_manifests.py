@@ -1,4 +1,4 @@
-"""Commands `models add` and `models check` for the platform team: manifests of RLModels."""
+"""Commands `models add` and `models check` for the platform team: print and check manifests of RLModels."""
 
 import re
 import sys
@@ -54,7 +54,7 @@ def add_model(
     seq_len: Annotated[int, typer.Option(min=16, help="Maximum length of a sequence in tokens.")] = 4096,
     rank: Annotated[int, typer.Option(min=1, max=512, help="Rank of the adapters.")] = 16,
     parameters: Annotated[
-        float | None, typer.Option(min=0.001, help="Number of parameters in billions, if there is no config.json.")
+        float | None, typer.Option(min=0.001, help="Number of parameters in billions, if config.json is not available.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="The model's config.json or its folder. Default: read from the hub.")
@@ -65,7 +65,7 @@ def add_model(
     ] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Train and serve a small model on CPUs.")] = False,
 ) -> None:
-    """Print the manifest of a model with suitable GPUs, CPU, memory and disk."""
+    """Print a manifest for a model, with suitable GPUs, CPU, memory and disk."""
     pods: dict[str, Any] = {"gpus": 0 if cpu else 1}
     trainer = {**pods, "fullFineTuning": True} if full_fine_tuning else dict(pods)
     inference = {**pods, "replicas": 1}
@@ -116,7 +116,10 @@ def _check(body: dict[str, Any]) -> None:
 
 
 def _sizing(model_id: str, source: str, parameters: float | None, config: Path | None, job: Job) -> Sizing | None:
-    """Return the sizes of a model and print the calculation. Returns None if its size is unknown. Raises CliError."""
+    """Return the model's sizes and print the calculation, or return None if the number of parameters is unknown.
+
+    Raises CliError if --config cannot be read, or if the model does not fit on MAX_GPUS GPUs.
+    """
     found = _architecture(source, config) if config is not None or parameters is None else None
     billions = parameters or parameters_in(model_id) or parameters_in(source.partition("@")[0])
     if found is not None:
@@ -124,14 +127,14 @@ def _sizing(model_id: str, source: str, parameters: float | None, config: Path |
     elif billions is not None:
         sizing = size(billions, job.gpu_memory_gb)
     else:
-        output.notice("The number of parameters is unknown; assuming one GPU per pod. Give --config or --parameters.")
+        output.notice("The number of parameters is unknown; assuming one GPU per pod. Set --config or --parameters.")
         return None
     for step in sizing.steps:
         output.notice(step)
     if not sizing.fits:
         raise CliError(
             f"the model does not fit on {MAX_GPUS} GPUs of {job.gpu_memory_gb:g} GB",
-            "select larger GPUs with --gpu-memory, or lower --seq-len",
+            "use GPUs with more memory (--gpu-memory), or lower --seq-len",
             code=INVALID,
         )
     output.notice("This is an estimate: test the model with a few steps before others use it.")
@@ -139,7 +142,10 @@ def _sizing(model_id: str, source: str, parameters: float | None, config: Path |
 
 
 def _architecture(source: str, config: Path | None) -> Architecture | None:
-    """Return the architecture from the file or from the hub. If it is unknown, prints a notice and returns None."""
+    """Return the architecture from --config or else from the hub, or None if neither has a supported one.
+
+    Raises CliError if --config cannot be read.
+    """
     if config is None and not re.fullmatch(HUB_SOURCE, source):
         return None
     try:
@@ -151,7 +157,7 @@ def _architecture(source: str, config: Path | None) -> Architecture | None:
         return None
     known = architecture(found)
     if known is None:
-        output.notice("The architecture in config.json is not supported; give --parameters.")
+        output.notice("The architecture in config.json is not supported; specify --parameters.")
     return known
 
 

@@ -22,14 +22,14 @@ PUSH_MODEL_EPILOG = """Examples:
 
 For the platform team: requires credentials for the bucket. Prints the source for the RLModel. Pods read only files in \
 the manifest that this command writes last, and verify them against it, so files uploaded by other tools are not \
-found. Pushing the same files again changes nothing. Pushing other files under the same id replaces them, also for \
+found. Pushing the same files again changes nothing. Pushing other files under the same id replaces them, even for \
 pods that running attempts start later."""
 
 
 def push_model(
     ctx: typer.Context,
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder with config.json, weights as safetensors and tokenizer.")
+        Path, typer.Argument(metavar="DIR", help="Folder with config.json, safetensors weights and the tokenizer.")
     ],
     model_id: Annotated[str, typer.Argument(metavar="ID", help="Id that runs use: owner/name.")],
     bucket: Bucket = "",
@@ -37,7 +37,7 @@ def push_model(
     endpoint: Endpoint = None,
     addressing_style: Addressing = None,
 ) -> None:
-    """Upload the files of a model to the platform's bucket. Prints the source for the model's manifest."""
+    """Upload the files of a model to the platform's bucket. Prints the source to set in the RLModel."""
     if not bucket:
         raise CliError("no bucket is selected", "add --bucket, or set RLRUN_S3_BUCKET", code=INVALID)
     try:

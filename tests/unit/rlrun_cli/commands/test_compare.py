@@ -53,4 +53,4 @@ def test_documents() -> None:
 def test_too_few_or_too_many_runs_are_refused(count: int) -> None:
     answer = compare(*(f"run-{n}" for n in range(count)))
     assert answer.code == 2
-    assert "name 2 to 20 runs" in answer.err
+    assert "specify 2 to 20 runs" in answer.err

@@ -104,7 +104,7 @@ def test_without_an_api_server_nothing_else_is_checked(rlrun: Rlrun, healthy: Fa
 @pytest.mark.parametrize("missing", [ApiError(404, "404", "page not found"), {"resources": [{"name": "rlruns"}]}])
 def test_missing_kinds(rlrun: Rlrun, healthy: FakeCluster, missing: Any) -> None:
     healthy.answers[KINDS] = [missing]
-    assert_problem(rlrun("doctor"), "kinds", "does not serve rladapters", "install or upgrade the chart")
+    assert_problem(rlrun("doctor"), "kinds", "does not serve rladapters", "install or upgrade the rlrun chart")
 
 
 def test_expired_credentials(rlrun: Rlrun, healthy: FakeCluster) -> None:
@@ -148,7 +148,7 @@ def test_a_server_that_signs_nothing(rlrun: Rlrun, healthy: FakeCluster) -> None
 def test_no_model(rlrun: Rlrun, healthy: FakeCluster) -> None:
     model = custom_object(RLMODEL, "a", spec={"id": "a/a"})
     healthy.put(model)
-    assert_problem(rlrun("doctor"), "models", "not yet checked any of the 1", "operator")
+    assert_problem(rlrun("doctor"), "models", "RLModels that the operator has checked: 0 of 1", "operator")
 
 
 def test_a_used_up_quota(rlrun: Rlrun, healthy: FakeCluster) -> None:

@@ -40,4 +40,4 @@ def test_values_that_a_key_of_another_file_may_have_are_explained() -> None:
 def test_an_unknown_key_gets_similar_ones() -> None:
     answer = call("explain", "temperatur")
     assert (answer.code, "sampling.temperature" in answer.err) == (2, True)
-    assert "similar keys: batch_size, token_batch_size" in call("explain", "batch_sise").err
+    assert "similar fields: batch_size, token_batch_size" in call("explain", "batch_sise").err

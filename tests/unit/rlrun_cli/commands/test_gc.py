@@ -130,7 +130,7 @@ def test_listing_deletes_nothing(world: World) -> None:
     header, first, *_ = answer.out.splitlines()
     assert header.split() == ["KIND", "NAMESPACE", "NAME", "SIZE", "AGE", "REASON"]
     assert first.split()[:3] == ["Folder", "team", f"{world.root}/team/{GONE}"]
-    assert "7 items in all namespaces" in answer.err
+    assert "Items in all namespaces: 7" in answer.err
     assert "rlrun gc --delete" in answer.err
     assert "secrets were skipped" in answer.err
     assert "Items kept because they are unknown to this cluster and have no tombstone: 1." in answer.err
@@ -227,19 +227,19 @@ def test_delete_removes_exactly_the_listed_items(world: World) -> None:
     assert "No unreferenced items in all namespaces" in world.gc("--older-than", "0s").err
 
 
-@pytest.mark.parametrize(("answer", "code", "message"), [("n\n", 1, "Nothing was deleted"), ("", 2, "--yes")])
+@pytest.mark.parametrize(("answer", "code", "message"), [("n\n", 1, "nothing was changed"), ("", 2, "--yes")])
 def test_deletion_needs_confirmation(world: World, answer: str, code: int, message: str) -> None:
     before = world.stored()
     done = world.gc("--older-than", "0s", "--delete", input=answer)
     assert done.code == code
     assert message in done.err
-    assert "Permanently delete 7 items" in done.err
+    assert "Permanently delete all listed items (7" in done.err
     assert (world.stored(), world.deleted) == (before, [])
 
 
 def test_confirmed_deletion(world: World) -> None:
     done = world.gc("--older-than", "0s", "--delete", input="y\n")
-    assert (done.code, "7 of 7 items deleted" in done.err) == (0, True)
+    assert (done.code, "Deleted: 7 of 7 items" in done.err) == (0, True)
 
 
 def test_nothing_is_deleted_without_the_complete_list_of_runs(world: World) -> None:
@@ -274,7 +274,7 @@ def test_one_failed_deletion_does_not_prevent_the_others(world: World, monkeypat
     monkeypatch.setattr(world.store, "delete_prefix", broken)
     answer = world.gc("--older-than", "0s", "--delete", "--yes")
     assert answer.code == 1
-    assert "1 of 7 items could not be deleted" in answer.err
+    assert "not deleted: 1 of 7 items" in answer.err
     assert "S3 is away" in answer.err
     assert len(world.deleted) == 2
 

@@ -121,7 +121,7 @@ def test_rollouts(on_s3: Rlrun, layout: RunLayout) -> None:
     assert on_s3("rollouts", "first", "-o", "name").out == "r1\nr2\n"
     wrong = on_s3("rollouts", "first", "-s", "2")
     assert wrong.code == 1
-    assert "1 steps with rollouts, 3 to 3" in wrong.err
+    assert "steps with rollouts: 1, from 3 to 3" in wrong.err
 
 
 @pytest.fixture
@@ -216,7 +216,8 @@ def test_a_split_without_rollouts_is_named(on_s3: Rlrun, stored: RunLayout) -> N
     assert answer.code == 1
     assert "has no rollouts of the split val yet" in answer.err
     assert (
-        "1 steps with rollouts of the split eval, 4 to 4" in on_s3("rollouts", "first", "--split", "eval", "-s", 2).err
+        "steps with rollouts of the split eval: 1, from 4 to 4"
+        in on_s3("rollouts", "first", "--split", "eval", "-s", 2).err
     )
 
 

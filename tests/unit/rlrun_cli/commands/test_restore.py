@@ -70,7 +70,7 @@ def world(on_s3: Rlrun, api: FakeCluster, store: Store, bucket: str, tmp_path: P
 def test_missing_objects_are_listed_and_then_made_from_the_manifests(world: World) -> None:
     listed = world.restore()
     assert listed.code == 0, listed.err
-    assert "3 objects are missing in all namespaces; none was created" in listed.err
+    assert "Missing objects in all namespaces: 3; none was created" in listed.err
     assert world.made() == []
     done = world.restore("--create")
     assert done.code == 0, done.err

@@ -261,7 +261,7 @@ def test_an_invalid_namespace_is_refused(rlrun: Rlrun, toml: Path, chosen: list[
     for words in (("run", toml, "--dry-run", f"-n{namespace}"), (f"-n{namespace}", "run", toml, "--dry-run")):
         answer = rlrun(*words)
         assert (answer.code, answer.out) == (2, "")
-        assert f"--namespace: {namespace!r} is not a valid name of a namespace" in answer.err
+        assert f"--namespace: {namespace!r} is not a valid namespace name" in answer.err
         assert NAMESPACE_RULE in answer.err
     assert chosen == []
 
@@ -273,7 +273,7 @@ def test_an_invalid_namespace_in_the_file_is_refused(rlrun: Rlrun, toml: Path, t
     file.write_text(yaml.safe_dump(run))
     answer = rlrun("run", file, "--dry-run")
     assert (answer.code, answer.out) == (2, "")
-    assert "metadata.namespace: 'Team' is not a valid name of a namespace" in answer.err
+    assert "metadata.namespace: 'Team' is not a valid namespace name" in answer.err
     assert NAMESPACE_RULE in answer.err
 
 

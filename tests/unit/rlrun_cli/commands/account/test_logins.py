@@ -227,7 +227,7 @@ def test_a_logout_that_cannot_delete_the_key_keeps_the_login(server: Server, fil
     server.broken.add(DELETION_PATH)
     answer = user("logout")
     assert (answer.code, answer.out) == (1, "")
-    assert f"cannot delete key {KEY_ID} of namespace {TEAM}" in answer.err
+    assert f"cannot delete key {KEY_ID} in namespace {TEAM}" in answer.err
     assert KEY in file.read_text()
     server.broken.clear()
     assert user("logout").out == "logged out\n"
@@ -266,7 +266,7 @@ def test_a_login_can_be_forgotten_on_this_machine_only(server: Server, file: Pat
     answer = user("logout", "--local")
     assert (answer.code, answer.out, server.asked) == (0, "logged out\n", [])
     assert answer.err.splitlines() == [
-        f"Warning: key {KEY_ID} of namespace {TEAM} stays valid until it expires.",
+        f"Warning: key {KEY_ID} in namespace {TEAM} stays valid until it expires.",
         f"Delete it: rlrun key delete {KEY_ID} -n {TEAM}",
     ]
     assert KEY not in file.read_text()

@@ -137,7 +137,7 @@ def test_an_example_is_played_with_its_reference_answer_without_a_proxy(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     answer = rlrun("env", "check", package, "--play")
     assert answer.code == 0, answer.out
-    assert "example 0 ran with scripted answers: 2 requests, rewards 1, 1" in " ".join(answer.out.split())
+    assert "example 0 ran; requests with scripted answers: 2, rewards: 1, 1" in " ".join(answer.out.split())
 
 
 @pytest.mark.slow
@@ -217,4 +217,4 @@ def test_an_example_is_played_from_the_wheel(
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.chdir(tmp_path)
     answer = rlrun("env", "check", package, "--play")
-    assert "ran with scripted answers: 2 requests, rewards 1, 1" in " ".join(answer.out.split()), answer.out
+    assert "requests with scripted answers: 2, rewards: 1, 1" in " ".join(answer.out.split()), answer.out

@@ -40,7 +40,7 @@ def test_samples_are_kept_in_the_files_of_verifiers(
     samples = tmp_path / "new" / "samples"
     answer = evaluate(rlrun, package, endpoint, "--output", samples, "--args", '{"num_examples": 7}')
     assert answer.code == 0, answer.out + answer.err
-    assert "of 6 rollouts" in answer.out
+    assert "over 6 rollouts" in answer.out
     assert f"Samples: {samples}" in answer.err
     lines = [json.loads(line) for line in (samples / "results.jsonl").read_text().splitlines()]
     assert len(lines) == 6
@@ -96,5 +96,5 @@ def test_an_evaluation_gives_no_advice_on_training(
     endpoint.replies = itertools.repeat("1")
     answer = evaluate(rlrun, package, endpoint, "--output", tmp_path / "samples", "--rollouts", "1")
     assert answer.code == 0, answer.out + answer.err
-    assert "mean reward 0.5 of 2 rollouts" in answer.out
+    assert "mean reward 0.5 over 2 rollouts" in answer.out
     assert "wrong" not in answer.out

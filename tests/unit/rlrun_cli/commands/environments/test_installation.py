@@ -117,7 +117,7 @@ def test_a_pushed_wheel_of_another_platform_is_named_and_comes_from_the_index(
 
 def test_what_is_not_pushed_is_not_found(rlrun: Rlrun, pushed: InMemoryStore) -> None:
     answer = rlrun("env", "install", "me/helper@3.0")
-    assert (answer.code, "its versions: 0.9, 1.0" in answer.err) == (1, True)
+    assert (answer.code, "select one of: 0.9, 1.0" in answer.err) == (1, True)
     assert "rlrun env push" in rlrun("env", "install", "me/other").err
     for wrong in ("helper", "me/helper/x", "me/.."):
         assert rlrun("env", "install", wrong).code == 2, wrong
