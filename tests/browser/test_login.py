@@ -62,7 +62,7 @@ def test_a_code_of_the_command_line_logs_in_once(browser: Browser, server: Serve
     with watched_page(browser, server.url) as second:
         second.expect(401, "/rlrun/v1/")
         second.page.goto(f"{server.url}/#login={code}")
-        expect(second.page.get_by_text("login code was used already")).to_be_visible()
+        expect(second.page.get_by_text("login code is invalid, was already used")).to_be_visible()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""Tokens of the ServiceAccount that gives API keys their permissions. Callers with API keys make changes with these
-tokens.
+"""Provides tokens for the ServiceAccount that gives API keys their permissions.
+
+A change that a caller requests with an API key is sent to the API server with such a token.
 """
 
 import base64
@@ -24,7 +25,7 @@ TOKEN_SECONDS = 600
 """Lifetime of a token in seconds, the minimum that the API server supports."""
 KEPT_SECONDS = TOKEN_SECONDS / 2
 MAX_TOKENS = 2000
-"""Maximum number of tokens in memory, one per API key."""
+"""Maximum number of cached tokens, one per API key. Above it, tokens are not cached."""
 
 Send = Callable[[KubeRequest], Awaitable[Obj]]
 
@@ -37,21 +38,21 @@ class _CachedToken:
 
 
 class AccountTokens:
-    """Requests tokens of the ServiceAccount `rlrun-user` from the API server, and caches each token in memory for half
-    of its lifetime.
+    """Requests tokens for the ServiceAccount `rlrun-user` from the API server, and caches each in memory for half of
+    its lifetime.
 
     A token is used only for requests with a valid API key, so revoking the key also ends the use of its token.
     """
 
     def __init__(self, send: Send, clock: Callable[[], float]) -> None:
-        """`send` sends a request with the permissions of rlrun-server. It raises ApiError."""
+        """`send` sends a request with rlrun-server's permissions, and raises ApiError."""
         self._send = send
         self._clock = clock
         self._kept: dict[str, _CachedToken] = {}
         """Tokens by the id of the API key."""
 
     async def token(self, user: User) -> str:
-        """Return a token for the account of the user's API key. Raises ProblemError."""
+        """Return a token for the ServiceAccount of the user's API key. Raises ProblemError."""
         now = self._clock()
         kept = self._kept.get(user.api_key)
         if kept is not None and now < kept.until and kept.account_uid == user.uid:
@@ -63,14 +64,14 @@ class AccountTokens:
         return token
 
     def forget(self, key_id: str) -> None:
-        """Drop the cached token of a key that was revoked, or whose token the API server rejects."""
+        """Drop a key's cached token, because the key was revoked or the API server rejects the token."""
         self._kept.pop(key_id, None)
 
     async def _ask(self, user: User) -> str:
         try:
             answer = await self._send(requests.create_token(user.namespace, ACCOUNT, TOKEN_SECONDS))
         except ApiError as error:
-            log.warning("cannot create a token for API key %s of namespace %s: %s", user.api_key, user.namespace, error)
+            log.warning("cannot create a token for API key %s in namespace %s: %s", user.api_key, user.namespace, error)
             raise _refusal_problem(error, user.namespace) from error
         token = str((answer.get("status") or {}).get("token") or "")
         if account_uid_of(token) != user.uid:
@@ -80,7 +81,7 @@ class AccountTokens:
 
 
 def account_uid_of(token: str) -> str | None:
-    """Return the uid of the ServiceAccount in a token from the API server, or None if the token is malformed."""
+    """Return the UID of the ServiceAccount in a token from the API server, or None if the token is malformed."""
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -1,7 +1,7 @@
-"""API keys as values: their text, their digest, and their entries in the Secret that stores them.
+"""API keys: creating and parsing them, and their entries in the Secret that stores them.
 
-The text is `rlk_{id}_{secret}`. The secret has 256 random bits and cannot be guessed, so a plain SHA-256 suffices as
-the stored digest.
+The text is `rlk_{id}_{secret}`. The secret has 256 random bits and cannot be guessed, so a plain SHA-256 is
+sufficient as the stored digest.
 """
 
 import base64
@@ -30,7 +30,7 @@ class ApiKey:
     id: str
     namespace: str
     account_uid: str
-    """UID of the ServiceAccount. The key is invalid for a recreated ServiceAccount, which has a different UID."""
+    """UID of the ServiceAccount. A recreated ServiceAccount has a different UID, which makes the key invalid."""
     digest: str
     """SHA-256 of the secret, in hexadecimal."""
     owner: str
@@ -64,7 +64,7 @@ def is_api_key(token: str) -> bool:
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """Parse a key into id and secret. Returns None if the text is not a key."""
+    """Parse a key into its id and its secret. Returns None if the text is not a key."""
     match = TEXT.fullmatch(text)
     return (match[1], match[2]) if match else None
 
@@ -72,7 +72,7 @@ def parse(text: str) -> tuple[str, str] | None:
 def mint(
     namespace: str, account_uid: str, owner: str, description: str, lifetime: timedelta, now: datetime
 ) -> tuple[ApiKey, str]:
-    """Create a key. Returns the key without its secret, and the full text to give to the user."""
+    """Create a key. Returns the key without its secret, and the full text for the user."""
     key_id = base64.b32encode(secrets.token_bytes(ID_BYTES)).decode().lower().rstrip("=")
     secret = secrets.token_urlsafe(SECRET_BYTES)
     created = now.replace(microsecond=0)
@@ -86,7 +86,7 @@ def digest_of(secret: str) -> str:
 
 
 def to_entries(keys: Mapping[str, ApiKey]) -> dict[str, str]:
-    """Return `data` of the Secret that stores the keys: one entry per key, under its id."""
+    """Return the `data` of the Secret that stores the keys: one entry per key, by key id."""
     return {key_id: base64.b64encode(_to_json(key)).decode() for key_id, key in sorted(keys.items())}
 
 

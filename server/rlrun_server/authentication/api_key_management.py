@@ -1,4 +1,4 @@
-"""Creation, listing and deletion of API keys, for users who may create tokens of the keys' ServiceAccount."""
+"""Creates, lists and deletes API keys, for users who may create tokens for the keys' ServiceAccount."""
 
 import logging
 import re
@@ -23,16 +23,14 @@ NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_KEYS = 100
 """Maximum number of unexpired keys per namespace."""
 MAX_KEYS_OF_ALL = 2000
-"""Maximum number of unexpired keys of all namespaces. The Secret with the keys has at most 1 MiB, and each entry at
-most 500 bytes.
-"""
+"""Maximum number of unexpired keys in all namespaces. A Secret is limited to 1 MiB, and an entry to 500 bytes."""
 REQUESTS = Rate(per_second=2.0, burst=40.0)
-"""Rate limit for authorized requests, per namespace. Each request reads the Secret with all keys."""
+"""Rate limit per namespace for authorized requests, each of which reads the Secret with all keys."""
 ID_LENGTH = 12
 
 
 class ApiKeyManagement:
-    """Handler of requests to create, list and delete API keys. All rejections are ProblemErrors."""
+    """Handles requests to create, list and delete API keys. All rejections are ProblemErrors."""
 
     def __init__(
         self,
@@ -43,8 +41,8 @@ class ApiKeyManagement:
         now: Callable[[], datetime],
         on_deleted: Callable[[str], None] | None = None,
     ) -> None:
-        """`clock` returns monotonic seconds for rate limits, `now` the time in UTC. If `store` is None, keys are
-        disabled. `on_deleted` is called with the id of a deleted key.
+        """`clock` returns monotonic seconds for rate limits, `now` the time in UTC. If `store` is None, API keys are
+        disabled. `on_deleted` is called with the id of each deleted key.
         """
         self._identification = identification
         self._users = users
@@ -57,10 +55,10 @@ class ApiKeyManagement:
     async def create(
         self, token: str, client: str, namespace: str, read: Callable[[], Awaitable[NewApiKey]]
     ) -> CreatedApiKey:
-        """Create a key of the namespace, and delete expired keys of all namespaces.
+        """Create a key for the namespace, and delete the expired keys of all namespaces.
 
-        `read` returns the request's body, and is called only after the sender is identified. Raises ProblemError, and
-        exceptions of `read`.
+        `read` returns the request's body, and is called only after the user is authorized. Raises ProblemError, and
+        exceptions from `read`.
         """
         store, user = await self._authorize(token, client, namespace)
         asked = await read()
@@ -72,7 +70,7 @@ class ApiKeyManagement:
             lifetime = timedelta(days=asked.days)
             key, text = mint(namespace, account_uid, user, asked.description, lifetime, now)
             await store.change(lambda keys: _with(keys, key, now))
-        log.info("%s created API key %s of namespace %s until %s", user, key.id, namespace, key.expires)
+        log.info("%s created API key %s for namespace %s, which expires at %s", user, key.id, namespace, key.expires)
         return CreatedApiKey(**dict(key.info), key=text)
 
     async def list(self, token: str, client: str, namespace: str) -> ApiKeyList:
@@ -83,14 +81,16 @@ class ApiKeyManagement:
         return ApiKeyList(keys=[key.info for key in sorted(keys, key=lambda key: (key.created, key.id))])
 
     async def delete(self, token: str, client: str, namespace: str, key_id: str) -> ApiKeyInfo:
-        """Delete a key of the namespace. The key becomes invalid within seconds. Raises ProblemError."""
+        """Delete a key of the namespace, and return its description. It becomes invalid within seconds. Raises
+        ProblemError.
+        """
         store, user = await self._authorize(token, client, namespace)
         deleted: dict[str, ApiKey] = {}
 
         def without(keys: Keys) -> Keys:
             key = keys.get(key_id)
             if key is None or key.namespace != namespace:
-                message = f"Namespace {namespace} has no API key {key_id[:ID_LENGTH]!r}. List its keys."
+                message = f"Namespace {namespace} has no API key {key_id[:ID_LENGTH]!r}. List the ids: rlrun key list."
                 raise ProblemError.of(404, Reason.API_KEY_NOT_FOUND, message)
             deleted[key_id] = key
             return {other: kept for other, kept in keys.items() if other != key_id}
@@ -99,11 +99,11 @@ class ApiKeyManagement:
             await store.change(without)
         if self._on_deleted is not None:
             self._on_deleted(key_id)
-        log.info("%s deleted API key %s of namespace %s", user, key_id, namespace)
+        log.info("%s deleted API key %s in namespace %s", user, key_id, namespace)
         return deleted[key_id].info
 
     async def _authorize(self, token: str, client: str, namespace: str) -> tuple[ApiKeyStore, str]:
-        """Authorize the user to manage the keys of the namespace. Returns the store and the name of the user."""
+        """Check that the user may manage the keys of the namespace. Returns the store and the user's name."""
         if self._store is None:
             message = "API keys are disabled (users.apiKeys=false in the chart). Ask the platform team."
             raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
@@ -112,7 +112,8 @@ class ApiKeyManagement:
             message = "An API key cannot manage API keys. Send a Kubernetes token instead."
             raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
         if not NAMESPACE.fullmatch(namespace):
-            raise ProblemError.of(422, Reason.INVALID_REQUEST, "The path must contain the name of a namespace.")
+            message = f"{namespace[:64]!r} in the path is not a valid namespace name."
+            raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
         user = await self._manager(token, client, namespace)
         if not self._requests.allow(namespace, self._clock()):
             raise too_many(f"Namespace {namespace}")
@@ -140,7 +141,10 @@ class ApiKeyManagement:
             is_allowed = await self._users.may(user, check)
         if not is_allowed:
             # Use the same response for a namespace that does not exist.
-            message = f"User {user.name} may not create tokens of ServiceAccount {ACCOUNT} in namespace {namespace}."
+            message = (
+                f"User {user.name} may not create tokens for ServiceAccount {ACCOUNT} in namespace {namespace}. Ask an "
+                f"administrator for `create serviceaccounts/token` on it."
+            )
             raise ProblemError.of(403, Reason.STORAGE_ACCESS_DENIED, message)
 
 
@@ -149,8 +153,8 @@ def _with(keys: Keys, new: ApiKey, now: datetime) -> Keys:
     of_namespace = sum(key.namespace == new.namespace for key in living.values())
     if of_namespace >= MAX_KEYS or len(living) >= MAX_KEYS_OF_ALL:
         message = (
-            f"No more API keys can be created: namespace {new.namespace} has {of_namespace} (at most {MAX_KEYS}), and "
-            f"all namespaces have {len(living)} (at most {MAX_KEYS_OF_ALL}). Delete unused keys."
+            f"No more API keys can be created: namespace {new.namespace} has {of_namespace} (limit {MAX_KEYS}), all "
+            f"namespaces have {len(living)} (limit {MAX_KEYS_OF_ALL}). Delete unused keys."
         )
         raise ProblemError.of(409, Reason.API_KEY_LIMIT_REACHED, message)
     return {**living, new.id: new}

@@ -1,4 +1,4 @@
-"""Storage of API keys: one Secret in the platform's namespace, created by the operator, with an entry per key.
+"""Stores API keys in one Secret in the platform's namespace, which the operator creates, with one entry per key.
 
 rlrun-server may read and change only this Secret, because a program that may create Secrets in a namespace can obtain
 tokens of the namespace's ServiceAccounts, including the operator's.
@@ -16,10 +16,9 @@ from rlrun_server.authentication.api_key import ApiKey, read_entries, to_entries
 from rlrun_server.runtime.caches import FetchedValue
 
 KEPT_SECONDS = 10.0
-"""Maximum age of the cached keys in seconds. A key deleted through another replica remains valid for this time."""
+"""Maximum age of the cached keys in seconds. A key deleted through another replica stays valid for up to this time."""
 UNKNOWN_SECONDS = 1.0
-"""Age of the cache in seconds after which it is refreshed for an unknown key, which another replica may have created.
-"""
+"""Maximum age of the cached keys in seconds for an unknown key, which another replica may just have created."""
 TRIES = 5
 
 Keys = Mapping[str, ApiKey]
@@ -27,11 +26,11 @@ Keys = Mapping[str, ApiKey]
 
 
 class StoreMissing(Exception):
-    """Raised if the Secret for API keys does not exist."""
+    """Raised if the Secret for API keys does not exist. The message says what to do."""
 
 
 class ApiKeyStore:
-    """Store of the API keys of all namespaces, in one Secret. Methods raise ApiError and StoreMissing."""
+    """Store for the API keys of all namespaces, in one Secret. Methods raise ApiError and StoreMissing."""
 
     def __init__(self, cluster: AsyncKubeClient, namespace: str, name: str, clock: Callable[[], float]) -> None:
         """`namespace` and `name` identify the Secret."""
@@ -52,8 +51,8 @@ class ApiKeyStore:
         return read_entries(await self._secret())
 
     async def change(self, decide: Callable[[Keys], Keys]) -> None:
-        """Replace the stored keys with the result of `decide`. Calls `decide` again if another replica has changed the
-        keys meanwhile. Raises exceptions of `decide`.
+        """Replace the stored keys with the result of `decide`. If another replica changes the keys at the same time,
+        reads them and calls `decide` again, up to TRIES times in all. Propagates exceptions from `decide`.
         """
         for tries in range(1, TRIES + 1):
             secret = await self._secret()
@@ -68,8 +67,8 @@ class ApiKeyStore:
             return
 
     async def account_uid(self, namespace: str) -> str | None:
-        """Return the uid of the ServiceAccount that gives a namespace's API keys their permissions. Returns None if the
-        ServiceAccount does not exist or the namespace is not a tenant.
+        """Return the UID of the ServiceAccount that gives a namespace's API keys their permissions. Returns None if it
+        does not exist, or if rlrun-server may not read it, as in a namespace that is not a tenant.
         """
         try:
             account = await self._cluster.get(SERVICE_ACCOUNT, namespace, ACCOUNT)

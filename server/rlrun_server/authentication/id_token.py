@@ -1,4 +1,4 @@
-"""Verification of ID tokens of an OpenID Connect issuer, and extraction of their user names."""
+"""Verifies ID tokens from an OpenID Connect issuer, and reads the user's name and groups from them."""
 
 import hmac
 from typing import Any
@@ -11,7 +11,7 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 """Asymmetric signature algorithms. Other signatures could be forged with the public key, or without a key."""
 LEEWAY_SECONDS = 30
 MAX_NAME = 256
-"""Maximum length of the name of a user or group."""
+"""Maximum length of a user or group name, including the prefix."""
 
 
 class TokenRefused(Exception):
@@ -41,8 +41,8 @@ def verify(token: str, key: jwt.PyJWK, settings: OidcSettings, nonce: str) -> di
         )
     except jwt.PyJWTError as error:
         message = (
-            f"The issuer's ID token is not valid: {error}. Compare server.oidc with the client's settings at the "
-            f"issuer."
+            f"The issuer's ID token is not valid: {error}. Compare server.oidc in the chart with the client's settings "
+            f"at the issuer."
         )
         raise TokenRefused(message) from error
     if not hmac.compare_digest(str(claims.get("nonce", "")).encode(errors="replace"), nonce.encode()):
@@ -77,7 +77,7 @@ def _is_for_several(claims: dict[str, Any]) -> bool:
 
 
 def _name(value: object, field: str, claim: str, prefix: str) -> str:
-    """Return the name with its prefix. Raises TokenRefused if the name is invalid in a header or reserved."""
+    """Return the name with its prefix. Raises TokenRefused for a reserved name, or one that a header cannot contain."""
     name = f"{prefix}{value}"
     if (
         not isinstance(value, str)

@@ -1,4 +1,4 @@
-"""Identification of users by the credential of their request: a Kubernetes token, or an API key."""
+"""Identifies users by the credential in their requests: a Kubernetes token, an API key or an issuer login."""
 
 import logging
 import math
@@ -17,9 +17,7 @@ log = logging.getLogger(__name__)
 
 REVIEW_BURST_SECONDS = 10.0
 ADDRESSES = 5
-"""Number of addresses that can send new credentials at their full rate at the same time without exceeding the total
-limit.
-"""
+"""Number of addresses that can send new credentials at their full rate before the total limit is reached."""
 EVERYONE = ""
 LOG_SECONDS = 3600.0
 
@@ -33,7 +31,7 @@ class Identification:
         self._users = users
         self._clock = clock
         self._logged: dict[str, float] = {}
-        """Time of the latest log line about each API key."""
+        """Time of the latest log line about each API key, by the key's id."""
         self._new = RateLimiter(Rate(reviews_per_second, REVIEW_BURST_SECONDS * reviews_per_second))
         of_all = ADDRESSES * reviews_per_second
         self._new_of_all = RateLimiter(Rate(of_all, REVIEW_BURST_SECONDS * of_all))
@@ -54,7 +52,7 @@ class Identification:
         return user
 
     async def is_key_manager(self, token: str, client: str, namespace: str) -> bool:
-        """Return whether the token is valid for managing the API keys of the namespace. Raises ProblemError."""
+        """Return whether the token allows managing the API keys of the namespace. Raises ProblemError."""
         self._limit(token, client)
         try:
             return await self._users.is_key_manager(token, namespace)
@@ -84,18 +82,18 @@ class Identification:
 
 def too_many(who: str) -> ProblemError:
     """Return the error for a request whose sender exceeds the rate limit. `who` names the sender in the message."""
-    message = f"{who} exceeds the rate limit. Retry the requests later."
+    message = f"{who} exceeds the rate limit. Retry the request later."
     return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 
 def busy() -> ProblemError:
-    """Return the error for a new credential when all addresses together exceed the rate limit."""
+    """Return the error for a new credential if the rate limit for all addresses is exceeded."""
     message = "rlrun-server is receiving too many unknown credentials. Retry the request later."
     return ProblemError.of(429, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 
 def not_reviewed(error: Exception) -> ProblemError:
-    """Log a TokenReview or access review that the API server did not complete, and return the error for it."""
+    """Log that a token or permission could not be checked because of `error`, and return the error for the user."""
     USER_REVIEWS.labels("error").inc()
     log.warning("a token or permission could not be checked with the API server: %s", error)
     message = "The API server could not check the token or the permission. Retry the request."

@@ -1,4 +1,4 @@
-"""Client of an OpenID Connect issuer: configuration, keys, and the exchange of codes for tokens."""
+"""Client for an OpenID Connect issuer: reads its configuration and keys, and exchanges codes for tokens."""
 
 import base64
 import logging
@@ -33,8 +33,7 @@ ROTATION_SECONDS = 10.0
 """Minimum seconds between requests for the issuer's keys when tokens are signed with unknown keys."""
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
 BASIC = "client_secret_basic"
-"""Default method of client authentication if the issuer lists none. The other supported method is client_secret_post.
-"""
+"""Client authentication method if the issuer lists none. If it lists others only, client_secret_post is used."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -56,7 +55,7 @@ class TokenResponse(BaseModel):
 
 
 class OidcIssuer:
-    """Client of the OIDC issuer. If the issuer fails, methods raise a ProblemError that says what to change."""
+    """Client for the OIDC issuer. If the issuer fails, methods raise a ProblemError that says what to do."""
 
     def __init__(
         self,
@@ -65,8 +64,8 @@ class OidcIssuer:
         clock: Callable[[], float],
         timeout: float = REQUEST_SECONDS,
     ) -> None:
-        """`read_secret` returns the client's secret, empty for a public client. `timeout` is the time limit of a
-        request in seconds.
+        """`read_secret` returns the client secret, or an empty string for a public client. `timeout` is the time limit
+        for a request in seconds.
         """
         self._settings = settings
         self._read_secret = read_secret
@@ -84,7 +83,7 @@ class OidcIssuer:
             raise self._unavailable(error) from error
 
     async def key_of(self, token: str) -> jwt.PyJWK:
-        """Return the issuer's public key that verifies the token's signature. Raises ProblemError, TokenRefused."""
+        """Return the issuer's public key for the token's key id. Raises ProblemError, TokenRefused."""
         key_id = key_id_of(token)
         try:
             for max_age in (KEPT_SECONDS, ROTATION_SECONDS):
@@ -166,10 +165,10 @@ class OidcIssuer:
         )  # fmt: skip
 
     def _unavailable(self, error: RequestError) -> ProblemError:
-        log.warning("a login failed because of the OIDC issuer: %s", error)
+        log.warning("a login failed, because the OIDC issuer cannot be used: %s", error)
         message = (
             f"The OIDC issuer cannot be used: {error.problem.message}. Log in later, or with a token. The platform "
-            f"team should check server.oidc.issuer, and whether rlrun-server can reach it (caBundle, proxy, "
+            f"team should check server.oidc.issuer, and whether rlrun-server can reach that URL (caBundle, proxy, "
             "networkPolicy.egress)."
         )
         return ProblemError.of(503, Reason.OIDC_ISSUER_UNAVAILABLE, message)

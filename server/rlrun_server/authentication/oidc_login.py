@@ -1,4 +1,4 @@
-"""Login of a browser at an OpenID Connect issuer: authorization code flow with PKCE (RFC 7636).
+"""Logs a browser in at an OpenID Connect issuer, by the authorization code flow with PKCE (RFC 7636).
 
 State, nonce and verifier are sealed in a cookie of the browser that started the login. Any replica can complete the
 login, but only in that browser.
@@ -26,7 +26,7 @@ from rlrun_server.runtime.oidc_settings import OidcSettings
 log = logging.getLogger(__name__)
 
 LOGIN_SECONDS = 600
-"""Time limit of a login at the issuer in seconds."""
+"""Time limit for a login at the issuer in seconds."""
 PURPOSE = "oidc login"
 
 
@@ -49,7 +49,7 @@ class OidcLogin:
         self._now = now
 
     async def begin(self) -> tuple[str, str]:
-        """Start a login. Returns the URL at which the browser logs in, and the text for the browser's cookie."""
+        """Start a login. Returns the issuer's URL for the browser, and the text for the browser's login cookie."""
         endpoint = (await self._issuer.configuration()).authorization_endpoint
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
@@ -68,8 +68,8 @@ class OidcLogin:
         return url, self._sealer.seal(json.dumps(fields).encode(), PURPOSE)
 
     def open_login(self, kept: str, state: str) -> BegunLogin:
-        """Return the login that the browser started. `kept` is the text from `begin`, `state` is from the issuer's
-        response.
+        """Return the login that the browser started. `kept` is the text from `begin`, which the browser's cookie
+        contains, and `state` is from the issuer's redirect. Raises ProblemError if they do not match or time is up.
         """
         content = self._sealer.open(kept, PURPOSE)
         fields = {} if content is None else json.loads(content)
@@ -85,7 +85,7 @@ class OidcLogin:
 
     async def end(self, begun: BegunLogin, code: str) -> tuple[str, int | None]:
         """Complete a login with the issuer's `code`. Returns the user's credential, and the time at which the session
-        ends, in seconds since 1970. This time is None if the session ends when the credential expires.
+        ends at the latest, in seconds since 1970, or None if only the credential's expiry limits the session.
         """
         try:
             token = await self._issuer.redeem(code, begun.verifier)
@@ -94,7 +94,7 @@ class OidcLogin:
                 return token, None
             name, groups = user_of(claims, self._settings)
         except TokenRefused as error:
-            log.warning("a login at the OIDC issuer was refused: %s", error)
+            log.warning("a login at the OIDC issuer was rejected: %s", error)
             raise ProblemError.of(403, Reason.OIDC_LOGIN_REFUSED, str(error)) from error
         log.info("user %s has logged in at the OIDC issuer", name)
         length = self._settings.session_seconds

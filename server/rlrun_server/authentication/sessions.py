@@ -1,4 +1,4 @@
-"""Browser sessions: the user's credential is sealed in a cookie, and the server is stateless."""
+"""Browser sessions, for which the server stores nothing: the user's credential is sealed in a cookie."""
 
 import base64
 import json
@@ -22,9 +22,9 @@ from rlrun_server.runtime.rate_limit import Rate, RateLimiter
 SESSION_SECONDS = 8 * 3600
 CODE_SECONDS = 60
 MAX_CREDENTIAL = 16 * 1024
-"""Maximum length of a credential. Longer ones are not sent to a TokenReview."""
+"""Maximum length of a credential in a login request."""
 MAX_COOKIE = 3800
-"""Maximum length of a cookie's value. Browsers accept 4,096 bytes including name and attributes."""
+"""Maximum length of a cookie's value. Browsers accept 4,096 bytes including the name and the attributes."""
 COOKIE = "__Host-rlrun-session"
 """Name of the cookie. Because of its prefix, browsers accept it only over TLS and only from this host."""
 LOOPBACK_COOKIE = "rlrun-session"
@@ -33,7 +33,7 @@ LOGIN_COOKIE, LOOPBACK_LOGIN_COOKIE = "__Host-rlrun-login", "rlrun-login"
 """Names of the cookie during a login at the OIDC issuer."""
 SESSION, CODE = "session", "login code"
 ATTEMPTS = Rate(per_second=0.5, burst=20.0)
-"""Rate limit for logins with unknown credentials, per address."""
+"""Rate limit per address for logins with unknown credentials."""
 ATTEMPTS_OF_ALL = Rate(per_second=5.0, burst=100.0)
 ISSUER_LOGINS = Rate(per_second=20.0, burst=200.0)
 """Rate limit for logins at the OIDC issuer. Each login causes a request to the issuer. The limit is not per address,
@@ -66,7 +66,7 @@ class BrowserSessions:
         now: Callable[[], float],
         oidc: OidcLogin | None = None,
     ) -> None:
-        """`clock` returns monotonic seconds, `now` the seconds since 1970. `oidc` is None without an issuer."""
+        """`clock` returns monotonic seconds, `now` the seconds since 1970. If `oidc` is None, there is no issuer."""
         self._sealer = sealer
         self._identification = identification
         self._users = users
@@ -77,7 +77,7 @@ class BrowserSessions:
         self._attempts_of_all = RateLimiter(ATTEMPTS_OF_ALL)
         self._issuer_logins = RateLimiter(ISSUER_LOGINS)
         self._used: dict[str, int] = {}
-        """Expiry of used codes by id."""
+        """Expiry of each used code, by id."""
 
     def find(self, request: Request) -> Credential | None:
         """Return the credential in the request's cookie, or None. Raises ProblemError for a cross-site request."""
@@ -97,9 +97,9 @@ class BrowserSessions:
     ) -> tuple[User, Credential]:
         """Log in with a credential. Returns the user and the session. Raises ProblemError.
 
-        `end` is the time at which the session ends, in seconds since 1970. If `end` is None, the session ends when the
-        credential expires. If `is_of_issuer` is True, the issuer has just issued the credential, and the login does not
-        count as an attempt to guess a credential.
+        The session ends at `end`, in seconds since 1970, or when the credential expires if `end` is None, but after
+        SESSION_SECONDS at the latest. If `is_of_issuer` is True, the credential comes from a login at the issuer, which
+        does not count as an attempt to guess a credential.
         """
         refuse_other_sites(request)
         if is_sent_in_clear(request):
@@ -130,9 +130,9 @@ class BrowserSessions:
         sealed = self._seal(session, SESSION)
         if len(sealed) > MAX_COOKIE:
             message = (
-                f"The token has {len(session.token)} characters, which is too long for a cookie. Log in with an API "
-                "key (rlrun key create), or with a token of a ServiceAccount (kubectl create token). Or configure the "
-                "OIDC issuer to send fewer groups."
+                f"The token of {len(session.token)} characters is too long for a cookie. Log in with an API key (rlrun "
+                "key create) or with a ServiceAccount token (kubectl create token), or configure the OIDC issuer to "
+                "send fewer groups."
             )
             raise ProblemError.of(422, Reason.INVALID_REQUEST, message)
         _set_cookie(request, response, _cookie_name(request), sealed, max(0, session.expires - int(self._now())))
@@ -142,7 +142,7 @@ class BrowserSessions:
         _set_cookie(request, response, _cookie_name(request), "", 0)
 
     async def begin_at_issuer(self) -> tuple[str, str]:
-        """Start a login at the issuer. Returns the URL of the login, and the value of the browser's login cookie."""
+        """Start a login at the issuer. Returns the issuer's URL for the browser, and the value for the login cookie."""
         return await self._issuer_login().begin()
 
     def keep_login(self, request: Request, response: Response, kept: str) -> None:
@@ -172,8 +172,8 @@ class BrowserSessions:
         return self._seal(code, CODE), code.expires
 
     def use_code(self, client: str, sealed: str) -> str:
-        """Return the credential of a login code. Raises ProblemError if the code is invalid or was already used on this
-        replica.
+        """Return the credential in a login code. Raises ProblemError if the code is invalid, has expired, or was used
+        on this replica before.
         """
         now = self._now()
         self._used = {used: end for used, end in self._used.items() if end > now}
@@ -181,7 +181,7 @@ class BrowserSessions:
         if code is None or code.id in self._used:
             if not self._may_try(client):
                 raise _too_many_attempts()
-            message = "The login code was used already, or is older than a minute. Run rlrun open again."
+            message = "The login code is invalid, was already used, or is older than a minute. Run rlrun open again."
             raise ProblemError.of(401, Reason.LOGIN_CODE_INVALID, message)
         self._used[code.id] = code.expires
         return code.token
@@ -206,7 +206,7 @@ def refuse_other_sites(request: Request) -> None:
     if reason is not None:
         message = (
             f"The request was refused, because {reason}. Cookies are accepted only from this server's web page; "
-            f"programs must send Authorization: Bearer."
+            f"programs must send an Authorization: Bearer header."
         )
         raise ProblemError.of(403, Reason.CROSS_SITE_REQUEST, message)
 

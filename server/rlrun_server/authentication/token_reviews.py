@@ -1,4 +1,4 @@
-"""Cached reviews of ServiceAccount tokens by the API server."""
+"""Lets the API server review ServiceAccount tokens, and caches the results."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from rlrun_server.runtime.caches import ReviewCache
 CreateReview = Callable[[Obj], Awaitable[Obj]]
 
 ACCEPTED_SECONDS = 60.0
-"""Seconds for which an accepted token is cached. The token of a deleted pod remains valid for this time."""
+"""Seconds for which an accepted token is cached. The token of a deleted pod stays valid for up to this time."""
 USER_PREFIX = "system:serviceaccount:"
 
 
@@ -20,14 +20,14 @@ class Review:
     """Result of a TokenReview."""
 
     namespace: str = ""
-    """Namespace of the ServiceAccount; empty if the token was refused."""
+    """Namespace of the ServiceAccount. Empty if the token was rejected or belongs to another kind of user."""
     account: str = ""
     pod: str = ""
-    """Name of the pod that the token is bound to."""
+    """Name of the pod to which the token is bound. Empty if there is none."""
 
     @property
     def is_accepted(self) -> bool:
-        """True if the API server accepted the token."""
+        """True if the API server accepted the token as a ServiceAccount's."""
         return bool(self.namespace)
 
 
@@ -52,15 +52,13 @@ class TokenReviews:
 
 
 def token_review(token: str, audiences: list[str]) -> Obj:
-    """Return the TokenReview to create. Without audiences, the token must be for the API server itself."""
+    """Return the TokenReview to create. If `audiences` is empty, the token must be for the API server itself."""
     spec: Obj = {"token": token, **({"audiences": audiences} if audiences else {})}
     return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "spec": spec}
 
 
 def read_review(answer: Obj, audience: str) -> Review:
-    """Return the result in a TokenReview. The token counts as rejected if the TokenReview does not list the
-    audience.
-    """
+    """Return the result in a TokenReview. A token without the audience, or of a human user, counts as rejected."""
     status = answer.get("status") or {}
     user = status.get("user") or {}
     name = str(user.get("username", ""))

@@ -1,4 +1,4 @@
-"""Users, identified by their tokens, and the permissions that the API server grants them."""
+"""Identifies users by their tokens, and checks the permissions that the API server grants them."""
 
 import hashlib
 import json
@@ -24,9 +24,11 @@ from rlrun_server.authentication.token_reviews import (
 from rlrun_server.runtime.caches import ReviewCache
 
 ALLOWED_SECONDS = 15.0
-"""Seconds for which a permission or an API key is cached. A revoked permission or key remains valid for this time."""
+"""Seconds for which a permission, and the UID of the ServiceAccount for API keys, is cached. A revoked permission, and
+the keys of a deleted ServiceAccount, stay valid for up to this time.
+"""
 ISSUER_USER, ISSUER_USER_PREFIX = "issuer user", "rlo_"
-"""Purpose and prefix of sealed credentials of users from an OIDC issuer."""
+"""Purpose and prefix of the sealed credentials for users from an OIDC issuer."""
 AUTHENTICATED = "system:authenticated"
 
 
@@ -39,9 +41,9 @@ class User:
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
     api_key: str = ""
-    """Id of the API key with which the user authenticated."""
+    """Id of the API key with which the user authenticated. Empty for other credentials."""
     namespace: str = ""
-    """Namespace of the API key."""
+    """Namespace of the API key. Empty for other credentials."""
 
     @property
     def limited_as(self) -> str:
@@ -62,7 +64,7 @@ class Check:
     subresource: str = ""
     group: str = GROUP
     name: str = ""
-    """Name of an object, or empty for all objects of the namespace."""
+    """Name of an object. Empty means all objects in the namespace."""
 
     def __str__(self) -> str:
         resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
@@ -80,8 +82,8 @@ class Users:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         issuer_sealer: Sealer | None = None,
     ) -> None:
-        """`clock` returns seconds for the caches, `now` the time in UTC. Without `api_keys`, API keys are not accepted;
-        without `issuer_sealer`, users from an OIDC issuer are not accepted.
+        """`clock` returns monotonic seconds for the caches, `now` the time in UTC. If `api_keys` is None, API keys are
+        rejected; if `issuer_sealer` is None, credentials from an OIDC login are.
         """
         self._create = create
         self._api_keys = api_keys
@@ -101,7 +103,7 @@ class Users:
         return self._tokens.has_accepted(token_key(token))
 
     async def identify(self, token: str) -> User | None:
-        """Return the user to whom a token or API key belongs, or None if it is not accepted. Raises ApiError."""
+        """Return the user of a token or API key, or None if it is rejected. Raises ApiError, StoreMissing."""
         if is_api_key(token):
             return await self._user_of_key(token)
         if is_issuer_user(token):
@@ -114,10 +116,10 @@ class Users:
 
     async def is_key_manager(self, token: str, namespace: str) -> bool:
         """Return whether the token belongs to the ServiceAccount whose permissions the namespace's API keys have, and
-        has the audience for managing keys.
+        has the audience for managing keys. Raises ApiError.
 
-        Users who may create tokens of this ServiceAccount can create a token with that audience. A token with the API
-        server's audience is not sufficient, because other servers may have received it. Raises ApiError.
+        Users who may create tokens for this ServiceAccount can create one with that audience. A token with the API
+        server's audience is not sufficient, because other servers may have received it.
         """
 
         async def ask() -> User | None:
@@ -174,8 +176,8 @@ def is_issuer_user(token: str) -> bool:
 
 
 def is_checked_here(token: str) -> bool:
-    """Return whether the token is an API key or a sealed credential. rlrun-server verifies these itself, and they
-    cannot be guessed.
+    """Return whether the token looks like an API key or a sealed credential, which rlrun-server verifies itself. Valid
+    ones cannot be guessed.
     """
     return is_api_key(token) or is_issuer_user(token)
 
@@ -197,7 +199,7 @@ def account_name(namespace: str) -> str:
 
 
 def account_user(namespace: str, uid: str, key_id: str) -> User:
-    """Return the user of an API key: its ServiceAccount, with the groups that the API server assigns."""
+    """Return the user for an API key: its ServiceAccount, with the groups that the API server assigns."""
     accounts = "system:serviceaccounts"
     groups = (AUTHENTICATED, accounts, f"{accounts}:{namespace}")
     return User(account_name(namespace), uid, groups, api_key=key_id, namespace=namespace)

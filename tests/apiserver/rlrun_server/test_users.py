@@ -295,7 +295,7 @@ def test_an_api_key_has_the_rights_of_its_account(
         keys = ApiKeys(server.send_as(admin), namespace)
         made = keys.create(NewApiKey(description="CI"))
         for refusing in (ApiKeys(server.send_as(editor), namespace), ApiKeys(server.send_as(admin), other)):
-            with pytest.raises(AccessDenied, match="may not create tokens of ServiceAccount rlrun-user"):
+            with pytest.raises(AccessDenied, match="may not create tokens for ServiceAccount rlrun-user"):
                 refusing.create(NewApiKey())
         stored = client.CoreV1Api(api).read_namespaced_secret(KEY_SECRET, other).data
         assert list(stored) == [made.id]
