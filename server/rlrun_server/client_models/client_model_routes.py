@@ -1,8 +1,8 @@
-"""Routes of `rlrun.protocol.client_run`, which rlrun-tinker uses to create, read and open models of clients' programs.
+"""Routes in `rlrun.protocol.client_run`, with which rlrun-tinker creates, reads and opens models of clients' programs.
 
-Every request has the credential of the user. The server checks permissions as for the REST API, and writes to the
-cluster with the permissions of the user. The token of a model gives control over its training, so only the user who
-created the model, and users who may change its RLRun, receive it.
+Every request has the user's credential. The server checks permissions as for the REST API, and writes to the cluster
+with the user's permissions. A model's token gives control over the training, so only the user who created the model,
+and users who may patch its RLRun, receive the token.
 
 The server sends one request to the API server when a model is created or resumed, and when a saved state is deleted or
 its expiry is changed, in addition to cached reviews of tokens and permissions. Other requests are answered from memory
@@ -62,21 +62,21 @@ from rlrun_server.rest.objects.summaries import ArtifactSummary
 
 MAX_SESSION_BYTES = 4096
 MAX_MODEL_BYTES = 128 * 1024
-"""Maximum size in bytes of a request for a model. In JSON, one byte of metadata may need six bytes."""
+"""Maximum size in bytes of a request to create a model. One byte of metadata may take six bytes in JSON."""
 MAX_TTL_BYTES = 1024
 MAX_LOOKUPS = 8
-"""Maximum number of saved states of one kind that a request looks up in S3."""
+"""Maximum number of saved states of one kind that one request looks up in S3."""
 SAVED_KINDS = {
     SaveKind.weights: (RLCHECKPOINT, "rlcheckpoints", Reason.CHECKPOINT_NOT_READY),
     SaveKind.sampler_weights: (RLADAPTER, "rladapters", Reason.ADAPTER_NOT_READY),
 }
-"""By kind of saved state: the kind of its object, the resource in the permission, and the reason of the error while the
-object does not exist yet.
+"""By kind of saved state: the Kubernetes kind, the resource in permissions, and the error's reason while the object
+does not exist yet.
 """
 
 
 def client_model_routes(saved: SavedStateReader, platform_key: Callable[[], bytes]) -> list[Route]:
-    """Return the routes. `platform_key` returns the key from which the tokens of models are derived."""
+    """Return the routes. `platform_key` returns the key from which models' tokens are derived."""
     models = ClientModels(saved, platform_key)
 
     def route(path: str, handler: Callable[[Request], Awaitable[Response]], method: str) -> Route:
@@ -93,14 +93,14 @@ def client_model_routes(saved: SavedStateReader, platform_key: Callable[[], byte
 
 
 class ClientModels:
-    """Handlers of the routes. All raise RestError, ProblemError, InputInvalid."""
+    """Handlers for the routes. All raise RestError, ProblemError, InputInvalid."""
 
     def __init__(self, saved: SavedStateReader, platform_key: Callable[[], bytes]) -> None:
         self._saved = saved
         self._platform_key = platform_key
 
     async def create_session(self, request: Request) -> Response:
-        """Return the namespace of a new session, in which the caller may create runs."""
+        """Return the namespace for a new session. Raises an error if the caller may not create runs there."""
         access = services_of(request).access
         caller = await access.identify(request)
         body = await read_body(request, MAX_SESSION_BYTES)
@@ -126,8 +126,8 @@ class ClientModels:
             runs.put(run)
         if annotation(run, REQUEST_ANNOTATION) != request_digest(asked, user):
             detail = (
-                f"Model {model} exists already, and another request has created it. Create a new session, or use the "
-                "next number for another model."
+                f"Model {model} already exists, created by a different request. Create a new session, or use the next "
+                "number for another model."
             )
             raise RestError(409, Reason.CLIENT_MODEL_CONFLICT, detail)
         return json_response(to_client_model(run))
@@ -142,7 +142,10 @@ class ClientModels:
         return json_response(to_client_model(run).model_copy(update={"saved": SavedStates(**saved)}))
 
     async def open(self, request: Request) -> Response:
-        """Return a model with its token, and resume it if it was suspended because its client was silent."""
+        """Return a model with its token. Resumes the run if it was suspended because its client was silent.
+
+        A model that has ended is returned without a token.
+        """
         caller, model = await _authorize(request, Check("create", "rlruns", ""), Check("get", "rlruns", ""))
         cluster = await caller_cluster(request, caller)
         run = await _require_model(request, caller, model)
@@ -157,8 +160,8 @@ class ClientModels:
         return json_response(found)
 
     async def delete_save(self, request: Request) -> Response:
-        """Delete a saved state: it expires now, and the operator deletes its files and its object. Deleting a deleted
-        state has no effect.
+        """Delete a saved state by letting it expire now; the operator then deletes its files and object. Repeating this
+        has no effect.
         """
         return await self._expire(request)
 
@@ -167,9 +170,11 @@ class ClientModels:
         return await self._expire(request, has_ttl=True)
 
     async def _expire(self, request: Request, *, has_ttl: bool = False) -> Response:
-        """Set the expiry of the state's object, with the permissions of the caller. The expiry is the current time or,
-        with `has_ttl`, the time in the request. Raises RestError if the operator has not created the object yet or,
-        with `has_ttl`, if the state was deleted.
+        """Set the expiry of the state's object, with the caller's permissions, to the time in the request if `has_ttl`
+        is set, otherwise to the current time.
+
+        Raises RestError if the model or the state does not exist, if the operator has not created the object yet, or
+        if `has_ttl` is set and the state was deleted or has expired.
         """
         caller, model = await _authorize(request, Check("get", "rlruns", ""))
         kind = _save_kind(request)
@@ -183,11 +188,12 @@ class ClientModels:
         states = (await self._saved.read(tenant, layout)).of(kind)
         state = states.get(name)
         if state is None:
-            detail = f"Model {model} has no {kind} with the name {name[:128]!r}. Its names: {listed(states)}."
+            detail = f"Model {model} has no saved state {kind}/{name[:128]}. Saved under {kind}/: {listed(states)}."
             raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
         recorded, artifact = _recorded(request, kind), artifact_name(model.run, uid, state.step)
         known = recorded.find(model.namespace, artifact)
-        gone = RestError(404, Reason.OBJECT_NOT_FOUND, f"{kind} {name} of model {model} was deleted or has expired.")
+        detail = f"Saved state {kind}/{name} of model {model} was deleted or has expired."
+        gone = RestError(404, Reason.OBJECT_NOT_FOUND, detail)
         if has_ttl and is_deleted(state, None if known is None else known.summary):
             raise gone
         changes = {"spec": {"expiresAt": expiry_text(expires_at)}}
@@ -199,7 +205,7 @@ class ClientModels:
         folder = (layout.checkpoint if kind is SaveKind.weights else layout.adapter)(state.step)
         # A deletion removes the manifest first, so files without an object are not recorded yet.
         if await self._saved.is_complete(tenant, folder):
-            detail = f"The operator has not recorded {kind} {name} yet. Retry the request in a few seconds."
+            detail = f"The operator has not recorded saved state {kind}/{name} yet. Retry the request in a few seconds."
             raise RestError(503, not_ready, detail)
         if has_ttl:
             raise gone
@@ -208,11 +214,12 @@ class ClientModels:
     async def _existing(
         self, request: Request, caller: Caller, run: Obj, kind: SaveKind, states: Mapping[str, SavedState]
     ) -> dict[str, SavedState]:
-        """Return the states that still exist. `states` may contain deleted states, because the trainer keeps their
-        names.
+        """Return the states that still exist, newest first. `states` may contain deleted states, because the trainer
+        keeps their names.
 
-        The operator creates an object some seconds after the save, so the newest states without one are looked up in
-        S3. If all of these are complete, the operator is behind, and older states without an object are returned too.
+        The operator creates an object some seconds after the save, so the newest states without one, at most
+        MAX_LOOKUPS, are looked up in S3. If all of these are complete, the operator is behind, and older states without
+        an object are returned too.
         """
         recorded, metadata = _recorded(request, kind), run["metadata"]
         namespace, uid = metadata["namespace"], str(metadata["uid"])
@@ -251,28 +258,29 @@ class ClientModels:
         if len(visible.names) == 1 and visible.is_complete and not visible.has_all:
             return next(iter(visible.names))
         text = (
-            "is required with a Kubernetes token: set project_id in the SDK to the namespace of your runs, or use an "
-            f"API key, which has a namespace. Namespaces with runs that you may list: {listed(visible.names)}"
+            "is required with a Kubernetes token: set project_id in the SDK to the namespace for your runs, or use an "
+            f"API key, which belongs to one. Namespaces with runs that you may list: {listed(visible.names)}"
         )
         raise refused_field("namespace", text)
 
 
 def _with_problems(handler: Handler) -> Handler:
-    """Return a handler that converts errors of the REST API to problems."""
+    """Return a handler that converts RestErrors to ProblemErrors."""
 
     async def handle(request: Request) -> Response:
         try:
             return await handler(request)
         except RestError as error:
-            causes = "".join(f" {each.pointer}: {each.detail}." for each in error.errors)
+            causes = "".join(f" {each.pointer}: {each.detail.rstrip('.')}." for each in error.errors)
             raise ProblemError.of(error.status, error.reason, f"{error.detail}{causes}") from error
 
     return handle
 
 
 async def _authorize(request: Request, *checks: Check) -> tuple[Caller, ModelId]:
-    """Identify the caller, and require permissions in the namespace of the path. Returns the caller and the model.
-    `checks` have no namespace.
+    """Identify the caller, and require the permissions in `checks` for the namespace in the path.
+
+    Returns the caller and the model. The namespaces in `checks` are ignored.
     """
     access = services_of(request).access
     caller = await access.identify(request)
@@ -282,7 +290,7 @@ async def _authorize(request: Request, *checks: Check) -> tuple[Caller, ModelId]
     try:
         return caller, ModelId.of_run(namespace, run)
     except ValueError as error:
-        raise RestError(404, Reason.OBJECT_NOT_FOUND, f"Model not found: {error}.") from None
+        raise RestError(404, Reason.OBJECT_NOT_FOUND, f"The model does not exist: {error}.") from None
 
 
 def _checked_namespace(name: str) -> str:
@@ -292,7 +300,7 @@ def _checked_namespace(name: str) -> str:
 
 
 def _recorded(request: Request, kind: SaveKind) -> KeptObjects[ArtifactSummary]:
-    """Return the objects of the kind. Raises RestError until the server has listed them."""
+    """Return the objects for saved states of the kind. Raises RestError until the server has listed them."""
     objects = services_of(request).objects
     recorded = objects.checkpoints if kind is SaveKind.weights else objects.adapters
     objects.require(recorded)
@@ -309,7 +317,7 @@ def _save_kind(request: Request) -> SaveKind:
     try:
         return SaveKind(request.path_params["kind"])
     except ValueError:
-        detail = f"Saved states are of the kinds {', '.join(SaveKind)}, not {request.path_params['kind'][:32]!r}."
+        detail = f"{request.path_params['kind'][:32]!r} is not a kind of saved state: use {' or '.join(SaveKind)}."
         raise RestError(404, Reason.OBJECT_NOT_FOUND, detail) from None
 
 
@@ -322,14 +330,14 @@ async def _require_model(request: Request, caller: Caller, model: ModelId) -> Ob
 
 
 async def _require_control(request: Request, caller: Caller, model: ModelId, run: Obj) -> None:
-    """Check that the caller created the run or may change it. Raises RestError."""
+    """Check that the caller created the run or may patch it. Raises RestError."""
     user = caller.user.name
     if annotation(run, USER_ANNOTATION) == user:
         return
     if not await services_of(request).access.may(caller.user, Check("patch", "rlruns", model.namespace)):
         detail = (
-            f"User {user} may not train model {model}, which another user has created. Load one of its saved states "
-            f"into a model of your own, or ask for the permission to patch rlruns in namespace {model.namespace}."
+            f"User {user} may not train model {model}, which another user created. Load one of its saved states into a "
+            f"model of your own, or ask for the permission to patch rlruns in namespace {model.namespace}."
         )
         raise RestError(403, Reason.ACCESS_FORBIDDEN, detail)
 
@@ -350,8 +358,8 @@ async def _create(cluster: CallerCluster, wanted: Obj) -> Obj:
 
 
 async def _resume(cluster: CallerCluster, run: Obj) -> Obj:
-    """Continue a run that was suspended because its client was silent. Returns the run unchanged if a user has
-    suspended it meanwhile.
+    """Resume a run that was suspended because its client was silent. Returns the current run unchanged if this no
+    longer holds. Raises RestError if the run keeps changing or was replaced.
     """
     metadata = run["metadata"]
     for _ in range(2):

@@ -1,5 +1,5 @@
-"""RLRuns that are models of clients' programs: the object that a request creates, and its state as the client sees it.
-Pure.
+"""Pure functions for RLRuns that are models of clients' programs: they build the RLRun that a request creates, and read
+the state that the client sees.
 """
 
 import json
@@ -31,12 +31,12 @@ from rlrun_server.rest.base.problems import RestError
 from rlrun_server.rest.objects.run_bodies import digest_of
 
 LORA_ALPHA = 32
-"""Alpha of the adapters. The SDK has no field for it, and other servers use this value."""
+"""LoRA alpha of the adapters. The SDK has no field for alpha, and other servers use this value."""
 MAX_NAMED = 20
 """Maximum number of models or saved states that an error lists."""
 METADATA_LIMITS = InputLimits(size=2 * MAX_METADATA_BYTES)
 POOL_DIGEST = 8
-"""Number of characters of the digest in a pool's name."""
+"""Number of characters of the digest at the end of a pool's name."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,22 @@ def refused_field(field: str, text: str, reason: str = Reason.INVALID_REQUEST) -
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the names as text, at most MAX_NAMED of them."""
+    """Return the names as text, sorted. Beyond MAX_NAMED, names are only counted."""
     found = sorted(names)
     more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
     return ", ".join(found[:MAX_NAMED]) + more if found else "none"
 
 
 def check_base_model(model: RLModelSpec, rank: int, others: Iterable[RLModelSpec]) -> None:
-    """Check that clients' programs can train adapters of this rank for the model. `others` are the models that an error
-    suggests. Raises RestError.
+    """Check that clients' programs can train adapters of this rank for the model.
+
+    Raises RestError. Its message suggests suitable models from `others`.
     """
     if not model.has_shared_trainer:
         text = (
-            f"runs of RLModel {model.id} have trainers of their own, which clients' programs cannot use. Choose "
+            f"each run of RLModel {model.id} has its own trainer, which clients' programs cannot use. Choose "
             f"another model ({listed(other.id for other in others if other.has_shared_trainer)}), or ask the platform "
-            "team to set sharing.mode: Namespace in the RLModel. Its trainer must be one process with at most one GPU."
+            "team to set sharing.mode: Namespace in the RLModel. A shared trainer is one process with at most one GPU."
         )
         raise refused_field("base_model", text, Reason.CLIENT_NEEDS_POOL)
     if rank > model.lora.rank:
@@ -83,21 +84,21 @@ def check_base_model(model: RLModelSpec, rank: int, others: Iterable[RLModelSpec
 
 
 def metadata_text(asked: NewClientModel) -> str:
-    """Return the annotation with the user's metadata. Raises RestError if it is too large."""
+    """Return the annotation that stores the user's metadata. Raises RestError above MAX_METADATA_BYTES."""
     text = json.dumps(asked.user_metadata, ensure_ascii=False, separators=(",", ":"))
     size = len(text.encode())
     if size > MAX_METADATA_BYTES:
-        raise refused_field("user_metadata", f"has {size} bytes as JSON; send at most {MAX_METADATA_BYTES}")
+        raise refused_field("user_metadata", f"is {size} bytes as JSON; send at most {MAX_METADATA_BYTES}")
     return text
 
 
 def request_digest(asked: NewClientModel, user: str) -> str:
-    """Return the digest by which a repeated request is recognized."""
+    """Return a digest of the user and the request, by which a repeated request is recognized."""
     return digest_of(json.dumps([user, asked.to_json_dict()], sort_keys=True).encode())
 
 
 def new_run(model: ModelId, asked: NewClientModel, start: ModelStart, user: str) -> Obj:
-    """Return the RLRun to create."""
+    """Return the RLRun to create. Raises RestError if the metadata is too large."""
     spec: dict[str, Any] = {
         "model": start.base_model,
         "driver": Driver.client.value,
@@ -129,7 +130,7 @@ def rank_of(run: Obj) -> int | None:
 
 
 def to_client_model(run: Obj) -> ClientModel:
-    """Return the state of a model, without token and saved states."""
+    """Return the state of a model, without its token and its saved states."""
     metadata, spec = run["metadata"], run.get("spec") or {}
     status = RLRunStatus.parse(run.get("status"))
     phase, model = status.phase or Phase.pending, str(spec.get("model") or "")
@@ -155,7 +156,7 @@ def to_client_model(run: Obj) -> ClientModel:
 
 
 def is_silent(run: Obj) -> bool:
-    """Return whether the operator has suspended the run because its client was silent."""
+    """Return whether the operator has suspended the run because its client sent no requests."""
     status = RLRunStatus.parse(run.get("status"))
     reasons = {status.reason, *(condition.reason for condition in status.conditions)}
     return bool((run.get("spec") or {}).get("suspend")) and Reason.CLIENT_SILENT in reasons

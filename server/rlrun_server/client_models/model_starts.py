@@ -1,4 +1,4 @@
-"""Choice of the base model and the initial weights of a new model."""
+"""Chooses the base model and the initial weights for a new model."""
 
 from collections.abc import Iterator
 
@@ -24,12 +24,12 @@ from rlrun_server.rest.context.services import Services, services_of
 async def choose_start(
     request: Request, caller: Caller, namespace: str, asked: NewClientModel, saved: SavedStateReader
 ) -> ModelStart:
-    """Return the start of a model that the caller requests in a namespace. Raises RestError, ProblemError."""
+    """Return base model, rank and initial weights for a new model in `namespace`. Raises RestError, ProblemError."""
     services = services_of(request)
     if asked.load is None:
         if asked.base_model is None or asked.rank is None:
             missing = "base_model" if asked.base_model is None else "rank"
-            raise refused_field(missing, "is required, unless load names a saved state")
+            raise refused_field(missing, "is required unless `load` names a saved state")
         start = ModelStart(asked.base_model, asked.rank)
     else:
         start = await _saved_start(request, caller, namespace, asked.load, saved)
@@ -38,7 +38,7 @@ async def choose_start(
             ("rank", asked.rank, start.rank),
         ):
             if wanted not in (None, found):
-                text = f"is {wanted}, but {asked.load.path} was saved with {found}. Leave it out, or set it to {found}"
+                text = f"is {wanted}, but {asked.load.path} was saved with {found}. Omit it, or set it to {found}"
                 raise refused_field(field, text)
     check_base_model(await _base_model(services, start.base_model), start.rank, _known_models(services))
     return start
@@ -76,7 +76,7 @@ async def _saved_start(
     rank = None if run is None else rank_of(run)
     if run is None or rank is None:
         text = (
-            f"{uri} cannot be found, because its model {model} does not exist or was deleted. Its checkpoints may "
+            f"{uri} cannot be found, because model {model} does not exist or was deleted. The model's checkpoints may "
             f"still exist: rlrun checkpoints list -n {model.namespace}"
         )
         raise RestError(404, Reason.OBJECT_NOT_FOUND, f"load.path: {text}")
@@ -85,7 +85,7 @@ async def _saved_start(
     states = (await saved.read(tenant, layout)).weights
     state = states.get(uri.name)
     if state is None:
-        text = f"model {model} has no state with the name {uri.name}. Its states: {listed(states)}"
+        text = f"model {model} has no saved state {uri.name!r}. Load one of: {listed(states)}"
         raise RestError(404, Reason.CHECKPOINT_NOT_FOUND, f"load.path: {text}")
     name = artifact_name(model.run, uid, state.step)
     services.objects.require(services.objects.checkpoints)
@@ -98,7 +98,7 @@ async def _saved_start(
     if model.namespace != namespace and (checkpoint is None or namespace not in checkpoint.summary.shared_with):
         text = (
             f"RLCheckpoint {model.namespace}/{name} is not shared with namespace {namespace}. Ask its owner to add "
-            f"{namespace} to its spec.sharedWith, or create the session in namespace {model.namespace}."
+            f"{namespace} to spec.sharedWith, or create the session in namespace {model.namespace}."
         )
         raise RestError(403, Reason.CHECKPOINT_NOT_FOUND, f"load.path: {text}")
     return ModelStart(str(run["spec"]["model"]), rank, checkpoint_id(model.namespace, name))
@@ -119,7 +119,7 @@ async def _base_model(services: Services, wanted: str) -> RLModelSpec:
 
 
 def _known_models(services: Services) -> Iterator[RLModelSpec]:
-    """Yield the valid models, except the few that are too large to be kept in memory."""
+    """Yield the valid RLModels, except those too large to be kept in memory."""
     for kept in services.objects.models.all():
         found = find_model(kept.summary.id, [kept.read()]) if kept.data is not None else None
         if isinstance(found, RLModelSpec):

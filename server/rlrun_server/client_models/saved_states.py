@@ -1,4 +1,4 @@
-"""Names of the saved states of runs with `driver: Client`, which the trainer stores in S3."""
+"""Reads the list of saved states that the trainer stores in S3 for a run with `driver: Client`."""
 
 from datetime import UTC, datetime
 
@@ -14,12 +14,12 @@ from rlrun_server.rest.objects.summaries import ArtifactSummary
 
 THREADS = 2
 GONE_PHASES = ("Failed", "Deleting")
-"""Phases of artifacts that no run can start from."""
+"""Phases in which an artifact cannot be used."""
 
 
 def with_expiry(state: SavedState, artifact: ArtifactSummary | None) -> SavedState:
-    """Return the state with the expiry of its artifact, which users may change. `artifact` is None if the operator has
-    not created its object yet.
+    """Return the state with its artifact's expiry, which users may have changed. `artifact` is None if the operator
+    has not created the object yet; the state's own expiry then applies.
     """
     if artifact is None or artifact.expires_at is None:
         return state
@@ -28,30 +28,30 @@ def with_expiry(state: SavedState, artifact: ArtifactSummary | None) -> SavedSta
 
 
 def is_deleted(state: SavedState, artifact: ArtifactSummary | None) -> bool:
-    """Return whether the state has expired or cannot be used. The operator may not have deleted it yet."""
+    """Return whether the state has expired, or its artifact is failed or being deleted. Its files may still exist."""
     expires_at = with_expiry(state, artifact).expires_at
     has_expired = expires_at is not None and expires_at <= datetime.now(UTC)
     return has_expired or (artifact is not None and artifact.phase in GONE_PHASES)
 
 
 class SavedStateReader:
-    """Reader of saved states. Methods raise RestError if S3 fails. `caller` is the tenant whose concurrent reads are
-    limited.
+    """Reader for saved states. Methods raise RestError if S3 fails. `caller` is the tenant whose limit on concurrent
+    reads applies.
     """
 
     def __init__(self, storage: PlatformStorage) -> None:
         self._files = StoredFiles(storage, "saved-states", THREADS)
 
     def layout(self, namespace: str, uid: str) -> RunLayout:
-        """Return the layout of a run's files. Raises RestError for a namespace whose folder belongs to the platform."""
+        """Return the layout of a run's files. Raises RestError if the namespace has the name of a platform folder."""
         return self._files.layout(namespace, uid)
 
     async def read(self, caller: str, layout: RunLayout) -> SavedStates:
-        """Return the saved states of a run. They are empty if the trainer has stored none."""
+        """Return the saved states of a run, which are empty if the trainer has stored none."""
         return await self._files.run(caller, "saved states", _read, self._files.store, layout.saved_states)
 
     async def is_complete(self, caller: str, artifact: S3Uri) -> bool:
-        """Return whether the artifact in this folder is complete. Returns False if the upload has not ended or the
+        """Return whether the artifact in this folder is complete. It is not if the upload has not finished, or if the
         artifact was deleted.
         """
         return await self._files.run(caller, "an artifact", _has_manifest, self._files.store, artifact)

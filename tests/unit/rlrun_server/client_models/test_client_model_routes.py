@@ -310,7 +310,7 @@ async def test_a_run_that_is_deleted_during_the_request_can_be_created_again(mod
         ({"baseModel": None}, "InvalidRequest", ["base_model: is required"]),
         ({"seed": 2**31}, "InvalidRequest", ["seed"]),
         ({"other": 1}, "InvalidRequest", ["other"]),
-        ({"userMetadata": {"a": "x" * MAX_METADATA_BYTES}}, "InvalidRequest", ["user_metadata: has", "16384"]),
+        ({"userMetadata": {"a": "x" * MAX_METADATA_BYTES}}, "InvalidRequest", ["user_metadata: is", "16384"]),
         ({"userMetadata": {str(n): n for n in range(257)}}, "InvalidRequest", ["userMetadata"]),
     ],
 )
@@ -380,7 +380,7 @@ async def test_a_model_continues_a_saved_state(models: Models, optimizer: bool, 
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
-        (loading("c"), 404, "no state with the name c. Its states: a"),
+        (loading("c"), 404, "no saved state 'c'. Load one of: a"),
         (loading("b", f"{GROUP}.team:train:9"), 404, "does not exist or was deleted"),
         (loading("a", f"{GROUP}.secret:train:0"), 404, "Namespace secret does not exist"),
         (loading(rank=16), 422, "rank: is 16, but"),
@@ -673,7 +673,7 @@ async def test_refused_deletions(models: Models, kind: str, resource: str, plura
     not_ready = "CheckpointNotReady" if kind == "weights" else "AdapterNotReady"
     assert problem_of(await models.send("DELETE", path, None, user))[:2] == (503, not_ready)
     status, _, message = problem_of(await models.send("DELETE", path_of(rest=f"/{kind}/c"), None, user))
-    assert (status, "Its names: a." in message) == (404, True)
+    assert (status, f"Saved under {kind}/: a." in message) == (404, True)
     assert problem_of(await models.send("DELETE", path_of(rest="/other/a"), None, user))[0] == 404
     gone = path_of(f"{GROUP}-5", rest=f"/{kind}/a")
     assert problem_of(await models.send("DELETE", gone, None, user))[0] == 404
