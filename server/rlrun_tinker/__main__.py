@@ -1,4 +1,4 @@
-"""`python -m rlrun_tinker`: serves the Tinker API by sending requests to rlrun-server and trainers, until SIGTERM."""
+"""`python -m rlrun_tinker`: serves the Tinker API until SIGTERM, using rlrun-server, trainers and engines."""
 
 import asyncio
 import logging
@@ -72,7 +72,7 @@ async def serve(settings: TinkerSettings) -> int:
                 limits=ConnectionLimits(*PROBE_CONNECTIONS),
             ),
         ):
-            log.info("rlrun-tinker on port %d", settings.port if certificate is None else settings.tls_port)
+            log.info("rlrun-tinker listens on port %d", settings.port if certificate is None else settings.tls_port)
             following = None if certificate is None else asyncio.create_task(certificate.follow())
             await stop.wait()
             await asyncio.sleep(LEAVING_SECONDS)

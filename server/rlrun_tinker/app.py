@@ -58,7 +58,7 @@ from rlrun_tinker.sampling import SamplingApi
 
 PREFIX = "/api/v1"
 SHARED_HOST_PREFIX = "/tinker"
-"""Additional prefix of all paths on a host shared with rlrun-server, whose API of hosted clients also uses PREFIX."""
+"""Prefix before PREFIX on a host shared with rlrun-server, which serves Prime Intellect's API under PREFIX as well."""
 MAX_BODY = 16 * 1024**2
 """Maximum size of a forward_backward request in bytes. The SDK divides batches into requests of about 5 MB, but a
 single datum may be larger.
@@ -72,7 +72,7 @@ times its size: as received, as a command, and in the connection to the trainer.
 ANSWER_BYTES = (96 * 1024**2, 40 * 1024**2)
 """Maximum total size in bytes of responses that clients have not received yet, for all clients and for one client."""
 FEW_BYTES = 16 * 1024
-"""Size in bytes up to which decoding takes less time than the transfer to a thread."""
+"""Size in bytes up to which decoding takes less time than a handover to a thread."""
 BEGINNING_SECONDS = 2.0
 """Time limit in seconds for the first bytes of a request that is too large."""
 SEND_SECONDS = 15.0
@@ -102,10 +102,10 @@ DYNAMIC_CONFIG = {
 REJECTED = b"rejected by rlrun-tinker"
 """Body that the trainer receives instead of a rejected call's command. It is not a valid command."""
 SESSION_WARNING = (
-    "train_unembed=True, the default, adds no output head on this server: LoRA adapts the layers that the RLModel of "
-    "the base model names, by default all linear layers of attention and MLP."
+    "train_unembed=True, the SDK's default, has no effect on this server: LoRA adapts the layers that the base model's "
+    "RLModel names, by default all linear layers of attention and MLP."
 )
-NEEDS_SDK = "This route belongs to an older SDK. Install tinker 0.38 or later: pip install --upgrade tinker"
+NEEDS_SDK = "Only older SDKs send this request. Install tinker 0.38 or later: pip install --upgrade tinker"
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ def _no_memory(_: Request) -> Response:
 
 
 class TinkerApi:
-    """Handlers of the Tinker API, which translate requests for rlrun-server and trainers."""
+    """Handlers of the Tinker API, which turn its requests into requests to rlrun-server, trainers and engines."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class TinkerApi:
         self._decoding_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def leave(self) -> None:
-        """Stop waiting in all requests, so that clients repeat them at another replica."""
+        """Stop waiting in all requests, so that clients repeat them on another replica."""
         self._leaving.set()
         self._samples.leave()
 
@@ -319,7 +319,7 @@ class TinkerApi:
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise TinkerError(400, "Compressed bodies are not supported. Send the body without Content-Encoding.")
         if not self._callers.is_accepted(caller):
-            # A body of a stranger would be received and decoded before anything else asks rlrun-server.
+            # An unknown client's body would be received and decoded before anything else asks rlrun-server.
             await self._server.check(caller)
             request.state.limited_as = caller.digest
         held, decoded = CountedBody(request), ForwardBackwardRequest()
@@ -396,7 +396,7 @@ class TinkerApi:
             raise
 
     async def _use_number_of_large(self, request: Request, caller: CredentialHolder) -> None:
-        """Use the number of a forward_backward request that was not read. Its first bytes have it."""
+        """Use up the number of a forward_backward request that is too large. The first bytes of the body have it."""
         beginning, decoded = b"", ForwardBackwardRequest()
         with contextlib.suppress(ClientDisconnect, TimeoutError):
             async with asyncio.timeout(BEGINNING_SECONDS):
@@ -415,8 +415,8 @@ class TinkerApi:
                 await self._try_to_send(caller, parse_id(ModelId.parse, model_id), seq, REJECTED)
 
     async def _send(self, caller: CredentialHolder, model: ModelId, seq: int, command: bytes) -> None:
-        """Send a command to the trainer. Retries for at most `send_seconds` while the trainer is not ready or has too
-        many commands of the run. Raises TinkerError.
+        """Send a command to the trainer. Errors with a status in RETRYABLE, for example while the trainer is not
+        ready, are retried for at most `send_seconds`. Raises TinkerError.
         """
         deadline = asyncio.get_running_loop().time() + self._send_seconds
         pauses = iter(PAUSES)
@@ -442,7 +442,8 @@ class TinkerApi:
             await self._trainers.send(opened, seq, command)
         except TrainerUnready as error:
             self._models.forget(caller, model)
-            message = f"The request was not accepted: {waiting_reason(opened) or error}."
+            reason = waiting_reason(opened) or str(error)
+            message = f"The trainer did not accept the request: {reason.rstrip('.')}."
         except CommandRejected as rejected:
             if rejected.status == 429 or rejected.status >= 500:
                 raise TinkerError(min(rejected.status, 503), rejected.problem.message) from None

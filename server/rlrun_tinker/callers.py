@@ -20,7 +20,7 @@ _CREDENTIAL = re.compile(r"[!-~]{1,16384}")
 """Pattern of a credential: visible ASCII characters, so that a credential cannot add a header."""
 UNKNOWN = Rate(per_second=5.0, burst=50.0)
 """Rate limit per address for requests with credentials that rlrun-server has not accepted. rlrun-server limits new
-Kubernetes tokens to 20 per second for all clients of this program together, and one address must not use up this limit.
+Kubernetes tokens to 20 per second for all clients of this program combined, and one address must not use up this limit.
 """
 REMEMBERED = 10_000
 
@@ -51,14 +51,16 @@ class Callers:
         """
 
     def identify(self, request: Request) -> CredentialHolder:
-        """Return the caller, whose credential may still be invalid. Raises TinkerError."""
+        """Return the caller, whose credential may still be invalid. Raises TinkerError if there is no credential, or if
+        the address sends too many unknown ones.
+        """
         given = request.headers.get(KEY_HEADER, "")
         credential = given.removeprefix(KEY_PREFIX)
         if not (given.startswith(KEY_PREFIX) or given.startswith(TOKEN_PREFIX)) or not _CREDENTIAL.fullmatch(
             credential
         ):
             message = (
-                f"Set TINKER_API_KEY to {KEY_PREFIX} followed by an API key of rlrun (rlrun key create), or to a "
+                f"Set TINKER_API_KEY to {KEY_PREFIX} followed by an rlrun API key (rlrun key create), or to a "
                 "Kubernetes token."
             )
             raise TinkerError(401, message)

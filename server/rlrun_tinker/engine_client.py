@@ -22,8 +22,8 @@ from rlrun_tinker.sample_requests import in_parts
 from rlrun_tinker.sample_response import MAX_RESPONSE
 
 ENGINE_CONNECTIONS = 4096
-"""Maximum number of connections to engines, of all runs. Each sample in an engine has one. Without a limit, those of a
-few runs would take the file descriptors of clients and trainers.
+"""Maximum number of connections to engines, for all runs. Each sample in an engine uses one. If there were no limit, a
+few runs could take the file descriptors that connections to clients and trainers need.
 """
 SAMPLE_SECONDS = 3600.0
 """Time limit of one sample in seconds, from the request to the engine until the complete response."""
@@ -44,12 +44,12 @@ NOT_READY = frozenset({401, 403, 503, 504})
 REFUSALS = frozenset({400, 413, 422})
 """Statuses with which every engine would reject the request, so that a retry does not help."""
 FILES_MISSING = 424
-"""Status of a sidecar that finds no files of the policy in S3."""
+"""Status of a sidecar that finds no files of the policy in S3, or files with a different digest."""
 
 
 class EngineFull(Exception):
-    """Raised if the engine has too many requests of the run. `retry_after` is the pause in seconds that the engine
-    requests.
+    """Raised if the engine has too many requests of the run. `retry_after` is the pause in seconds that the engine asks
+    for, or 0.
     """
 
     def __init__(self, retry_after: float) -> None:
@@ -89,14 +89,14 @@ Resolve = Callable[[str], Awaitable[Sequence[EngineAddress]]]
 
 
 async def resolve_engines(host: str) -> list[EngineAddress]:
-    """Return the engines of a headless Service. Raises OSError if the DNS lookup fails."""
+    """Return the addresses of the engines behind a headless Service. Raises OSError if the DNS lookup fails."""
     found = await asyncio.get_running_loop().getaddrinfo(host, INFERENCE_PORT, type=socket.SOCK_STREAM)
     hosts = sorted({f"[{each[4][0]}]" if each[0] == socket.AF_INET6 else str(each[4][0]) for each in found})
     return [EngineAddress(f"http://{each}:{INFERENCE_PORT}", f"http://{each}:{SIDECAR_PORT}") for each in hosts]
 
 
 class EngineClient:
-    """HTTP client of the engines and sidecars of all pools."""
+    """HTTP client for the engines and sidecars of all pools."""
 
     def __init__(self) -> None:
         self._connections = PoolConnections(ENGINE_CONNECTIONS)
@@ -114,7 +114,7 @@ class EngineClient:
         """Send a completion request of a run, and call `read` with the response, which counts towards RESPONSE_BYTES
         until `read` returns. `name` is the policy's name relative to the run, or the id of the base model.
 
-        Raises EngineFull, EngineNotReady, EngineFailed, PolicyNotLoaded, SampleRefused.
+        Raises EngineFull, EngineNotReady, EngineFailed, PolicyNotLoaded, SampleRefused, and what `read` raises.
         """
         url = f"{engine.engine}/v1/completions"
         headers = {
@@ -132,8 +132,8 @@ class EngineClient:
                     raise _refusal(response, await read_body(response, url, MAX_ERROR), name)
                 size = response.content_length
                 if size is not None and size > MAX_RESPONSE:
-                    message = f"The response of the engine has {size} bytes. Ask for fewer tokens or log-probabilities."
-                    raise SampleRefused(message)
+                    message = f"The engine's response is {size} bytes, more than the maximum of {MAX_RESPONSE}."
+                    raise SampleRefused(f"{message} Request fewer tokens or log-probabilities.")
                 limit = SMALL_RESPONSE if size is None else size
                 held = await self._hold(run.uid, limit)
                 try:
@@ -141,12 +141,12 @@ class EngineClient:
                 finally:
                     self._memory.free(run.uid, held)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            # DNS has the addresses of pods that start, too.
+            # DNS also has the addresses of pods that are starting.
             raise EngineNotReady("an engine of the pool is starting") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise EngineFailed(f"an engine does not respond ({type(error).__name__})") from error
         except RequestRejected as error:
-            raise EngineFailed("the response of an engine is too large") from error
+            raise EngineFailed("an engine's response is too large") from error
 
     async def load(self, engine: EngineAddress, run: ClientModel, policy: PolicyRef) -> AdapterList:
         """Load a policy of a run. Returns the run's loaded policies after the engine has confirmed the new policy.
@@ -157,7 +157,7 @@ class EngineClient:
         return await self._call_sidecar("PUT", engine, run, policy.name, LOAD_SECONDS, body)
 
     async def unload(self, engine: EngineAddress, run: ClientModel, name: str) -> AdapterList:
-        """Unload a policy. Returns the run's policies that are still loaded. Raises EngineNotReady, EngineFailed."""
+        """Unload a policy. Returns the run's policies that are still loaded. Raises the same exceptions as `load`."""
         return await self._call_sidecar("DELETE", engine, run, name, UNLOAD_SECONDS, None)
 
     async def close(self) -> None:
@@ -192,7 +192,7 @@ class EngineClient:
             raise EngineFailed(message) from None
 
     async def _hold(self, owner: str, size: int) -> int:
-        """Wait until memory for a response is free, and reserve it. Meanwhile, the network buffers the response.
+        """Wait until there is memory for a response, and reserve it. Until then, the response stays in network buffers.
         Returns the number of reserved bytes, which is 0 for a small response.
         """
         if size <= SMALL_RESPONSE:
@@ -208,7 +208,7 @@ def _refusal(response: aiohttp.ClientResponse, body: bytes, name: str) -> Except
         retry_after = response.headers.get("Retry-After", "")
         return EngineFull(float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0)
     if status == 404 and name.encode() in body:
-        return PolicyNotLoaded(f"an engine lacks {name}")
+        return PolicyNotLoaded(f"an engine does not have the policy {name}")
     text = _text(body)
     if status in NOT_READY:
         return EngineNotReady(text or f"an engine responded with status {status}")

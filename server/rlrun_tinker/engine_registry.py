@@ -1,5 +1,5 @@
-"""Engines of the pools that runs sample from: discovery, the policies loaded in each engine, and the choice of an
-engine.
+"""Engines of the pools that runs sample from: discovers them, tracks the policies loaded in each, and chooses one for
+each sample.
 
 Nothing is stored. The id of a sampler identifies its policy, so a policy is loaded into each engine before the first
 sample there, and again if the engine has lost it. Only the engines know which policies they have.
@@ -38,7 +38,7 @@ MAX_TRIES = 4
 """Number of failures of one sample after which the client must send the request again."""
 IN_ENGINES = 2048
 """Maximum number of a run's samples in engines, which divide their capacity fairly between runs. Further samples wait
-in this process, in the order of their arrival.
+in this process, in order of arrival.
 """
 LOADED_POLICIES = 10
 """Maximum number of a run's policies in an engine: `RLRunSpec.policies_in_use` of a run with `driver: Client`."""
@@ -57,7 +57,7 @@ TRIALS = 16
 healthy, the maximum is 1.
 """
 FEW_BYTES = 64 * 1024
-"""Size in bytes up to which reading a response takes less time than the transfer to a thread."""
+"""Size in bytes up to which reading a response takes less time than a handover to a thread."""
 RUNS = 2000
 """Maximum number of runs whose engines are remembered."""
 
@@ -70,7 +70,7 @@ ACTIVE = CommandPending(state=CommandState.active)
 
 
 class SampleLost(Exception):
-    """Raised if several engines failed. The client must send its request again."""
+    """Raised after MAX_TRIES failures of a sample. The client must send its request again."""
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class SamplingEngine:
     busy: Backoff = field(default_factory=lambda: Backoff(*BUSY_PAUSE))
     unready: Backoff = field(default_factory=lambda: Backoff(*PAUSE))
     problem: str = ""
-    """Reason why the engine is not used now."""
+    """Latest reason why the engine could not be used. It is kept after a success."""
 
     @property
     def is_healthy(self) -> bool:
@@ -208,8 +208,9 @@ class RunEngines:
     async def _watch(
         self, sending: "asyncio.Future[None]", engine: SamplingEngine, model: ClientModel, open_model: OpenModel
     ) -> None:
-        """Wait for a request to an engine, and send heartbeats to the trainer meanwhile. Raises EngineFailed if the
-        engine leaves the pool, because a lost node does not close its connections, and SampleRefused if the run ends.
+        """Wait for a request to an engine while sending heartbeats to the trainer. Raises the request's exception,
+        EngineFailed if the engine leaves the pool (a lost node does not close its connections), and SampleRefused if
+        the run ends.
         """
         misses = 0
         try:
@@ -245,8 +246,9 @@ class RunEngines:
             raise EngineNotReady(str(error)) from None
         except SampleRefused as error:
             message = (
-                f"The weights of this sampling client cannot be loaded: {error}. Weights that were saved without a "
-                "name are kept only for a short time: create another sampling client, or save them with a name."
+                f"The weights of this sampling client cannot be loaded: {str(error).rstrip('.')}. Weights saved "
+                "without a name are kept for a short time only: create another sampling client, or save the weights "
+                "with a name."
             )
             raise SampleRefused(message) from None
         engine.unready.record_success()
@@ -287,7 +289,7 @@ class RunEngines:
         return None if self._engines else _paused("the pool's engines are starting")
 
     def _choose(self, now: float) -> SamplingEngine | None:
-        """Return the engine with the fewest samples, or None if none can be used now."""
+        """Return the usable engine with the fewest samples in progress, or None if no engine can be used now."""
         engines = self._engines.values()
         trials = 1 if any(engine.is_healthy for engine in engines) else TRIALS
         able = [engine for engine in engines if engine.can_sample(now, trials)]

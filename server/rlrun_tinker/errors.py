@@ -16,7 +16,7 @@ PASSED_STATUSES = frozenset({401, 403, 404, 429})
 
 
 class TinkerError(Exception):
-    """Rejection of a request. The message says what users can do."""
+    """Rejection of a request. The SDK shows the message to its user."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

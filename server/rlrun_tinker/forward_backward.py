@@ -112,7 +112,7 @@ def _decode(body: bytes, request: ForwardBackwardRequest) -> None:
                 request.seq = signed(value)
             case 3:
                 if len(request.datums) == MAX_DATUMS:
-                    raise InputInvalid(SOURCE, f"has more than {MAX_DATUMS} datums. Send fewer in a request.")
+                    raise InputInvalid(SOURCE, f"has more than {MAX_DATUMS} datums. Send fewer per request.")
                 _add_datum(reader, view(value), request)
             case 4:
                 request.loss = text(value)
@@ -217,7 +217,7 @@ def _tensor(
         # The SDK omits the shape of a list.
         shape = [len(parts[0]) // dtype.size]
     if len(parts) == 1 and math.prod(shape) * dtype.size != len(parts[0]):
-        raise InputInvalid(where, f"has {len(parts[0])} bytes, which is not a {dtype.value} tensor of shape {shape}.")
+        raise InputInvalid(where, f"is {len(parts[0])} bytes long and so not a {dtype.value} tensor of shape {shape}.")
     request.buffers += parts
     return TensorHeader(name=name, dtype=dtype, shape=shape, sizes=[len(part) for part in parts])
 

@@ -25,8 +25,7 @@ POLL_SECONDS = 25.0
 """Maximum wait in seconds of a request for a result. The SDK times out after 45 s."""
 PAUSES = (0.2, 0.2, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 3.0)
 """Pauses in seconds between requests to a trainer that is not ready. The last pause repeats. The first pauses are
-short, because a running pool opens a slot within a second. A later pause takes about half of the time waited so far, or
-less.
+short, because a running pool opens a slot within a second. Later ones are at most about half of the time waited so far.
 """
 PROTOBUF = "application/x-protobuf"
 MAX_REASON = 1024
@@ -74,7 +73,7 @@ class FutureId:
             if found.kind in SAVES:
                 SavedStateUri.parse(found.path)
         except (binascii.Error, ValueError):
-            raise ValueError(f"{text[:100]!r} is not the id of a request of this server") from None
+            raise ValueError(f"{text[:100]!r} is not the id of a request to this server") from None
         return found
 
     def __str__(self) -> str:
@@ -87,7 +86,7 @@ class FutureId:
         return str(SavedStateUri(self.model, SAVES[self.kind], self.name))
 
     def response(self) -> Response:
-        """Return the response of a request that starts the future."""
+        """Return the response to a request that starts the future."""
         return JSONResponse({"request_id": str(self), "model_id": str(self.model)})
 
 
@@ -98,7 +97,7 @@ class _CommandFailed(Exception):
 
 
 class Futures:
-    """Reader of the results of commands."""
+    """Retrieves the results of commands."""
 
     def __init__(
         self,

@@ -73,8 +73,8 @@ class OpenModels:
 
     def forget(self, caller: CredentialHolder, model: ModelId) -> None:
         """Make `open` ask rlrun-server again, because the trainer did not accept the last request. rlrun-server limits
-        the requests of a namespace, so all requests that wait for this trainer together ask at most once per
-        STALE_SECONDS.
+        the requests of a namespace, so all requests that wait for this trainer ask at most once per STALE_SECONDS
+        between them.
         """
         self._models.expire(_key(caller, model), STALE_SECONDS)
 
@@ -157,7 +157,7 @@ class Heartbeats:
         return added
 
     async def _touch_all(self, caller: CredentialHolder, session: SessionId, numbers: set[int]) -> None:
-        """Send a heartbeat to the trainer of each model, and remove ended models from `numbers`."""
+        """Send a heartbeat to the trainer of each model. Removes ended and deleted models from `numbers`."""
         touched = (self._touch(caller, ModelId(session, number), numbers) for number in sorted(numbers))
         for error in await asyncio.gather(*touched, return_exceptions=True):
             if error is not None:

@@ -3,7 +3,7 @@
 import aiohttp
 
 KEEPALIVE_SECONDS = 5
-"""Seconds for which idle connections and DNS results are kept, because a new pod may reuse a name or an address."""
+"""Seconds for which idle connections and DNS results are kept. Few, because new pods may reuse names and addresses."""
 
 
 class PoolConnections:

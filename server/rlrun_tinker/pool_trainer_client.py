@@ -1,7 +1,7 @@
 """Requests to the trainers of shared pools, with the token of a run.
 
-A trainer's address comes from rlrun-server. Users of a namespace can point the pool's Service to another server, so
-responses without proof that their sender knows the token are discarded.
+A trainer's address comes from rlrun-server. Users of a namespace can point the pool's Service to another server, so a
+response is discarded unless it proves that its sender knows the token.
 """
 
 import io
@@ -62,7 +62,7 @@ class ResultMemory:
         self._budget.free(self._owner, self._size)
 
     def hold(self, size: int) -> bool:
-        """Reserve `size` bytes. Returns False if the budget does not suffice."""
+        """Reserve `size` bytes. Returns False if the budget does not allow it."""
         if not self._budget.take(self._owner, size):
             return False
         self._size += size
@@ -70,7 +70,7 @@ class ResultMemory:
 
 
 class PoolTrainerClient:
-    """HTTP client of the trainers of all pools. Its methods raise TrainerUnready and CommandRejected."""
+    """HTTP client for the trainers of all pools. All requests raise TrainerUnready and CommandRejected."""
 
     def __init__(self) -> None:
         self._connections = PoolConnections()
@@ -130,7 +130,7 @@ class PoolTrainerClient:
                     raise TrainerUnready(f"the trainer of {model.namespace}/{model.run} does not have the run yet")
                 size = response.content_length
                 if size is not None and size > limit:
-                    message = f"The trainer's response has {size} bytes, more than the maximum of {limit}."
+                    message = f"The trainer's response is {size} bytes, more than the maximum of {limit}."
                     raise CommandRejected(413, Problem(reason=Reason.ANSWER_TOO_LARGE, message=message))
                 if memory is not None and size is not None and not memory.hold(size):
                     raise TrainerUnready("too many large results are being received")

@@ -49,7 +49,7 @@ class BaseModels(BaseModel):
 
 
 class RunServer:
-    """Client of rlrun-server. All methods raise TinkerError."""
+    """Client for rlrun-server. All methods raise TinkerError."""
 
     def __init__(self, url: str, http: HttpClient, callers: Callers) -> None:
         self._url = url

@@ -1,8 +1,8 @@
 """Futures of samples. Unlike futures of commands, they exist only in the process that accepted the request.
 
 The id of a future contains the id of its process. An Ingress may route a poll to another process. The other process
-responds with "try again" a few times, so that the client can reach the right process. After that, and after the end of
-a future, the status is 410, and the client sends its request for samples again.
+responds with "try again" a few times, so that the client can reach the right process, and then with 410. The status is
+also 410 if the samples were dropped or lost. After 410, the client sends its request for samples again.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ ABANDONED_SECONDS = 120.0
 """Seconds without a poll after which a future is cancelled or dropped. The SDK polls continuously."""
 SWEEP_SECONDS = 5.0
 FOREIGN_SECONDS = 0.3
-"""Seconds before a poll for a future of another process is answered."""
+"""Seconds after which a poll for a future of another process is answered."""
 FOREIGN_POLLS = 10
 """Number of consecutive polls for a future of another process after which the future is considered lost."""
 FOREIGN_MEMORY_SECONDS = 5.0
-"""Seconds after which earlier polls for a future of another process no longer count, because the client has meanwhile
-waited at the right process.
+"""Seconds without a poll for a future of another process after which earlier polls no longer count, because a poll of
+the client has reached the right process and waited there.
 """
 MAX_FOREIGN = 8192
 """Maximum number of futures of other processes whose polls are counted."""
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class SamplesFailed(Exception):
-    """Raised if samples cannot be made. `error` is for the user."""
+    """Raised if sampling fails. `error` is for the user."""
 
     def __init__(self, error: CommandError) -> None:
         super().__init__(error.message)
@@ -117,12 +117,12 @@ class SampleFutures:
     def start(
         self, caller: CredentialHolder, prompt_bytes: int, count: int, work: Callable[[Tell], Awaitable[bytes]]
     ) -> str:
-        """Start making `count` samples, and return the future's id. `work` returns the encoded samples, or raises
-        SamplesFailed or SamplesLost. It receives a function to report what it waits for. Raises TinkerError if there
-        are too many samples or prompts in progress.
+        """Start drawing `count` samples, and return the future's id. `work` returns the encoded samples, or raises
+        SamplesFailed or SamplesLost. It receives a function to report what it waits for. Raises TinkerError if too many
+        samples or prompts are in progress, or if the process is shutting down.
         """
         if self._is_leaving:
-            raise TinkerError(503, "rlrun-tinker is shutting down; retry the request.")
+            raise TinkerError(503, "rlrun-tinker is shutting down. Retry the request.")
         owner = caller.digest
         for counts, (total, share), more in ((self._counts, MAX_FUTURES, 1), (self._samples, MAX_SAMPLES, count)):
             if counts[owner] + more > share or counts.total() + more > total:
@@ -164,7 +164,9 @@ class SampleFutures:
                 return Response(data, media_type=PROTOBUF)
 
     def cancel(self, caller: CredentialHolder, request_id: str) -> None:
-        """Cancel a future. A future of another process is not cancelled here, but it ends when nobody polls it."""
+        """Cancel a future of the caller. A future of another process is not cancelled, but ends after ABANDONED_SECONDS
+        without a poll. Raises TinkerError if the id is malformed.
+        """
         number = self._number(request_id)
         future = self._futures.get(number)
         if future is not None and future.owner == caller.digest:
@@ -272,7 +274,7 @@ class SampleFutures:
         """Return the number of a future, or 0 if it belongs to another process. Raises TinkerError."""
         match = _ID.fullmatch(request_id)
         if match is None:
-            raise TinkerError(404, f"{request_id[:100]!r} is not the id of a request of this server")
+            raise TinkerError(404, f"{request_id[:100]!r} is not the id of a request to this server")
         return int(match["number"]) if match["process"] == self._process else 0
 
 
@@ -282,7 +284,9 @@ def is_sample(request_id: str) -> bool:
 
 
 def _gone() -> TinkerError:
-    return TinkerError(410, "The samples are lost: rlrun-tinker restarted, or no client read them. Sample again.")
+    return TinkerError(
+        410, "The samples are lost: rlrun-tinker restarted, engines failed, or nobody read them. Sample again."
+    )
 
 
 def _try_again(request_id: str, pending: CommandPending) -> Response:

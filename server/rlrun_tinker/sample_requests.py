@@ -1,4 +1,4 @@
-"""Requests for samples: their bodies in the Tinker API, and their conversion to requests for engines."""
+"""Requests for samples: parses their bodies in the Tinker API, and converts them to requests to engines."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -128,7 +128,7 @@ class ValidatedSampleRequest:
     """Other fields of the engine's requests in JSON, without the braces."""
 
     def body(self, number: int, model: str) -> list[bytes]:
-        """Return the parts of the engine's request for sample `number` from `model`."""
+        """Return the body of the request to the engine for sample `number` from `model`, in parts."""
         fields: dict[str, Any] = {"model": model}
         if self.seed is not None:
             fields["seed"] = sample_seed(self.seed, number)
@@ -164,7 +164,7 @@ def read_sample_request(body: bytes) -> ValidatedSampleRequest:
     tokens: list[int] = []
     for chunk in request.prompt.chunks:
         if chunk.type != "encoded_text" or chunk.tokens is None:
-            message = f"has a chunk of type {chunk.type[:64]!r}. This server samples from text only."
+            message = f"has a chunk without text tokens (type {chunk.type[:64]!r}). This server samples from text only."
             raise InputInvalid("`prompt`", message)
         tokens += chunk.tokens
     if not tokens:
@@ -176,7 +176,7 @@ def read_sample_request(body: bytes) -> ValidatedSampleRequest:
     top = request.topk_prompt_logprobs
     if (has_prompt_logprobs or top) and len(tokens) * (top + 1) > MAX_SCORES:
         message = (
-            f"asks for too many log-probabilities: {len(tokens)} tokens of the prompt times {top + 1} are more than "
+            f"asks for too many log-probabilities: {len(tokens)} prompt tokens times {top + 1} is more than "
             f"{MAX_SCORES}. Shorten the prompt, or reduce topk_prompt_logprobs."
         )
         raise InputInvalid(BODY, message)
@@ -218,5 +218,5 @@ def _check_supported(request: SampleRequest) -> None:
     if request.prompt_alt_tokens_k:
         raise InputInvalid("`prompt_alt_tokens_k`", "is not supported. Set it to 0.")
     if request.record_stability_info:
-        message = "is not supported. Train with loss_fn='importance_sampling' in place of stable_reinforce."
+        message = "is not supported. Train with loss_fn='importance_sampling' instead of stable_reinforce."
         raise InputInvalid("`record_stability_info`", message)

@@ -1,4 +1,4 @@
-"""Samples: read from the responses of engines, and written as a SampleResponse of the Tinker API."""
+"""Reads samples from engines' responses, and writes them as a SampleResponse of the Tinker API."""
 
 import math
 from array import array

@@ -73,7 +73,7 @@ class SamplingApi:
         self._touches: set[asyncio.Task[None]] = set()
 
     async def create_session(self, request: Request, caller: CredentialHolder) -> Response:
-        """Return the id of a sampler of saved weights or of a base model."""
+        """Return the id of a sampler for saved weights or for a base model."""
         body = parse(CreateSamplingSession, await read_body(request, MAX_JSON), is_user_input=True)
         if body.model_path is not None:
             sampler = await self._sampler_of(caller, parse_id(SavedStateUri.parse, body.model_path))
@@ -98,9 +98,9 @@ class SamplingApi:
         return JSONResponse(answer)
 
     async def sample(self, request: Request, caller: CredentialHolder) -> Response:
-        """Start making samples, and return the id of their future."""
+        """Start sampling, and return the id of the samples' future."""
         if not self._callers.is_accepted(caller):
-            # A body of a stranger would be received and decoded before anything else asks rlrun-server.
+            # An unknown client's body would be received and decoded before anything else asks rlrun-server.
             await self._server.check(caller)
             request.state.limited_as = caller.digest
         held = CountedBody(request)

@@ -20,12 +20,12 @@ class TinkerSettings(Schema):
     server: str
     """URL of rlrun-server."""
     server_authority: Path | None = None
-    """File with the CA certificates in PEM to trust for rlrun-server. None selects the certificates of the image."""
+    """PEM file with the CA certificates to trust for rlrun-server. If None, those of the image are trusted."""
     port: int = SERVER_PORT
     """Port without TLS. If there is a certificate, only the pod itself can reach it."""
     tls_port: int = SERVER_TLS_PORT
     tls: Path | None = None
-    """Folder with tls.crt and tls.key, which may change. None disables TLS."""
+    """Folder with tls.crt and tls.key, which are read again when they change. None disables TLS."""
     metrics_port: int = SERVER_METRICS_PORT
     max_connections: int = Field(default=6000, ge=10, le=100_000)
     """Maximum number of open connections. A client uses one connection for each result that it waits for."""
@@ -47,7 +47,9 @@ class TinkerSettings(Schema):
         try:
             return ssl.create_default_context(cafile=self.server_authority)
         except OSError as error:  # ssl.SSLError is a subclass
-            message = f"{PREFIX}SERVER_AUTHORITY: {self.server_authority} has no CA certificates in PEM ({error})"
+            message = (
+                f"{PREFIX}SERVER_AUTHORITY: {self.server_authority} is not a PEM file with CA certificates ({error})"
+            )
             raise ValueError(message) from error
 
 

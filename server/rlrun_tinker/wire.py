@@ -1,7 +1,7 @@
-"""Protocol Buffers in binary form: a reader with limits, and writers of the few messages that this program sends.
+"""Protocol Buffers wire format: a reader with limits, and writers for the few messages that this program sends.
 
-The package `protobuf` creates an object for each message in the input. Even the smallest message, with two bytes in the
-input, takes a hundred bytes in memory. This reader yields views of the input instead, and counts fields.
+The package `protobuf` creates an object for each message in the input. Even the smallest message, two bytes of input,
+takes a hundred bytes of memory. This reader yields views of the input instead, and counts fields.
 """
 
 import struct
@@ -73,7 +73,7 @@ def read_varint(message: memoryview, at: int) -> tuple[int, int]:
 def signed(value: Value) -> int:
     """Return an integer field as a signed number. Raises WireInvalid."""
     if not isinstance(value, int):
-        raise WireInvalid("has bytes in place of an integer")
+        raise WireInvalid("has bytes instead of an integer")
     return value - UNSIGNED if value >= SIGN else value
 
 
@@ -92,25 +92,25 @@ def integers(value: Value, most: int) -> list[int]:
 
 
 def view(value: Value) -> memoryview:
-    """Return a field of bytes or of a message. Raises WireInvalid."""
+    """Return a field with bytes or a message. Raises WireInvalid."""
     if isinstance(value, int):
-        raise WireInvalid("has an integer in place of bytes")
+        raise WireInvalid("has an integer instead of bytes")
     return value
 
 
 def text(value: Value) -> str:
-    """Return a field of text. Raises WireInvalid."""
+    """Return a text field. Raises WireInvalid."""
     try:
         return bytes(view(value)).decode()
     except UnicodeDecodeError:
-        raise WireInvalid("has a text that is not UTF-8") from None
+        raise WireInvalid("has text that is not UTF-8") from None
 
 
 def double(value: Value) -> float:
     """Return a field of type double. Raises WireInvalid."""
     data = view(value)
     if len(data) != 8:
-        raise WireInvalid("has another type in place of a double")
+        raise WireInvalid("has another type instead of a double")
     number: float = struct.unpack("<d", data)[0]
     return number
 
@@ -136,7 +136,7 @@ def double_field(number: int, value: float) -> bytes:
 
 
 def bytes_field(number: int, value: bytes | memoryview) -> bytes:
-    """Return a field of bytes, text or a message."""
+    """Return a field with bytes, text or a message."""
     return b"".join([varint(number << 3 | BYTES), varint(len(value)), value])
 
 

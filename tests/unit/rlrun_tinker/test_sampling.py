@@ -366,7 +366,7 @@ async def test_weights_that_are_gone_are_a_failure_of_the_user(backend: TinkerBa
     sampler = await sampler_of(backend, await backend.model())
     backend.pool.engines[0].load_problem = ProblemError.of(424, Reason.ADAPTER_DOWNLOAD_FAILED, "has no manifest.json")
     error = await failed(backend, sampler)
-    assert (error["category"], "save them with a name" in error["error"]) == ("user", True)
+    assert (error["category"], "save the weights with a name" in error["error"]) == ("user", True)
 
 
 async def test_a_full_engine_and_one_without_s3_are_waited_for(pool: FakePool) -> None:
