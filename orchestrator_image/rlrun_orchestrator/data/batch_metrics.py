@@ -23,7 +23,7 @@ UNTAUGHT = (Reason.TEACHER_REFUSED, Reason.TEACHER_ANSWER_UNUSABLE)
 
 
 def summary_stats(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Return `name`/mean, /max and /min, or an empty dictionary without values."""
+    """Return `name`/mean, /max and /min, or an empty dictionary if there are no values."""
     if not values:
         return {}
     return {
@@ -34,7 +34,7 @@ def summary_stats(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the arithmetic mean, or 0 without values."""
+    """Return the arithmetic mean, or 0 if there are no values."""
     numbers = list(values)
     return math.fsum(numbers) / len(numbers) if numbers else 0.0
 
@@ -104,8 +104,8 @@ def _valid_episodes(group: Group) -> int:
 
 
 def distillation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return the number of rollouts for which the teacher gave no usable log-probabilities, or an empty dictionary
-    without a teacher.
+    """Return the number of rollouts for which the teacher returned no usable log-probabilities, or an empty dictionary
+    if no teacher scored the rollouts.
     """
     untaught = sum(rollout.error is not None and rollout.error.reason in UNTAUGHT for rollout in rollouts)
     taught = any(rollout.teacher_logprobs is not None for rollout in rollouts)
@@ -113,8 +113,8 @@ def distillation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def environment_shares(groups: Sequence[Group], weights: Mapping[str, float]) -> dict[str, float]:
-    """Return each environment's fraction of the trained rollouts, and its weight, or an empty dictionary for a single
-    environment.
+    """Return each environment's fraction of the batch's valid rollouts, and its weight, or an empty dictionary if there
+    is only one environment.
     """
     if len(weights) < 2:
         return {}

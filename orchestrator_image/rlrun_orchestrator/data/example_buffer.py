@@ -1,10 +1,10 @@
-"""Choice of examples: environments by weight, examples in shuffled epochs, excluding examples that are too easy or
-hard.
+"""Draws examples: environments by weight, and in each environment the examples in shuffled epochs, except those that
+are too easy or too hard.
 
 With difficulty filtering, an example moves to the pool `easy` or `hard` when the mean reward of its newest group
 reaches a threshold, and only `normal` examples are drawn. A fixed fraction of easy and hard examples may stay in the
 draw. If an environment has fewer normal examples than a batch has groups, the examples that were excluded longest ago
-return and are judged anew, because the policy has changed most since then. A run therefore never stops because its
+return and are judged again, because the policy has changed most since then. A run therefore never stops because its
 thresholds were met, and no example dominates a batch: among as many consecutive draws as a batch has groups, each
 example is drawn at most twice.
 
@@ -43,7 +43,7 @@ class EnvironmentExamplesState:
     cursor: int
     excluded: list[tuple[int, Difficulty]] = field(default_factory=list)
     """Excluded examples, longest-excluded first. Older states do not have this field; all their examples return to the
-    draw and are judged anew.
+    draw and are judged again.
     """
 
 
@@ -77,7 +77,7 @@ class BufferSettings:
 
         It is the mean closest to the midpoint of the two thresholds, or the higher of two equally close means. An
         example thus stays in the draw if one agent can still learn from it, and is easy if it is easy for one agent and
-        hard for another. Raises ValueError without a mean.
+        hard for another. Raises ValueError if `means` is empty.
         """
         middle = (self.easy_threshold + self.hard_threshold) / 2
         return min(means, key=lambda mean: (abs(mean - middle), -mean))
@@ -132,19 +132,20 @@ class _EnvironmentExamples:
 
 
 class ExampleBuffer:
-    """Buffer that draws examples and records their difficulty."""
+    """Draws examples and records their difficulty."""
 
     def __init__(self, sizes: Mapping[str, int], weights: Sequence[float] | None, settings: BufferSettings) -> None:
         """`sizes` has the number of examples by environment, in the run's order. `weights` are in the same order;
         if they are None, all environments have equal weights.
 
-        Raises ValueError if there is nothing to draw from.
+        Raises ValueError if there is nothing to draw from, or if the weights are invalid.
         """
         empty = [name for name, size in sizes.items() if size < 1]
         if not sizes:
             raise ValueError("the run has no environments")
         if empty:
-            raise ValueError(f"no training examples in these environments: {', '.join(empty)}")
+            names = ", ".join(empty)
+            raise ValueError(f"no training examples in {names}: load_environment must return a dataset with examples")
         if weights is not None and (len(weights) != len(sizes) or any(w < 0 for w in weights) or not any(weights)):
             raise ValueError(
                 f"{len(sizes)} environments need {len(sizes)} weights, none negative and one or more above 0: {weights}"

@@ -43,7 +43,7 @@ class SamplerState:
 
 
 class ExampleSampler:
-    """Sampler that draws from the buffer. The caller keeps track of outstanding examples and passes them to
+    """Draws from the buffer. The caller keeps track of outstanding examples and passes them to
     `snapshot`.
     """
 

@@ -44,8 +44,8 @@ NEXT_STATES = {
 
 @dataclass
 class VersionSpan:
-    """Oldest and newest policy version used by a group, over turns that sampled tokens and turns still in progress.
-    Without such turns, both are the version with which the group was dispatched.
+    """Oldest and newest policy version used by a group, over turns that sampled tokens and turns still in progress. If
+    there are none, both are the version with which the group was dispatched.
     """
 
     dispatched: int
@@ -84,7 +84,7 @@ class VersionSpan:
 
 @dataclass
 class Rollout:
-    """Rollout of a group. Without an `error` it has a trajectory, and an advantage once its group is scored."""
+    """Rollout of a group. If `error` is None, it has a trajectory, and an advantage once its group is scored."""
 
     result: RolloutResult
     trajectory: Trajectory
@@ -159,7 +159,7 @@ class Group:
 
     @property
     def version(self) -> int:
-        """Version of the oldest policy that sampled tokens of the group."""
+        """Oldest policy version that the group used, as in `VersionSpan.oldest`."""
         return self.versions.oldest
 
     @property
@@ -191,7 +191,7 @@ class Group:
 
     @property
     def untrained_reason(self) -> FilterReason:
-        """Reason why no step trains on a group without `trained_rollouts`."""
+        """Reason why no step trains on the group, if `trained_rollouts` is empty."""
         masked = any(rollout.masked and not rollout.left_out for rollout in self.valid_rollouts)
         return self.filter_reason or (FilterReason.truncated if masked else FilterReason.zero_advantage)
 
@@ -226,8 +226,8 @@ class Group:
 
 
 class UntrainedGroups:
-    """Groups since the previous step that no step trains on. The first groups are kept, further groups are only
-    counted.
+    """Groups since the previous step that no step trains on. The first `limit` groups are kept. Of further groups, only
+    the rollouts are counted.
     """
 
     def __init__(self, limit: int) -> None:

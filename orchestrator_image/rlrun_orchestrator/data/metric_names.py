@@ -47,9 +47,8 @@ class ChosenMetricNames:
         return Problem(
             reason=Reason.METRIC_NAMES_DROPPED,
             message=(
-                f"{len(self._dropped)} metrics of the newest step are dropped ({some}), because the environments of "
-                f"this run have already reported {self._limit} other metric names. Do not put ids or texts into "
-                "metric names."
+                f"metrics dropped from the newest step: {len(self._dropped)} ({some}), because the run's environments "
+                f"have already reported {self._limit} other metric names. Do not put ids or texts into metric names."
             ),
         )
 

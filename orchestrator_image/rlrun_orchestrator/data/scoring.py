@@ -1,4 +1,4 @@
-"""Scoring of groups: the environment's results are joined with the tokens that the gateway recorded. Pure.
+"""Scores groups: joins the environment's results with the tokens that the gateway recorded. Pure.
 
 The environment is user code, so its results are not trusted. A result for a rollout that the gateway did not record,
 that was not requested, or that was reported before is an error of that rollout: it is counted and never trained on.
@@ -31,7 +31,7 @@ NAMED = 8
 
 
 REWARD_REASONS = frozenset({Reason.REWARD_FUNCTION_ERROR, Reason.REWARD_NOT_FINITE})
-"""Reasons of errors caused by the reward function, not by the rollout."""
+"""Reasons for errors caused by the reward function, not by the rollout."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _assign_advantages(rollouts: Sequence[Rollout], scoring: ScoringSettings, *,
 
 
 def add_cause(reported: RolloutResult, refusal: Problem | None) -> RolloutResult:
-    """Add the reason of a refusal to the rollout's result, if the rollout's last request was refused."""
+    """Add the reason for a refusal to the rollout's result, if the rollout's last request was refused."""
     if refusal is None:
         return reported
     changes: dict[str, object] = {}
@@ -201,7 +201,7 @@ def add_cause(reported: RolloutResult, refusal: Problem | None) -> RolloutResult
         changes["is_truncated"] = True
     if reported.error is not None and reported.error.reason == Reason.ROLLOUT_FAILED:
         # The exception follows from the refusal, whose text clients shorten or replace.
-        message = f"{refusal.message}. The environment reported: {reported.error.message}"
+        message = f"{refusal.message.rstrip('.')}. The environment reported: {reported.error.message}"
         changes["error"] = Problem(reason=refusal.reason, message=message[:1000])
     return reported.model_copy(update=changes)
 
@@ -211,7 +211,7 @@ def _own_error(
 ) -> Problem | None:
     # Comparisons with NaN are false.
     if not abs(reported.reward) <= LARGEST_REWARD:
-        message = f"the reward is {reported.reward}, which is not a finite number of at most {LARGEST_REWARD:g}"
+        message = f"the reward is {reported.reward}; it must be a number from {-LARGEST_REWARD:g} to {LARGEST_REWARD:g}"
         return Problem(reason=Reason.REWARD_NOT_FINITE, message=message)
     if trajectory.sequences:
         return None

@@ -1,9 +1,9 @@
-"""Conversion of a rollout's turns to training sequences with exactly the tokens that the engine processed.
+"""Converts a rollout's turns to training sequences with exactly the tokens that the engine processed.
 
 A chat template renders the whole conversation for each turn, and the result does not always start with the earlier
 tokens (thinking that is stripped, tokens that merge differently). A rollout may also have several conversations. A turn
-extends the longest sequence that is a prefix of its prompt. Without such a sequence, the turn starts a new sequence,
-and the break is counted. No token is trained on in a context that the engine did not see, and each sampled token is
+extends the longest sequence that is a prefix of its prompt. If there is none, the turn starts a new sequence, and
+the break is counted. No token is trained on in a context that the engine did not see, and each sampled token is
 trained on once. With the branching strategy every turn is a sequence.
 """
 

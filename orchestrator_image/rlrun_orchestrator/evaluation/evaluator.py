@@ -1,11 +1,11 @@
 """Evaluation and validation during training: fixed examples, the policy of one step, and rewards as metrics.
 
-Both use the gateway like training, but are pinned to the measured policy and record no tokens. Validation uses the
-training environment's sampling parameters; evaluation may override the run's. Together they may use a fixed fraction of
-training's maximum number of rollouts in flight, so that training does not slow down, and the full maximum once training
-is over. One round of each kind runs at a time: if an interval is shorter than a round, rounds are skipped with a
-warning, except for the round of the last policy. Results are reported immediately, under the step whose policy was
-measured. A failed evaluation causes a warning and never fails the run.
+Both use the gateway like training, but are pinned to the evaluated policy and record no tokens. Validation uses the
+training environment's sampling parameters; evaluation may override the run's. Combined, they may use a fixed fraction
+of training's maximum number of rollouts in flight, so that training does not slow down. Once training is over, each may
+use the full maximum. One round of each kind runs at a time: if an interval is shorter than a round, rounds are skipped
+with a warning, except for the round of the last policy. Results are reported immediately, under the step whose policy
+was evaluated. A failed evaluation causes a warning and never fails the run.
 """
 
 import asyncio
@@ -42,22 +42,22 @@ from rlrun_orchestrator.storage.sample_records import StepRollouts
 log = logging.getLogger(__name__)
 
 EVALUATION_SHARE = 0.25
-"""Maximum number of rollouts in flight of evaluation and validation together, as a fraction of training's maximum."""
+"""Maximum number of evaluation and validation rollouts in flight, combined, as a fraction of training's maximum."""
 MAX_ATTEMPTS = 3
 """Maximum number of requests for one example if its environment becomes unreachable."""
 RESULTS_KEPT = 64
-"""Number of newest measurements that are remembered and not repeated."""
+"""Number of newest completed evaluations that are remembered and not repeated."""
 MESSAGE_LIMIT = 500
 
 Report = Callable[[int, dict[str, float]], None]
-"""Callback for results: the step whose policy was measured, and the metrics."""
+"""Callback for results: the step whose policy was evaluated, and the metrics."""
 Store = Callable[[StepRollouts], None]
-"""Callback that stores the rollouts of one environment after it has been measured."""
+"""Callback that stores the rollouts of an evaluation on one environment."""
 
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """Environment that is measured every `interval` steps."""
+    """Evaluation or validation of the policy on one environment, every `interval` steps."""
 
     use: EnvironmentUse
     environment: str
@@ -92,14 +92,14 @@ class EvaluationTask:
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """Policy to measure. If `base` is True, the base model is measured instead."""
+    """Policy to evaluate. If `base` is True, the base model is evaluated instead."""
 
     policy: PolicyRef
     base: bool = False
 
     @property
     def name(self) -> str:
-        """Name of the measured weights. A step that is repeated after a restart has new weights and is measured
+        """Name of the evaluated weights. A step that is repeated after a restart has new weights and is evaluated
         again.
         """
         return "base" if self.base else self.policy.name
@@ -115,7 +115,7 @@ class EvaluatorSettings:
     rollouts_in_flight: int
     """Maximum number of rollouts in flight in training: batchSize times oversamplingFactor."""
     base_model: bool
-    """Measure the base model before the first step."""
+    """Evaluate the base model before the first step."""
     warm_start: bool
     """True if the run starts from another run's checkpoint, so that its first policy is not the base model."""
 
@@ -156,7 +156,7 @@ class Evaluator:
         store_rollouts: Store,
         save_state: Callable[[], None],
     ) -> None:
-        """`save_state` is called whenever a completed measurement has changed `state`."""
+        """`save_state` is called whenever a completed evaluation has changed `state`."""
         self._evaluation_tasks = wanted
         self._environments = environments
         self._groups = groups
@@ -177,7 +177,7 @@ class Evaluator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_progress: set[tuple[str, str]] = set()
         self._measured: deque[tuple[str, str]] = deque(maxlen=RESULTS_KEPT)
-        """Completed measurements, as (base name of the metrics, policy)."""
+        """Completed evaluations, as (base name of the metrics, policy)."""
 
     # --- called by the loop -------------------------------------------------------------------------------------------
 
@@ -190,8 +190,8 @@ class Evaluator:
         elif self._settings.base_model:
             wanted = [m for m in self._evaluation_tasks if m.use is EnvironmentUse.eval]
             if self._settings.warm_start and policy.kind is PolicyKind.weights:
-                message = "the base model is not measured, because the engines serve the weights from which the run "
-                message += "starts. To measure it, run an evaluation without checkpointId. If you do not need it, set "
+                message = "the base model is not evaluated, because the engines serve the weights from which the run "
+                message += "starts. To evaluate it, run an evaluation without checkpointId. If you do not need it, set "
                 message += "eval.evalBaseModel to false"
                 self._conditions.add_warning(Problem(reason=Reason.BASE_MODEL_NOT_MEASURED, message=message))
                 return
@@ -203,7 +203,7 @@ class Evaluator:
         self._start(self._due_tasks(step), step, EvaluatedPolicy(policy))
 
     def has_unfinished(self, step: int, policy: PolicyRef) -> bool:
-        """Return True if an evaluation that is due at `step` has not been completed."""
+        """Return True if an evaluation that is due at `step` is neither completed nor in progress."""
         return any(self._is_new(m, EvaluatedPolicy(policy)) for m in self._due_tasks(step))
 
     async def finish(self, deadline: float) -> None:
@@ -221,7 +221,7 @@ class Evaluator:
             self._set_limits(self._limit)
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
-            message = f"cancelled after {deadline:.0f} s: {names}. Lower eval.numExamples"
+            message = f"cancelled after {deadline:.0f} s: {names}. Lower eval.numExamples or val.numExamples"
             self._conditions.add_warning(Problem(reason=Reason.EVALUATION_TIMEOUT, message=message[:MESSAGE_LIMIT]))
         await self.close()
 
@@ -233,7 +233,7 @@ class Evaluator:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def state(self) -> dict[str, Any]:
-        """Return the completed measurements as JSON types, for the checkpoint."""
+        """Return the completed evaluations as JSON types, for the checkpoint."""
         return {"measured": [list(pair) for pair in self._measured]}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
@@ -334,7 +334,7 @@ class Evaluator:
         return results
 
     def _report_results(self, step: int, values: dict[str, float]) -> None:
-        log.info("step %d measured: %s", step, values)
+        log.info("evaluated the policy of step %d: %s", step, values)
         self._report(step, values)
 
     # --- one example --------------------------------------------------------------------------------------------------

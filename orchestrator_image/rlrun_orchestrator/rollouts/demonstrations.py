@@ -47,7 +47,7 @@ class DemonstrationSample:
 
 
 class DemonstrationLoader:
-    """Loader that samples examples and fetches their reference answers."""
+    """Samples examples and fetches their reference answers."""
 
     def __init__(
         self,

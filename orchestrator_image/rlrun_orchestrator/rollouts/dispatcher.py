@@ -1,4 +1,4 @@
-"""Dispatch of groups to environments, and batches of their results.
+"""Dispatches groups to environments, and forms batches of their results.
 
 The tracker stores the state of the groups, and the sampler chooses examples. The dispatcher manages tasks, requests and
 timing. It starts groups while there are slots, a ready environment, and a replica that serves the policy.
@@ -60,7 +60,7 @@ class DispatchSettings:
 
 
 class Dispatcher:
-    """Dispatcher that starts groups, waits for their results and returns batches."""
+    """Starts groups, waits for their results and returns batches."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class Dispatcher:
         return self.sampler.buffer.metrics() | values
 
     async def wait_for_change(self, timeout: float) -> None:
-        """Wait until a group has finished, for at most `timeout` seconds."""
+        """Wait until a group has finished or dispatching has failed, for at most `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._done.wait()
@@ -224,7 +224,7 @@ class Dispatcher:
 
     @property
     def started(self) -> bool:
-        """True if groups are dispatched whenever there are slots."""
+        """True once `start` has been called."""
         return self._dispatch_task is not None
 
     # --- dispatch -----------------------------------------------------------------------------------------------------
@@ -390,8 +390,8 @@ class Dispatcher:
             member.backoff.record_failure(self._clock(), started)
 
     def _redraw(self, stale: Iterable[Group]) -> None:
-        """Sample the examples of stale groups again, except examples that were already sampled the maximum number of
-        times.
+        """Sample the examples of stale groups again, except examples that were already sampled again the maximum number
+        of times.
         """
         for group in stale:
             self._redraws[self.sampler.redraw(group.sampled)] += 1

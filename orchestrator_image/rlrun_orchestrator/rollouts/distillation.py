@@ -46,7 +46,7 @@ URL_FIELD = "spec.algorithm.teacher.url"
 
 
 class SequenceRefused(Exception):
-    """Error for a sequence that the teacher refuses or scores incompletely, although it scores other sequences."""
+    """Error for a sequence that the teacher refuses or scores with NaN, although it scores other sequences."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -77,8 +77,8 @@ class DistillationTeacher:
         self._semaphore = asyncio.Semaphore(PARALLEL)
 
     async def score(self, group: Group) -> None:
-        """Set the teacher's log probabilities of every valid rollout of the group. A rollout fails if the teacher
-        refuses one of its sequences. Raises FatalError.
+        """Set the teacher's log probabilities for every valid rollout of the group. A rollout fails if the teacher
+        refuses one of its sequences or returns NaN for it. Raises FatalError.
         """
         await asyncio.gather(*(self._score(rollout) for rollout in group.valid_rollouts))
 

@@ -1,4 +1,4 @@
-"""Monitor for batches without a usable group: warn after each, pause after errors, and fail if no group is usable.
+"""Monitors batches without a usable group: warns after each, pauses after errors, and fails the run after too many.
 
 All counts are of finished groups since the last usable one. A run fails in two cases:
 
@@ -25,10 +25,12 @@ EMPTY_BATCHES = 10
 
 
 class EmptyBatchMonitor:
-    """Monitor that tracks consecutive unusable groups and decides when to pause or fail."""
+    """Tracks consecutive unusable groups, and decides when to pause and when to fail the run."""
 
     def __init__(self, groups_per_batch: int, first_pause: float, most_filtered_groups: int) -> None:
-        """`first_pause` is the pause in seconds after the first empty batch of errors. Later pauses are twice that."""
+        """`first_pause` is the pause in seconds after the first batch that is empty because of errors. Each later pause
+        is twice as long as this one.
+        """
         self.problem: Problem | None = None
         """Reason why the newest batches are empty, or None once a group is usable."""
         self.failure: FatalError | None = None
@@ -72,7 +74,7 @@ class EmptyBatchMonitor:
             batch_errors, self._batch_errors = self._batch_errors, 0
             if 2 * batch_errors >= self._size:
                 self._pause.record_failure(now)
-                log.warning("%s. Retrying in %.0f s.", self.problem.message, self._pause.pause)
+                log.warning("%s. Retrying in %.0f s.", self.problem.message.rstrip("."), self._pause.pause)
 
     def _describe(self) -> Problem:
         unusable = self._filtered + self._errors
@@ -92,8 +94,8 @@ class EmptyBatchMonitor:
         groups = "most groups" if self._errors else "every group"
         if self._filter_reasons == {FilterReason.zero_advantage}:
             return (
-                f"the rewards of {groups} are equal (zero_advantage), so there is nothing to learn from; read some "
-                "rollouts, and use examples of a different difficulty or rewards for partial success"
+                f"within {groups}, all rewards are equal (zero_advantage), so there is nothing to learn from; read "
+                "some rollouts, and use examples of a different difficulty or rewards for partial success"
             )
         if self._filter_reasons == {FilterReason.truncated}:
             return (

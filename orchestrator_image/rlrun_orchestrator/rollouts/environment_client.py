@@ -26,7 +26,8 @@ GRACE_SECONDS = 30.0
 class EnvironmentClient:
     """Client for one environment server.
 
-    Raises ServiceUnavailable while the server does not respond, and RequestRejected if it cannot serve the request.
+    Requests raise ServiceUnavailable while the server does not respond, and RequestRejected if the server cannot serve
+    them.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class EnvironmentClient:
         return result
 
     async def demonstration(self, request_body: DemonstrationRequest) -> Demonstration:
-        """Return the reference answer to an example from its dataset. Raises RequestRejected if there is none."""
+        """Return an example's reference answer from the dataset. Raises RequestRejected if there is none."""
         url = f"{self._url}/demonstrations"
         body = request_body.model_dump_json(by_alias=True, exclude_none=True).encode()
         return parse(Demonstration, await self._request("POST", url, body, SHORT_SECONDS, MAX_RESPONSE_BYTES), url)

@@ -1,8 +1,8 @@
 """Client for an environment with several pods, used like a client for one pod.
 
 The pods are the A records of a headless Service, which includes unready ones. Each pod's state is polled periodically,
-so that new pods, restarted pods and unresponsive pods are treated equally. A request to a pod that is lost raises
-ServiceUnavailable; the requests to other pods continue.
+so that new pods, restarted pods and unresponsive pods are treated equally. If a pod is lost, the requests to
+it raise ServiceUnavailable, and the requests to other pods continue.
 
 A group goes to the ready pod with the fewest groups in progress and recent failures. Failures are counted because a pod
 that fails immediately always has the fewest groups and would otherwise get most of them. Each pod is paused on its own
@@ -43,7 +43,7 @@ def is_failed(result: GroupResult) -> bool:
 
 
 async def pod_urls(url: str) -> list[str]:
-    """Return the URLs of a headless Service's pods. Raises OSError if DNS gives no answer."""
+    """Return the URLs of a headless Service's pods. Raises OSError if DNS lists none."""
     parts = urlsplit(url)
     port = parts.port or 80
     return [f"{parts.scheme}://{host}:{port}" for host in await host_addresses(parts.hostname or "", port)]
@@ -70,7 +70,9 @@ class EnvironmentReplica:
 
     @property
     def load(self) -> int:
-        """Groups in progress, plus a penalty for recent failures. An idle pod may try one group after its pause."""
+        """Requests in progress, plus a penalty for recent failures. An idle pod has no penalty, so that it gets a group
+        after its pause.
+        """
         return len(self.calls) + (FAILURE_PENALTY * self.backoff.failures if self.calls else 0)
 
     @property
@@ -119,7 +121,9 @@ class EnvironmentReplicas:
         return [replica.info.version for replica in self.replicas.values() if replica.info is not None]
 
     async def info(self) -> EnvironmentInfo:
-        """Return the state of a ready pod, or of an unready one if none is ready."""
+        """Return the state of a ready pod, or of an unready one if none is ready. Raises ServiceUnavailable if no pod
+        responds.
+        """
         if self._watcher is None:
             await self._update()
             await self._wait_for_ready_pod()
@@ -132,7 +136,7 @@ class EnvironmentReplicas:
         return best
 
     async def roll_out(self, group: GroupRequest) -> GroupResult:
-        """Return the scored rollouts of one example, from the least busy pod."""
+        """Return the scored rollouts of one example from the pod with the lowest load."""
         started, replica = self._clock(), self._choose()
         try:
             result = await self._send(replica, lambda client: client.roll_out(group))
@@ -148,7 +152,7 @@ class EnvironmentReplicas:
         return result
 
     async def demonstration(self, request_body: DemonstrationRequest) -> Demonstration:
-        """Return the reference answer to an example from its dataset. Raises RequestRejected if there is none."""
+        """Return an example's reference answer from the dataset. Raises RequestRejected if there is none."""
         return await self._send(self._choose(), lambda client: client.demonstration(request_body))
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """Environment servers of the run: readiness, recovery and backoff.
 
-Two kinds of failure are handled differently. A server that does not respond is waited for (its pod is being replaced)
-until a deadline ends the run. A server that responds with errors gets groups at growing intervals.
+Two kinds of failure are handled differently. If a server does not respond (its pod is being replaced), the run waits
+for it until a deadline ends the attempt. If a server responds with errors, it gets groups at growing intervals.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class LoadLimits:
     def rollouts(self, info: EnvironmentInfo) -> int | None:
         """Return the maximum number of rollouts in progress, or None if it is unlimited.
 
-        If a worker limits its concurrent rollouts, it gets only enough complete groups to stay busy. Other groups wait
+        If a worker limits its concurrent rollouts, it gets only enough whole groups to stay busy. Other groups wait
         in the orchestrator, so that they start with a newer policy.
         """
         if info.rollouts_at_once is None:
@@ -71,7 +71,7 @@ class PooledEnvironment:
     unreachable_since: float | None = None
     recovery_task: "asyncio.Task[None] | None" = None
     limit: FairSemaphore | None = None
-    """Semaphore that limits the rollouts in progress of training and validation together. None means no limit."""
+    """Semaphore that limits the rollouts of training and validation in progress, combined. None means no limit."""
     load: LoadLimits = field(default_factory=LoadLimits)
 
     def update(self, info: EnvironmentInfo) -> None:
@@ -144,8 +144,8 @@ class EnvironmentPool:
         backoff: float,
     ) -> None:
         """`report(component, problem)` receives the reason for each wait. `limits` has the maximum load by environment.
-        `grace` is the time in seconds after which a broken environment fails the run. `backoff` is the first pause in
-        seconds after a failed group.
+        `grace` is the time in seconds after which a broken environment fails the run, `lost_deadline` the time after
+        which an unreachable one ends the attempt, and `backoff` the first pause after a failed group.
         """
         self.environments = {
             client.name: PooledEnvironment(

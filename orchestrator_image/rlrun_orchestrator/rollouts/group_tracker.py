@@ -39,8 +39,8 @@ class GroupTracker:
         least `rollouts_per_group` valid rollouts for each of its `limits.groups_per_batch` groups. If rollouts fail,
         the batch contains more groups.
 
-        With `limits.tokens_per_batch`, a batch has at least this number of tokens instead, and the numbers of groups in
-        `limits` apply only until the first group has ended.
+        If `limits.tokens_per_batch` is set, a batch has at least this number of tokens instead, and the numbers of
+        groups in `limits` apply only until the first group has ended.
         """
         self._limits = limits
         self._rollouts_per_group = rollouts_per_group
@@ -48,7 +48,7 @@ class GroupTracker:
         self.step = 0
         """Step whose batch is being collected."""
         self.policy: PolicyRef | None = None
-        """Policy of new groups. With None, no group may start."""
+        """Policy of new groups. If None, no group may start."""
         before = counts or GroupCounts()
         self._ended = Counter({state: getattr(before, state) for state in COUNTED})
         self._ended[GroupState.stale] += before.in_flight

@@ -40,13 +40,13 @@ class Batch:
     groups: list[Group] = field(default_factory=list)
     """Groups of the batch. Empty in a supervised step."""
     reward: float | None = None
-    """Mean reward over its rollouts."""
+    """Mean reward over the valid rollouts."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics computed from the batch, by name."""
     seconds: float = 0.0
     """Seconds that the collection took."""
     waited_for_policy: float = 0.0
-    """Part of `seconds` spent waiting for a newer policy, without which the batch could not be completed."""
+    """Part of `seconds` spent waiting for a newer policy that the batch needed to be completed."""
     id: str = ""
     """Digest of the samples. Set by `finalize`."""
     body: BatchBody | None = None
@@ -67,7 +67,7 @@ class Batch:
 
     @classmethod
     def from_groups(cls, groups: list[Group], step: int, rollouts_per_example: int) -> "Batch":
-        """Create a batch of rollouts."""
+        """Create a batch from the groups' rollouts."""
         return cls(
             step,
             training_samples(groups),

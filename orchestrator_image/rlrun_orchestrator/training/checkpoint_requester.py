@@ -75,7 +75,8 @@ class CheckpointRequester:
         except UploadsBehind as error:
             log.warning("skipping the %s of step %d: %s", what, step, error)
             if not last:
-                message = f"the {what} of step {step} was skipped: {error} The next {what} is made when it is due"
+                cause = str(error).rstrip(".")
+                message = f"the {what} of step {step} was skipped: {cause}. The next {what} is made when it is due"
                 self._conditions.set_condition(
                     what, Problem(reason=f"{what.capitalize()}Skipped", message=message[:1000])
                 )

@@ -1,4 +1,4 @@
-"""Background publication of the newest policy to the engines."""
+"""Publishes the newest policy to the engines in the background."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ class PublishTimeouts:
 
 
 class PolicyPublisher:
-    """Publisher of one policy at a time. New groups and turns use a policy once an engine serves it."""
+    """Publishes one policy at a time. New groups and turns use a policy once an engine serves it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Conversion of a batch's groups to the samples of a training step."""
+"""Converts a batch's groups to the samples of a training step."""
 
 from array import array
 
@@ -10,7 +10,7 @@ from rlrun_orchestrator.data.trajectories import TokenSequence
 
 
 def training_samples(groups: list[Group]) -> list[Sample]:
-    """Return one sample for each token sequence of every trained rollout, with that sequence's columns."""
+    """Return one sample for each token sequence of every trained rollout."""
     return [
         sample_of(
             sequence,

@@ -21,7 +21,7 @@ UPLOADS_BEHIND = Reason.UPLOADS_BEHIND
 
 
 class SessionLost(Exception):
-    """Error for a session that the trainer lacks or has at a different step, because the trainer was restarted."""
+    """Error for a session that a restarted trainer does not have, or has at a different step."""
 
 
 class Superseded(FatalError):
@@ -35,8 +35,8 @@ class UploadsBehind(Exception):
 class TrainerClient:
     """Client for one session.
 
-    Raises ServiceUnavailable while the trainer does not respond, or while a shared trainer does not know the run's
-    token yet, RequestRejected if the trainer rejects a request, SessionLost after the trainer was restarted,
+    Requests raise ServiceUnavailable while the trainer does not respond, or while a shared trainer does not know the
+    run's token yet, RequestRejected if the trainer rejects the request, SessionLost after the trainer was restarted,
     UploadsBehind if the trainer's upload queue has no slot for a copy, and Superseded if a newer orchestrator has
     opened the session.
     """

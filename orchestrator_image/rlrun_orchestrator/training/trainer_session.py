@@ -1,8 +1,8 @@
-"""Session of the run at the trainer, with retries and recovery.
+"""The run's session on the trainer, with retries and recovery.
 
 Requests to an unreachable trainer are retried until a deadline; a rejection is final. If the trainer has lost the
-session (its pod was replaced), the session is opened again from the newest complete checkpoint in S3, or from a newer
-recovery copy that the trainer finds, and `SessionLost` requires the caller to move to that step.
+session (its pod was replaced), requests raise `SessionLost`. `open` then opens the session again from the newest
+complete checkpoint in S3, or from a newer recovery copy that the trainer finds, and the caller moves to that step.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 SERVER_ERRORS = 3
-"""Number of responses with status 500 to the same request that end the attempt."""
+"""Number of rejections of the same request with a 5xx status that end the attempt."""
 NO_BATCH = BatchBody(TrainBatch([]))
 """Batch for repeating the request of a completed step."""
 FINAL_REPEAT_SECONDS = 30.0
@@ -91,8 +91,8 @@ def is_usable(store: Store, checkpoint: S3Uri) -> bool:
 
 
 class TrainerSession:
-    """Session of the run. Raises FatalError if the trainer stays unreachable or rejects a request, and SessionLost if
-    the trainer has lost the session.
+    """Session of the run. Requests raise FatalError if the trainer stays unreachable or rejects them, and SessionLost
+    if the trainer has lost the session.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TrainerSession:
         while True:
             checkpoint = await self._next_checkpoint(steps, limit)
             spec = checked_session_spec(self._run, self._schedule.max_steps, checkpoint)
-            source = checkpoint or self._run.warm_start_from or "the base"
+            source = checkpoint or self._run.warm_start_from or "the base model"
             log.info("opening the trainer session; if it does not exist yet, it will start from %s", source)
             try:
                 state = await self._wait_until_published(await self._open(spec, deadline), deadline)
@@ -233,7 +233,9 @@ class TrainerSession:
         return await self._with_retries(lambda: self._client.adapter(step, state), self._timeouts.unreachable)
 
     async def finish(self, step: int, state: dict[str, Any]) -> None:
-        """Wait until the checkpoint and the adapter of the last step are complete in S3."""
+        """Wait until the checkpoint and the adapter of the last step are complete in S3. Requests a missing one again.
+        Raises FatalError after the time limit.
+        """
         try:
             await self._complete(step, state)
         finally:
@@ -271,8 +273,8 @@ class TrainerSession:
         for incomplete, step in enumerate(steps):
             if incomplete and time.monotonic() - start > deadline:
                 message = (
-                    f"no complete checkpoint was found within {deadline:g} s: the newest {incomplete} folders below "
-                    f"{self._layout.checkpoints} are incomplete. Restore their files, or delete them"
+                    f"no complete checkpoint was found within {deadline:g} s. Incomplete newest folders below "
+                    f"{self._layout.checkpoints}: {incomplete}. Restore their files, or delete them"
                 )
                 raise FatalError(Problem(reason=Reason.CHECKPOINT_INCOMPLETE, message=message), ExitCode.RESTART)
             checkpoint = self._layout.checkpoint(step)

@@ -18,7 +18,7 @@ def test_names_of_each_step_are_no_new_series() -> None:
     problem = names.problem
     assert problem
     assert problem.reason == Reason.METRIC_NAMES_DROPPED
-    assert problem.message.startswith("1000 metrics")
+    assert problem.message.startswith("metrics dropped from the newest step: 1000 (")
     assert "metrics/id-9-0/mean" in problem.message
 
 

@@ -126,7 +126,7 @@ def test_groups_with_equal_rewards_are_reported_as_such() -> None:
     for _ in range(4):
         monitor.record_group(left_out, 0.0)
     assert monitor.problem is not None
-    assert "the rewards of every group are equal" in monitor.problem.message
+    assert "within every group, all rewards are equal" in monitor.problem.message
     drop(monitor, 4, FilterReason.high_reward)
     assert "(high_reward, zero_advantage)" in monitor.problem.message
 

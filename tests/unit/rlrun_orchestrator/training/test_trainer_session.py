@@ -103,7 +103,7 @@ async def test_a_request_that_opens_the_session_ends_before_a_longer_deadline_fo
 
 async def test_the_search_for_a_complete_checkpoint_has_a_deadline(tmp_path: Path) -> None:
     client, steps = OpeningClient(), range(1, 6)
-    with pytest.raises(FatalError, match=r"the newest 1 folders below s3:.* are incomplete") as ended:
+    with pytest.raises(FatalError, match=r"Incomplete newest folders below s3:.*: 1\.") as ended:
         await session(tmp_path, store_with(steps, steps), client).open(-1.0)
     assert (ended.value.exit_code, ended.value.problem.reason) == (ExitCode.RESTART, Reason.CHECKPOINT_INCOMPLETE)
     assert client.opened == []
