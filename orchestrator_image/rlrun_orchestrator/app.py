@@ -60,7 +60,7 @@ from rlrun_orchestrator.training.trainer_session import TrainerSession
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
-"""Time for servers and connections to close, in addition to the uploads during a shutdown."""
+"""Time in seconds for servers and connections to close during a shutdown, in addition to the time for uploads."""
 
 
 class Orchestrator:

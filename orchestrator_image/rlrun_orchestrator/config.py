@@ -60,7 +60,7 @@ class OrchestratorSettings:
     teacher_deadline: float = 900.0
     """Time for an unreachable teacher of a distillation to become reachable again."""
     private_addresses: AddressRules = INTERNET_ONLY
-    """Comma-separated addresses that the run may use although they are not on the internet."""
+    """Addresses outside the internet to which the run may connect, comma-separated."""
     finish_deadline: float = 1800.0
     """Time limit for the last checkpoint and adapter to be complete in S3, and for the final evaluation. An
     environment's rolloutTimeoutSeconds may extend the evaluation.
@@ -83,11 +83,11 @@ class OrchestratorSettings:
     group, up to sixty times this value.
     """
     empty_batch_backoff: float = 30.0
-    """Initial pause after a batch of errors without a usable group. Later pauses are twice as long."""
+    """Pause after the first batch that has no usable group because of errors. Later pauses last twice this time."""
     most_filtered_groups: int = 1000
     """Number of consecutive filtered groups after which the run fails."""
     checkpoint_interval: int = 50
-    """Number of steps between checkpoints if the run's spec does not set it."""
+    """Number of steps between checkpoints if the run's spec does not set checkpoints.interval."""
     token: str | None = field(default=None, repr=False)
     """Token of the run, for its other processes and for the operator. If None, all requests are accepted."""
     environment_token: str | None = field(default=None, repr=False)
@@ -95,7 +95,7 @@ class OrchestratorSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "OrchestratorSettings":
-        """Read the settings. Raises ValueError that names the variable if a value is invalid."""
+        """Read the settings. Raises a ValueError that names the variable if a value is invalid."""
         values: dict[str, object] = {}
         for known in fields(cls):
             name = f"RLRUN_{known.name.upper()}"

@@ -1,4 +1,4 @@
-"""Mapping of a run's spec to the settings of the components, with one function per component and no I/O."""
+"""Maps a run's spec to the settings of the components, with one function per component and no I/O."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ def trainer_timeouts(run: ResolvedRun, settings: OrchestratorSettings) -> Traine
 def publish_timeouts(settings: OrchestratorSettings) -> PublishTimeouts:
     """Return the time limits for the publication of policies."""
     return PublishTimeouts(
-        # Engines may need the run's complete start deadline.
+        # Engines may need the run's whole start deadline.
         first=max(settings.start_deadline, settings.inference_deadline),
         later=settings.inference_deadline,
         slow_replicas=settings.publish_grace,
@@ -97,8 +97,8 @@ def publish_timeouts(settings: OrchestratorSettings) -> PublishTimeouts:
 
 
 def group_deadlines(run: ResolvedRun, use: EnvironmentUse) -> dict[str, float]:
-    """Return, by environment, the time limit in seconds for running and scoring a group whose rollouts start
-    together.
+    """Return, by environment, the time limit in seconds for running and scoring a group whose rollouts all start at
+    once.
     """
     evaluated = run.spec.eval.env if run.spec.eval is not None else []
     entries: Sequence[Environment] = run.spec.env if use is EnvironmentUse.train else evaluated
@@ -127,7 +127,7 @@ def replica_counts(run: ResolvedRun, use: EnvironmentUse) -> dict[str, int]:
 
 
 def longest_group_deadline(run: ResolvedRun) -> float:
-    """Return the longest time limit of a group in seconds. A single response of the engine may take that long."""
+    """Return the longest time limit of a group in seconds. A single engine response may take that long."""
     return max(deadline for use in EnvironmentUse for deadline in group_deadlines(run, use).values())
 
 
@@ -159,7 +159,7 @@ def group_tracker(run: ResolvedRun, schedule: RunSchedule, before: GroupCounts) 
 def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> ExampleBuffer:
     """Return the buffer. `sizes` has the number of examples by environment.
 
-    Raises FatalError if an environment has no examples.
+    Raises FatalError if an environment has no examples, or if the weights of the environments are invalid.
     """
     spec = run.spec
     by_environment = [e.weight for e in spec.env if e.weight is not None]
@@ -178,8 +178,8 @@ def buffer(run: ResolvedRun, sizes: Mapping[str, int]) -> ExampleBuffer:
             ),
         )
     except ValueError as error:
-        message = f"{error}: load_environment must return a dataset with examples"
-        raise FatalError(Problem(reason=Reason.NO_EXAMPLES, message=message), ExitCode.CONFIGURATION) from error
+        problem = Problem(reason=Reason.NO_EXAMPLES, message=str(error))
+        raise FatalError(problem, ExitCode.CONFIGURATION) from error
 
 
 def filtering(run: ResolvedRun) -> GroupFilter:
@@ -220,7 +220,7 @@ def sampling_overrides(run: ResolvedRun) -> dict[str, TrainSampling]:
 
 
 def exact_prefixes(run: ResolvedRun) -> bool:
-    """Return True if turns are joined to sequences, which allows sending the next turn of a chat as tokens."""
+    """Return True if turns are joined into sequences, so that the next turn of a chat may be sent as tokens."""
     return run.spec.trajectory_strategy is TrajectoryStrategy.interleaved
 
 

@@ -1,4 +1,4 @@
-"""Changes of the configuration during the run.
+"""Applies changes of the configuration during the run.
 
 The operator writes a user's change into the ConfigMap that this process has mounted, and annotates the pod so that the
 kubelet updates the files at once instead of within two minutes. This process applies only one change: more steps. All
@@ -29,7 +29,7 @@ class ConfigChange:
 
 
 def diff_configuration(run: ResolvedRun, max_steps: int, new: ResolvedRun) -> ConfigChange:
-    """Compare `new` with a running attempt of `run` that makes `max_steps` steps."""
+    """Compare `new` with a running attempt of `run` that ends after `max_steps` steps."""
     if new.run != run.run:
         other = f"it belongs to attempt {new.run.attempt} of {new.run.name}, and this is attempt {run.run.attempt}"
         return ConfigChange(None, [other])
@@ -46,9 +46,7 @@ def diff_configuration(run: ResolvedRun, max_steps: int, new: ResolvedRun) -> Co
 
 
 class ConfigWatcher:
-    """Watcher that reads the configuration file every few seconds and applies an increased number of steps to the
-    schedule.
-    """
+    """Reads the configuration file every few seconds and applies an increased number of steps to the schedule."""
 
     def __init__(self, path: Path, run: ResolvedRun, interval: float, schedule: RunSchedule) -> None:
         self._path = path

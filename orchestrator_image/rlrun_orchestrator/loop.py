@@ -116,8 +116,8 @@ class RunLoop:
         """True while this run may write the state in S3: between its start and its completion."""
 
     async def run(self, trainer: SessionState, states: KnownStates) -> None:
-        """Train from the trainer's current step to the last step. `states` were saved by earlier processes of the run.
-        Raises FatalError.
+        """Train from the trainer's current step to the last step. `states` were saved by earlier processes of the run,
+        or by the run from whose checkpoint it starts. Raises FatalError.
         """
         self._resume(trainer, states)
         await self._begin(trainer)
@@ -247,8 +247,8 @@ class RunLoop:
         train: float = 0.0,
         save: float = 0.0,
     ) -> None:
-        """Report the step's metrics, and request the checkpoint and adapter that are due. Without `batch`, the metrics
-        are incomplete.
+        """Report the step's metrics, and request the checkpoint and adapter that are due. If `batch` is None, the
+        metrics are incomplete.
         """
         if batch is not None:
             self._report(batch, result, train, save)
@@ -377,7 +377,7 @@ class RunLoop:
                     self._restore_sampler(step, states)
                 self._conclude(ours, made_of, result)
             case Rewind(_, result):
-                log.info("moving from step %d to step %d of the trainer", self.step, step)
+                log.info("moving from step %d to the trainer's step %d", self.step, step)
                 forward = step > self.step
                 self._rewind(step)
                 self._restore_sampler(step, states)

@@ -1,4 +1,4 @@
-"""Tokenization of chat messages with the engine's own template, so that training uses the tokens that the engine would
+"""Tokenizes chat messages with the engine's own template, so that training uses the tokens that the engine would
 process.
 
 Stock vLLM tokenizes chats at POST /tokenize, so this process needs neither the tokenizer nor its template.
@@ -63,10 +63,10 @@ class ChatTokenizer:
         template: Mapping[str, object] | None = None,
         add_generation_prompt: bool,
     ) -> list[int]:
-        """Return the token ids of a conversation, optionally with the generation prompt of the next answer. The
-        template describes `tools` in the prompt. `template` replaces the run's variables of the template.
+        """Return the token ids of a conversation, optionally with the generation prompt for the next answer. The
+        template describes `tools` in the prompt. `template` replaces the run's chat template variables.
 
-        Raises FatalError if no engine responds in time or the template rejects the messages.
+        Raises FatalError if no engine responds in time, or if an engine rejects the messages or returns no token ids.
         """
         question: dict[str, Any] = {
             "model": self._model,
@@ -99,7 +99,7 @@ class ChatTokenizer:
                     max_bytes=ENGINE_LIMITS.size,
                     headers=headers,
                 )
-                tokens: list[int] = read_fast(answer, "the answer", ENGINE_LIMITS)["tokens"]
+                tokens: list[int] = read_fast(answer, "the engine's response", ENGINE_LIMITS)["tokens"]
                 return tokens
             except ServiceUnavailable as error:
                 problem = error.problem

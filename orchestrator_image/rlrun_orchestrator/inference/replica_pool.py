@@ -35,8 +35,8 @@ IGNORED = Reason.ADAPTER_IGNORED
 DOWNLOAD_FAILED = Reason.ADAPTER_DOWNLOAD_FAILED
 """Sidecar's reason if neither S3 nor the trainer delivers the files."""
 DNS_MISSES_BEFORE_REMOVAL = 3
-"""Number of consecutive DNS lookups without the replica after which it is removed. One incomplete response does not
-suffice.
+"""Number of consecutive DNS lookups without the replica after which it is removed, unless its sidecar still responds.
+One incomplete DNS response is not enough.
 """
 REPORT_AFTER = 5.0
 """Seconds after which a publication reports that no replica serves the policy."""
@@ -66,7 +66,7 @@ Resolver = Callable[[], Awaitable[Iterable[ReplicaAddresses]]]
 
 
 def dns_resolver(host: str, engine_port: int, sidecar_port: int) -> Resolver:
-    """Return a resolver that finds the addresses of a headless service, and raises OSError if DNS gives no answer."""
+    """Return a resolver that finds the addresses of a headless service, and raises OSError if DNS has none."""
 
     async def resolve() -> list[ReplicaAddresses]:
         hosts = await host_addresses(host, engine_port)
@@ -76,7 +76,7 @@ def dns_resolver(host: str, engine_port: int, sidecar_port: int) -> Resolver:
 
 
 async def host_addresses(host: str, port: int) -> list[str]:
-    """Return the addresses of a host in URL notation. Raises OSError if DNS gives no answer."""
+    """Return the addresses of a host in URL notation. Raises OSError if DNS has none."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return sorted({f"[{a[4][0]}]" if a[0] == socket.AF_INET6 else str(a[4][0]) for a in infos})
 
@@ -112,7 +112,7 @@ class Replica:
         return self.is_answering and (not self.was_replaced if policy is None else policy in self.adapters)
 
     def mark_suspect(self, problem: Problem) -> None:
-        """Stop sending requests to a replica that has failed, until its sidecar confirms it again."""
+        """Stop sending requests to a replica that has failed, until its sidecar responds again."""
         if self.is_answering:
             log.warning("replica %s is removed from rotation: %s", self.endpoint.engine_url, problem.message)
         self.is_answering = False
@@ -123,9 +123,9 @@ class Replica:
 def unauthorized_message(url: str) -> str:
     """Return the message for a user about an engine that returned 401."""
     return (
-        f"the engine {url} returned 401: it does not accept this run's token, probably because the list of runs of its "
-        "shared pool is not current; the request is retried. If this lasts for minutes, check the operator's log for "
-        "this pool, and restart the pod of the engine"
+        f"the engine {url} returned 401: it does not accept this run's token, probably because its shared pool's list "
+        "of runs is out of date; the request is retried. If this lasts for minutes, check the operator's log for this "
+        "pool, and restart the engine's pod"
     )
 
 
@@ -208,8 +208,8 @@ class ReplicaPool:
         After the first replica serves the policy, waits up to `grace` seconds for the others; slower replicas serve it
         as soon as they are ready. While no replica serves it, `report` is called with the reason; when the wait ends,
         it is called with None. Raises ServiceUnavailable if no replica serves the policy after `deadline` seconds; the
-        previous policy then stays current. Raises RequestRejected immediately if all engines ignore adapters, because
-        retries would not help.
+        previous policy then stays current. Raises RequestRejected immediately if all engines that have responded ignore
+        adapters, because retries would not help.
         """
         self._target = policy
         self._publications += 1

@@ -47,7 +47,7 @@ class RunCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics. The registry calls this for each scrape."""
         progress = self._progress
-        yield GaugeMetricFamily("rlrun_step", "Optimizer steps done", progress.step)
+        yield GaugeMetricFamily("rlrun_step", "Completed optimizer steps", progress.step)
         yield GaugeMetricFamily("rlrun_max_steps", "Number of optimizer steps of the run", self._schedule.max_steps)
         yield GaugeMetricFamily("rlrun_policy_version", "Policy version of new groups", progress.policy_version)
         yield GaugeMetricFamily("rlrun_groups_live", "Groups that may use the gateway", len(self._groups))
@@ -68,7 +68,7 @@ class RunCollector(Collector):
         yield GaugeMetricFamily("rlrun_gateway_requests_in_flight", "Completion requests at the engines", inflight)
         for name, value, text in (
             ("rlrun_gateway_requests", self._routing.requests, "Completion requests"),
-            ("rlrun_gateway_retries", self._routing.retries, "Requests retried on another replica"),
+            ("rlrun_gateway_retries", self._routing.retries, "Failed attempts to send requests"),
             ("rlrun_gateway_failures", self._routing.failures, "Requests that no replica could serve"),
             ("rlrun_reward_errors", progress.reward_errors, "Rollouts whose reward failed"),
             ("rlrun_rollout_errors", progress.rollout_errors, "Rollouts that failed"),
@@ -80,7 +80,9 @@ class RunCollector(Collector):
             spool = self._recorder.spool
             yield GaugeMetricFamily("rlrun_s3_waiting_objects", "Objects waiting for S3", len(spool))
             yield GaugeMetricFamily("rlrun_s3_waiting_bytes", "Bytes of objects waiting for S3", spool.bytes)
-        histogram = HistogramMetricFamily("rlrun_reward", "Rewards of trained rollouts", labels=["environment"])
+        histogram = HistogramMetricFamily(
+            "rlrun_reward", "Rewards of valid rollouts in batches", labels=["environment"]
+        )
         for environment, found in sorted(self._rewards.by_environment.items()):
             buckets = found.cumulative()
             histogram.add_metric([environment], buckets, None)

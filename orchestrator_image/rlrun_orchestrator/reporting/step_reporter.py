@@ -1,7 +1,7 @@
-"""Distribution of a step's metrics to status, S3, Prometheus, Weights & Biases and diagnosis, all under the same names.
+"""Distributes a step's metrics to status, S3, Prometheus, Weights & Biases and diagnosis, all under the same names.
 
 Each step writes one line of metrics. Each finished evaluation writes another line, under the step whose policy it
-measured. Readers merge the lines of a step, and later lines win.
+evaluated. Readers merge the lines of a step, and later lines win.
 """
 
 import logging
@@ -45,7 +45,7 @@ class StepTimings:
     collect: float
     """Time until the batch was complete."""
     waited_for_policy: float
-    """Part of `collect` spent waiting for a newer policy, without which the batch could not be completed."""
+    """Part of `collect` spent waiting for a newer policy that the batch needed to be completed."""
     train: float
     """Time until the trainer responded."""
     publish: float

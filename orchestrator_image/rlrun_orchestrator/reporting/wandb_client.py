@@ -1,4 +1,4 @@
-"""Metrics for Weights & Biases, which must never delay or end a run.
+"""Sends metrics to Weights & Biases, without ever delaying or ending a run.
 
 The client library runs in its own process (`wandb_process`), which reads metrics from a pipe. Every failure becomes a
 warning with the reason WandbFailed and the last line of the client's output, and the run continues. If the server did
@@ -49,7 +49,7 @@ PASSED_ON = (
     "PATH", "LANG", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy",
     "http_proxy", "no_proxy",
 )  # fmt: skip
-"""Environment variables passed to the client, in addition to WANDB_*. They do not include the S3 credentials."""
+"""Environment variables passed to the client, in addition to WANDB_*. S3 credentials are not among them."""
 
 
 def api_key(environment: Mapping[str, str]) -> str | None:
@@ -61,7 +61,7 @@ def api_key(environment: Mapping[str, str]) -> str | None:
 
 
 class WandbLog:
-    """Connection to the run at Weights & Biases, during the life of this process."""
+    """Log of this process's metrics in the run at Weights & Biases."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class WandbLog:
         }
         """Arguments of `wandb.init`."""
         self.problem: Problem | None = None
-        """Reason why metrics do not arrive, or None while they do."""
+        """Newest failure, or None if nothing has failed. A failure is not cleared later."""
         self.lost = 0
         """Number of dropped lines."""
         self.output = b""
@@ -99,7 +99,7 @@ class WandbLog:
         self._offline = True
 
     async def start(self) -> None:
-        """Start the client, without waiting until it has opened the run."""
+        """Start the client. Does not wait until the client has opened the run."""
         try:
             self._files = tempfile.TemporaryDirectory(prefix="wandb-", ignore_cleanup_errors=True)
             self._process = await self._spawn(self._files.name)
@@ -110,7 +110,7 @@ class WandbLog:
         self._send({"folder": self._files.name, "online": self._key is not None, "run": self.arguments})
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Send one line of metrics, also under their aliases, without waiting for the client."""
+        """Send one line with the metrics and their aliases. Does not wait for the client."""
         self._send({"step": step, "values": with_aliases(values)})
 
     async def close(self, deadline: float) -> None:
@@ -145,14 +145,12 @@ class WandbLog:
             self.lost += 1
         elif pipe.transport.get_write_buffer_size() > MAX_WAITING_BYTES:
             self.lost += 1
-            self._fail(
-                f"the client is too slow; {self.lost} lines were dropped, but the run's own metrics are complete"
-            )
+            self._fail(f"the client is too slow; dropped lines: {self.lost}; the run's own metrics are complete")
         else:
             pipe.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Report whether the client opens the run offline, and why the client fails."""
+        """Record whether the client opens the run offline, and why the client fails, if it does."""
         assert process.stdout is not None
         output = asyncio.create_task(self._read_output(process))
         try:
@@ -163,7 +161,8 @@ class WandbLog:
                 self._offline = opened["mode"] != "online"
                 if opened["problem"]:
                     self._fail(
-                        f"{opened['problem']}. The run is stored as files for `wandb sync` in wandb/ beside its metrics"
+                        f"{opened['problem'].rstrip('.')}. The run is stored as files for `wandb sync` in wandb/ "
+                        "beside its metrics"
                     )
             code = await process.wait()
             cause = f"the client exited with code {code}" if code or not answer else ""

@@ -4,8 +4,8 @@
 
 Reads JSON lines: first {"folder": ..., "online": ..., "run": {...}} with arguments of `wandb.init`, then {"step": ...,
 "values": {...}} for each line of metrics. The end of the input ends the run. Writes one JSON line when the run is open:
-{"mode": "online"} or {"mode": "offline", "problem": ...}. Without a key, or if the server is unreachable, the run is
-written to files.
+{"mode": "online"} or {"mode": "offline", "problem": ...}. If there is no key, or the server is unreachable, the run
+is written to files.
 """
 
 import json

@@ -46,8 +46,8 @@ def build_run_status(
 
 
 def termination_message(status: RunStatus) -> bytes:
-    """Return the status as JSON of at most 4096 bytes. If it is too long, packages and most warnings are dropped first,
-    then messages are shortened.
+    """Return the status as JSON of at most 4096 bytes. If it is too long, packages and warnings are dropped and
+    messages are shortened. If even that is not enough, the JSON is cut off.
     """
     shown = status.model_copy(deep=True)
     for limit in (None, 400, 100):
@@ -65,7 +65,7 @@ def termination_message(status: RunStatus) -> bytes:
 
 
 def _eta_seconds(progress: RunProgress, schedule: RunSchedule) -> float | None:
-    """Return the remaining seconds at the pace of the newest steps, or None before the first step."""
+    """Return the remaining seconds at the pace of the newest steps, or None if this process has observed no step."""
     if progress.phase is RunPhase.completed:
         return 0.0
     if not progress.step_seconds:

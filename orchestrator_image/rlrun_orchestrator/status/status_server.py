@@ -61,5 +61,5 @@ def _wait_of(request: web.Request) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= MAX_WAIT_SECONDS:
-        raise web.HTTPBadRequest(text=f"{WAIT}: write seconds from 0 to {MAX_WAIT_SECONDS:g}\n")
+        raise web.HTTPBadRequest(text=f"{WAIT} must be a number of seconds from 0 to {MAX_WAIT_SECONDS:g}\n")
     return seconds

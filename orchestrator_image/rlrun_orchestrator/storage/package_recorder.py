@@ -1,4 +1,4 @@
-"""Recorder for the packages of the run's environments, used when all of them are ready for the first time.
+"""Records the packages of the run's environments when all environments are ready for the first time.
 
 Recording needs no request to S3, because the packages were read when the environments got them. Only a process that
 starts after the environments, before the operator has seen the previous process's report, reads a package again.
@@ -36,13 +36,13 @@ async def record_packages(
             versions = sorted({version for version in installed[ref] if version})
             if len(versions) > 1:
                 raise PackageChanged(
-                    f"the environments with package {ref.id} have different versions, {', '.join(versions)}; start a "
+                    f"the environments with package {ref.id} report different versions, {', '.join(versions)}; start a "
                     "new run"
                 )
             if ref.version or versions:
                 await _read(packages, ref, versions[0] if versions else None, conditions, timeouts)
             else:
-                log.warning("the package of %s is not recorded: its environment reports no version", ref.id)
+                log.warning("environment package %s is not recorded: its environment reports no version", ref.id)
     except PackageChanged as change:
         raise FatalError(change.problem, ExitCode.CONFIGURATION) from change
 
@@ -59,7 +59,7 @@ async def _read(
         try:
             await packages.read_installed(ref, version)
         except PackageMissing as error:
-            log.warning("the package of %s is not recorded: %s", ref.id, error)
+            log.warning("environment package %s is not recorded: %s", ref.id, error)
         except StoreError as error:
             conditions.set_waiting("s3", error.problem)
             if time.monotonic() - start >= timeouts.component:

@@ -131,7 +131,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Initial:
-    """Decision without a usable state: sampling starts from the beginning."""
+    """Decision if no state is usable: sampling starts from the beginning."""
 
 
 SamplerChoice = Exact | OtherRun | Nearest | Initial
@@ -178,12 +178,12 @@ def restore_sampler(
         case OtherRun(state):
             sampler.start_from_run(state.deal, outstanding)
         case Nearest(state):
-            message = "no sampler state of step %d, using the state of step %d; examples may repeat or be skipped"
+            message = "no sampler state for step %d, using the state of step %d; examples may repeat or be skipped"
             log.warning(message, step, state.step)
             sampler.restore(state.deal, outstanding)
         case Initial():
             if step > 0:
-                log.warning("no sampler state of step %d: starting with the first epoch", step)
+                log.warning("no sampler state for step %d: starting with the first epoch", step)
             sampler.reset(outstanding)
 
 

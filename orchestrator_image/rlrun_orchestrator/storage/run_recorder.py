@@ -1,4 +1,4 @@
-"""Background upload of metrics, rollouts and the orchestrator's state to S3.
+"""Uploads metrics, rollouts and the orchestrator's state to S3 in the background.
 
 All objects pass through a spool on disk (`upload_spool`), so that a slow or unreachable S3 never delays a step and
 costs no memory. Uploads are retried without limit, and dropped objects are counted and reported. There are two writers,
@@ -67,7 +67,7 @@ class _SpoolJob:
 
 
 class RunRecorder:
-    """Writer for everything that this process stores in S3."""
+    """Writes metrics, rollouts and the orchestrator's state to S3."""
 
     def __init__(
         self,
@@ -325,12 +325,11 @@ class RunRecorder:
 
     def _report_problem(self, priority: UploadPriority, problem: Problem | None) -> None:
         if problem is not None:
-            message = f"{problem.message}. Training continues. {len(self.spool)} objects ({self.spool.bytes} bytes) "
-            message += (
-                "are waiting on the orchestrator's disk, and their upload is retried. Repair S3 or the network to it"
-            )
+            waiting = f"{len(self.spool)} ({self.spool.bytes} bytes)"
+            message = f"{problem.message.rstrip('.')}. Training continues. Objects on the orchestrator's disk whose "
+            message += f"upload is retried: {waiting}. Repair S3 or the network to it"
             if self.dropped_objects:
-                message += f". {self.dropped_objects} objects were dropped, the oldest rollouts first"
+                message += f". Dropped objects: {self.dropped_objects}, the oldest rollouts first"
             self._problems[priority] = Problem(reason=problem.reason, message=message[:1000])
         elif self._problems.pop(priority, None) is None:
             return

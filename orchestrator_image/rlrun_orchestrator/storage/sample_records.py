@@ -1,5 +1,5 @@
-"""Records of a step's groups, stored in one S3 object for each `StepRollouts.use`. Encoding takes much CPU time, so it
-runs in a thread.
+"""Records of a step's groups, stored in one S3 object for each `StepRollouts.use`. Encoding takes a lot of CPU time, so
+it runs in a thread.
 """
 
 import math
@@ -127,7 +127,7 @@ def _record(group: Group, rollout: Rollout, step: int, split: SampleSplit) -> Sa
 
 
 def _status(group: Group, rollout: Rollout) -> tuple[SampleStatus, str | None]:
-    """Return the status of a rollout, and the reason for a status other than trained and measured."""
+    """Return the status of a rollout, and the reason for a status other than trained or measured."""
     if rollout.error is not None:
         return SampleStatus.errored, rollout.error.reason
     if (rollout.left_out or rollout.masked) and group.state is GroupState.trained:
@@ -153,7 +153,7 @@ def _first_entries(values: Mapping[str, Value], count: int) -> dict[str, Value]:
 
 
 def logprob_summary(sequences: Sequence[TokenSequence]) -> LogprobSummary | None:
-    """Summarize the logprobs of all sampled tokens. Returns None without tokens or if a logprob is not finite."""
+    """Summarize the logprobs of all sampled tokens. Returns None if there are none or if one is not finite."""
     logprobs = sorted(chain.from_iterable(compress(s.logprobs, s.loss_mask) for s in sequences))
     # A sum that is not finite has a summand that is not finite.
     if not logprobs or not math.isfinite(total := sum(logprobs)):

@@ -1,9 +1,10 @@
-"""Spool of objects that wait for upload to S3, in files, which survive the process and use disk instead of memory.
+"""Spool of objects that wait for upload to S3. It uses files, which survive the process and take no memory.
 
 Each object is one file: a line of JSON (uri, priority, turn), then the data, put in place by rename. A killed process
 therefore leaves only complete files, which the next process in the same pod finds. A newer version of an object
-replaces the waiting version and takes over its turn. At the size limit the oldest rollouts are dropped first, then the
-oldest metrics, and the orchestrator's state last. If the disk rejects a file, small objects are kept in memory.
+replaces the waiting version and takes over its turn. At the size limit, the oldest rollouts are dropped first, then
+the oldest metrics. The orchestrator's state is dropped only if it does not fit after that. If the disk rejects a file,
+rollouts are dropped, and other objects are kept in memory.
 """
 
 import contextlib
@@ -51,7 +52,7 @@ class UploadSpool:
     def __init__(self, folder: Path, limit: int) -> None:
         """`limit` is the maximum total size of all objects in bytes. Loads what an earlier process left in `folder`."""
         self.dropped = 0
-        """Number of objects dropped because the limit was reached."""
+        """Number of dropped objects."""
         self.bytes = 0
         self._folder = folder
         self._limit = limit
@@ -62,14 +63,15 @@ class UploadSpool:
             folder.mkdir(parents=True, exist_ok=True)
             self._load_files()
         except OSError as error:
-            log.warning("cannot use %s as the spool, so uploads are lost while S3 is unreachable: %s", folder, error)
+            log.warning("cannot use %s as the spool, so rollouts may not be uploaded: %s", folder, error)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def enqueue(self, uri: S3Uri, priority: UploadPriority, data: bytes) -> int:
         """Add a version of an object, replacing an older version, and return the new version's number. If there is no
-        space, objects of lower priority are dropped; if that is not enough, the object itself is dropped.
+        space, the oldest objects of the same or a lower priority are dropped, but no state. If that is not enough, the
+        new version is dropped and the older one kept.
         """
         with self._lock:
             self._numbers += 1
@@ -95,7 +97,9 @@ class UploadSpool:
         return min(candidates, key=lambda w: w.turn, default=None)
 
     def read(self, waiting: SpooledObject) -> bytes | None:
-        """Return the object's data, or None if a newer version has replaced it or its file is missing."""
+        """Return the object's data, or None if a newer version has replaced it. If its file cannot be read, drops the
+        object and returns None.
+        """
         with self._lock:
             if self._waiting.get(str(waiting.uri)) != waiting:
                 return None
@@ -189,7 +193,9 @@ class UploadSpool:
     def _drop(self, waiting: SpooledObject) -> None:
         self.dropped += 1
         log.warning(
-            "dropping %s because the spool is full (%d bytes) while S3 is unreachable", waiting.uri, self._limit
+            "dropping %s: the spool has reached its limit of %d bytes, or its disk rejects files",
+            waiting.uri,
+            self._limit,
         )
 
     def _forget(self, waiting: SpooledObject) -> None:

@@ -1,7 +1,7 @@
-"""Recorded chats of a rollout, and the lookup of the chat that a request continues. Pure.
+"""Records the chats of a rollout, and finds the chat that a request continues. Pure.
 
-Chats of one rollout form a tree: a client may continue any of them, several times. All chats are kept, so each chat
-stores only the tokens that the chat before it lacks.
+Chats of one rollout form a tree: a client may continue any of them, several times. All chats are kept, up to a
+memory limit, so each chat stores only the tokens that the chat before it lacks.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""Environment packages of the run for its environment pods, which have no S3 credentials.
+"""Serves the run's environment packages to its environment pods, which have no S3 credentials.
 
 The digest of a package is the SHA-256 of the lines that `sha256sum *.whl` prints for its wheels, ordered by name. It is
-computed from the delivered bytes, not from metadata of S3 or a user.
+computed from the delivered bytes, not from metadata that S3 or a user provides.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MISSING = Reason.ENVIRONMENT_PACKAGE_MISSING
 
 
 class PackageMissing(Exception):
-    """Error for a package or version that is not in S3 or is too large."""
+    """Error for a package that is not in S3, is too large, is not used by the run, or has an invalid id or version."""
 
     def __init__(self, message: str, reason: Reason = MISSING) -> None:
         super().__init__(message)
@@ -66,11 +66,11 @@ class PackageReader:
 
         Raises PackageMissing, PackageChanged, StoreError.
         """
+        wanted = f"{owner}/{name}" + (f" {version}" if version else "")
         if not NAME.match(owner) or not NAME.match(name) or (version and not VERSION.match(version)):
-            raise PackageMissing(f"{owner}/{name} {version or ''} is not an environment id; write owner/name")
+            raise PackageMissing(f"{wanted} is not an environment id with a valid version; write owner/name")
         ref = PackageRef.of(f"{owner}/{name}", version)
         if ref not in self._used:
-            wanted = f"{owner}/{name}" + (f" {version}" if version else "")
             raise PackageMissing(f"environment package {wanted} is not used by this run; add it to env or eval.env")
         try:
             found, data = await self._shared_read(ref)
@@ -83,7 +83,7 @@ class PackageReader:
 
     async def _shared_read(self, ref: PackageRef) -> tuple[EnvironmentPackage, bytes]:
         """Read a package once for all concurrent requests, because an environment may have many pods that start
-        together, and a copy of a package may have half a gigabyte.
+        at the same time, and a package may take half a gigabyte of memory.
         """
         reading = self._reading.get(ref)
         if reading is None:
@@ -94,7 +94,9 @@ class PackageReader:
         return await asyncio.shield(reading)
 
     async def watch(self) -> None:
-        """Raise FatalError once a requested package differs from the package with which the run started."""
+        """Raise FatalError once a requested package differs from the package with which the run started, or from its
+        digest in the spec.
+        """
         await self._changed.wait()
         assert self._change is not None
         raise FatalError(self._change.problem, ExitCode.CONFIGURATION)
@@ -129,7 +131,7 @@ class PackageReader:
         wheels = {file: size for file, size in files if file.endswith(".whl") and "/" not in file}
         if (size := sum(wheels.values())) > MAX_PACKAGE_BYTES:
             # Check before reading, because a user's package could exhaust the orchestrator's memory.
-            message = f"the wheels in {chosen_folder} have {size:,} bytes; at most {MAX_PACKAGE_BYTES:,} are allowed"
+            message = f"the wheels in {chosen_folder} total {size:,} bytes; the maximum is {MAX_PACKAGE_BYTES:,}"
             raise PackageMissing(message, Reason.ENVIRONMENT_INSTALL_FAILED)
         if recorded and not wheels:
             raise _package_removed(ref, recorded, folder)

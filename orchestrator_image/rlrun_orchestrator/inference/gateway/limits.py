@@ -1,4 +1,4 @@
-"""Limits of the gateway per group, far above legitimate use, which only stop floods."""
+"""Limits of the gateway per group. They are far above legitimate use, and only stop floods of requests."""
 
 import re
 from dataclasses import dataclass

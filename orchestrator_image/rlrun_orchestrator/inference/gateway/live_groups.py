@@ -3,7 +3,7 @@
 A group is open from its dispatch to its result. Its id is the only credential for the gateway and cannot be guessed.
 
 Each turn is sampled by one policy. A turn of a training group uses the newest published policy, regardless of earlier
-turns; a group that measures a policy keeps it.
+turns; a group that evaluates a policy keeps that policy.
 """
 
 import secrets
@@ -40,7 +40,7 @@ class RolloutSession:
 
 @dataclass(frozen=True)
 class ServedPolicy:
-    """Sampling policy, as engines and replicas name it."""
+    """Policy that samples a turn, with its name in the engines."""
 
     policy: PolicyRef
     model: str
@@ -127,7 +127,7 @@ class LiveGroup:
             self.settled = served
 
     def record_answer(self, rollout: str, arrival: int) -> None:
-        """Record that a request was answered, also in an evaluation, which records no turns."""
+        """Record that a request was answered, even in an evaluation, which records no turns."""
         session = self.rollout_session(rollout)
         session.answered = max(session.answered, arrival)
 
@@ -166,7 +166,7 @@ class LiveGroups:
         """`base_model` is the id under which every engine of the run serves the base model."""
         self._base_model = base_model
         self._newest: PolicyRef | None = None
-        """Policy of new turns. With None, each group continues with its own policy."""
+        """Policy of new turns. If None, each group continues with its own policy."""
         self._groups: dict[str, LiveGroup] = {}
         self._opened = {True: 0, False: 0}
 
@@ -182,8 +182,8 @@ class LiveGroups:
         """Open a group that starts with `policy`. The group keeps this policy unless it is recorded for training.
 
         `ordinal` determines the group's seeds. The default is the number of groups opened before; evaluations (`record`
-        False) are counted separately. With `base`, the base model responds instead of the policy, so that an evaluation
-        can measure the base model. Engines whose weights were replaced (`PolicyKind.weights`) no longer have a base
+        False) are counted separately. If `base` is True, the base model responds instead of the policy, for an
+        evaluation of the base model. Engines whose weights were replaced (`PolicyKind.weights`) no longer have a base
         model, so no replica can serve such a group.
         """
         number = self._opened[record] if ordinal is None else ordinal
@@ -200,7 +200,7 @@ class LiveGroups:
 
     @contextmanager
     def turn(self, group: LiveGroup) -> Iterator[ServedPolicy]:
-        """Choose the policy of a turn that starts now. Engines keep the policy until the turn ends."""
+        """Choose the policy for a turn that starts now. Engines keep the policy until the turn ends."""
         served = group.served
         if self._newest is not None and group.record and not served.base:
             served = self._resolve(self._newest)

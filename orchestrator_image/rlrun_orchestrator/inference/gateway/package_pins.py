@@ -44,7 +44,7 @@ class PackageChanged(Exception):
 class PackagePins:
     """Recorded packages of the run, and packages delivered before any were recorded.
 
-    `digests` are specified in entries of env and eval.env, by reference.
+    `digests` has the digests that entries of env and eval.env specify, by reference.
     """
 
     def __init__(

@@ -28,15 +28,13 @@ class Continuation:
 
     last: Conversation
     prompt: "array[int] | None" = None
-    """Tokens to send with the messages. With None, the engine renders the messages."""
+    """Tokens to send with the messages. If None, the engine renders the messages."""
     rendered: "array[int]" = field(default_factory=lambda: array("i"))
     """Tokens of the messages as rendered by the template, including reasoning that the client omitted."""
 
 
 class PrefixBridge:
-    """Builder of token prompts for runs whose turns become one sequence. If `enabled` is False, chats are not
-    changed.
-    """
+    """Builds token prompts for runs whose turns become one sequence. If `enabled` is False, chats are not changed."""
 
     def __init__(self, tokenizer: PromptTokenizer, *, enabled: bool) -> None:
         self._tokenizer = tokenizer

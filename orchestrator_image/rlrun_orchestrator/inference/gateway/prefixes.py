@@ -1,7 +1,7 @@
 """Exact token prefixes of conversations: the tokens with which the next prompt must start, and how to build it. Pure.
 
-A chat request contains messages, and the template may render the model's own answer with other tokens than the model
-sampled: text is split differently, arguments of calls are reformatted. The gateway has recorded the sampled tokens. It
+A chat request contains messages, and the template may render the model's own answer with tokens other than the sampled
+ones: text is split differently, arguments of calls are reformatted. The gateway has recorded the sampled tokens. It
 sends these tokens, followed by the tokens that the template puts after the answer. It does so only if the engine's own
 rendering shows that both are correct and that the template keeps the whole answer. Otherwise the chat is sent
 unchanged, and a new training sequence starts.
@@ -125,7 +125,7 @@ def _has_all_sampled(names: Iterable[str], sampled: str) -> bool:
 
 
 def _has_all_parts(text: str, answer: Mapping[str, Any]) -> bool:
-    """Return True if a rendered answer has all of the model's reasoning, content and calls, in order."""
+    """Return True if a rendered answer has all of the model's reasoning, content and names of calls, in order."""
     place = 0
     names = [str(call[1]) for call in calls_of(answer) if isinstance(call, tuple)]
     for part in (reasoning_of(answer), str(answer.get("content") or ""), *names):

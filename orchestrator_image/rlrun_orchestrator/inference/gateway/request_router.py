@@ -1,4 +1,4 @@
-"""Routing of requests to replicas that serve the policy, with retries on other replicas."""
+"""Routes requests to replicas that serve the policy, with retries on other replicas."""
 
 import asyncio
 import random
@@ -61,13 +61,13 @@ class EngineBusy(Exception):
     """Error for a request that an engine refused because the run has too many requests in progress."""
 
     def __init__(self, text: str, retry_after: float) -> None:
-        """`retry_after` is the pause in seconds that the engine asks for, or 0 if it names none."""
+        """`retry_after` is the pause in seconds that the engine asks for, or 0 if it asks for none."""
         super().__init__(text)
         self.retry_after = retry_after
 
 
 class RequestRouter:
-    """Router that chooses replicas for requests and marks failing ones."""
+    """Chooses replicas for requests, and marks failing replicas as suspect."""
 
     def __init__(
         self, http: aiohttp.ClientSession, pool: ReplicaPool, groups: LiveGroups, *, wait: float, deadline: float
@@ -137,7 +137,7 @@ class RequestRouter:
                 # The request is the cause: every other replica, and each retry of the client, would fail in the same
                 # way.
                 self.stats.failures += 1
-                message = f"{error.problem.message}. Request fewer tokens, or fewer top_logprobs."
+                message = f"{error.problem.message.rstrip('.')}. Request fewer tokens, or fewer top_logprobs."
                 raise ProblemError.of(413, error.problem.reason, message) from error
             else:
                 lost = status == 404 and served.model == served.required_policy and served.model.encode() in answer

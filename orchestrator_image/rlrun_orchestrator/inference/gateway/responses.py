@@ -1,4 +1,4 @@
-"""Conversion of the engine's response to a turn for training, and to the response that the client expects."""
+"""Converts the engine's response to a turn for training, and to the response that the client expects."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ LARGEST_TOKEN = 2**31 - 1
 
 
 class InvalidEngineResponse(ValueError):
-    """Error for a response of the engine that lacks valid tokens or logprobs, which training needs."""
+    """Error for an engine response that lacks the valid tokens or logprobs that training needs."""
 
     @property
     def problem(self) -> Problem:
@@ -41,14 +41,13 @@ def parse_turn(kind: CompletionKind, answer: dict[str, Any]) -> Turn:
             logprobs = (choice["logprobs"] or {}).get("token_logprobs") or []
     except (KeyError, IndexError, TypeError) as error:
         raise InvalidEngineResponse(
-            f"the inference engine's response lacks {error}; it must support return_token_ids and logprobs (vLLM "
-            "0.10.2 "
-            "or newer)"
+            f"the inference engine's response has no token ids or logprobs ({error!r}); the engine must support "
+            "return_token_ids and logprobs (vLLM 0.10.2 or newer)"
         ) from error
     if completion_ids is None or prompt_ids is None or len(logprobs) != len(completion_ids):
         raise InvalidEngineResponse(
             f"the inference engine returned {len(logprobs)} logprobs for {len(completion_ids or [])} tokens; check "
-            "whether it has a logprobs limit or another API server in front of it"
+            "whether the engine limits logprobs, or whether a proxy in front of it changes responses"
         )
     _check_tokens(prompt_ids, completion_ids, logprobs)
     return Turn.of(prompt_ids, completion_ids, logprobs, choice.get("finish_reason"))
@@ -89,7 +88,7 @@ def _check_tokens(prompt_ids: list[Any], completion_ids: list[Any], logprobs: li
     if not are_logprobs(logprobs):
         wrong = next(number for number, logprob in enumerate(logprobs) if not are_logprobs([logprob]))
         raise InvalidEngineResponse(
-            f"the inference engine returned {str(logprobs[wrong])[:50]} as log-probability of token {wrong + 1} of "
+            f"the inference engine returned {str(logprobs[wrong])[:50]} as the log-probability of token {wrong + 1} of "
             f"{len(logprobs)}, which is invalid, so this response is not used. If this happens often, check the dtype "
             "and quantization of the model and the engine's log"
         )

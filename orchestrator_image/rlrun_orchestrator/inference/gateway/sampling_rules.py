@@ -213,7 +213,9 @@ class SamplingRules:
         return request
 
     def cuts(self, body: dict[str, Any], prompt_tokens: int) -> bool:
-        """Return True if a prompt of this length leaves fewer completion tokens than the request's limit."""
+        """Return True if a prompt of this length leaves fewer completion tokens than the request's limit. Raises
+        BadRequest.
+        """
         return self.seq_len is not None and prompt_tokens + self._limit(body, None) > self.seq_len
 
     def is_short(self, body: dict[str, Any]) -> bool:

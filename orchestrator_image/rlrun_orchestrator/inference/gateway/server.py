@@ -123,7 +123,7 @@ class Gateway:
         self._prefix_bridge = PrefixBridge(self._tokenizer, enabled=exact_prefixes)
         self._stats = router.stats
         self._engines_take_n = True
-        """False after an engine returned fewer choices than requested."""
+        """False once an engine has returned fewer choices than requested."""
         self._warned: set[str] = set()
         """Fields whose removal was logged. Each is logged only once, because environments send them with every
         request.
@@ -295,7 +295,7 @@ class Gateway:
             continued = await self._send_continued(group, served, exchange)
             return [await self._send_whole(group, served, exchange) if continued is None else continued]
         answers: list[dict[str, Any]] = []
-        # One long response of many choices would occupy the engine's API server, which other runs may use, too.
+        # One long response of many choices would occupy the engine's HTTP server, which other runs may also use.
         if self._engines_take_n and (group.rules or self._rules).is_short(exchange.request_body):
             answers = split_choices(await self._send_whole(group, served, exchange))
             # Engines of a shared pool sample at most as many sequences as the run may have at the same time.

@@ -149,7 +149,7 @@ async def test_a_client_that_hangs_is_ended_and_never_waited_for() -> None:
         log.log(step, line)
     assert log.lost > 20
     assert log.problem is not None
-    assert f"{log.lost} lines were dropped" in log.problem.message
+    assert f"dropped lines: {log.lost}" in log.problem.message
     await log.close(1.0)
     assert log.problem is not None
     assert log.problem.reason == "WandbFailed"

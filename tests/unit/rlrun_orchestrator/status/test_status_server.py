@@ -48,4 +48,4 @@ async def test_a_wait_has_a_limit(wait: str) -> None:
     async with TestServer(app) as server, aiohttp.ClientSession() as http:
         response = await http.get(server.make_url("/status"), params={"since": version(), "wait": wait})
         assert response.status == 400
-        assert "write seconds from 0 to 60" in await response.text()
+        assert "must be a number of seconds from 0 to 60" in await response.text()

@@ -86,7 +86,7 @@ async def test_run_survives_an_s3_outage_of_any_length(desk: Desk) -> None:
     problem = desk.told[-1]
     assert problem is not None
     assert problem.reason == "S3Unreachable"
-    assert "are waiting on the orchestrator's disk" in problem.message
+    assert "Objects on the orchestrator's disk" in problem.message
     assert desk.store.objects == {}
     desk.store.away = None
     await desk.recorder.close(5.0)
@@ -110,7 +110,7 @@ async def test_objects_that_exceed_the_spool_limit_are_dropped_and_counted(tmp_p
         desk.recorder.rollouts(step_rollouts(step))
         await desk.recorder._queue.join()
     given_up = desk.recorder.dropped_objects
-    said = f"{given_up} objects were dropped"
+    said = f"Dropped objects: {given_up}"
     async with asyncio.timeout(60.0):
         while not any(problem and said in problem.message for problem in desk.told):  # noqa: ASYNC110 (a writer's)
             await asyncio.sleep(0.002)

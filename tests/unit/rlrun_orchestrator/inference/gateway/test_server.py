@@ -559,7 +559,7 @@ async def test_a_run_that_no_engine_knows_gets_a_temporary_refusal(setup: Setup)
     group = setup.groups.open(POLICY)
     for engine, replica in zip(setup.engines, setup.pool.replicas.values(), strict=True):
         engine.status, replica.has_responded = 401, True
-    with pytest.raises(request_router.NoReplicaAvailable, match="list of runs of its shared pool is not current"):
+    with pytest.raises(request_router.NoReplicaAvailable, match="shared pool's list of runs is out of date"):
         await setup.router.send(group, group.served, "/v1/chat/completions", b"{}")
     assert [len(engine.asked) for engine in setup.engines] == [1, 1]
 
