@@ -22,13 +22,13 @@ MAX_MARK_BYTES = 4096
 
 
 class InstallationMismatch(StoreError):
-    """Raised if the bucket's mark is missing, invalid or names another cluster. Nothing may be deleted then."""
+    """Raised if the InstallationMark is missing, invalid or names another cluster. Nothing may be deleted then."""
 
     reason = Reason.INSTALLATION_MISMATCH
 
 
 class InstallationMark(Schema):
-    """Content of the bucket's mark, which names the cluster that may delete files in the bucket."""
+    """Object in the bucket that names the cluster that may delete files in the bucket."""
 
     cluster: Text
     """UID of the cluster's namespace kube-system."""

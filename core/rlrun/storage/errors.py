@@ -164,7 +164,7 @@ class AnswerMeaning:
 
 MISSING_CREDENTIALS = (
     "put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the S3 Secret, or give the ServiceAccount a workload "
-    "identity (s3.credentials.workloadIdentity of the chart)"
+    "identity (s3.credentials.workloadIdentity in the chart)"
 )
 ACCESS = AnswerMeaning(
     AccessDenied,
@@ -188,7 +188,7 @@ NO_CODE = AnswerMeaning(
 )
 REGION = AnswerMeaning(
     AccessDenied,
-    "set s3.region of the chart (AWS_DEFAULT_REGION) to the region of {bucket!r}, and s3.endpoint, if it is set, to "
+    "set s3.region in the chart (AWS_DEFAULT_REGION) to the region of {bucket!r}, and s3.endpoint, if it is set, to "
     "the endpoint of that region. Requests are signed for one region and do not follow redirects",
 )
 SUSPENDED = AnswerMeaning(
@@ -208,7 +208,7 @@ TOO_LARGE = AnswerMeaning(
 BUSY = AnswerMeaning(Unreachable, "check the health of the S3 service; the operation is retried")
 NOT_S3 = AnswerMeaning(
     Unreachable,
-    "check that s3.endpoint of the chart is the address of the S3 service, and that no proxy or login page responds "
+    "check that s3.endpoint in the chart is the address of the S3 service, and that no proxy or login page responds "
     "instead; the operation is retried",
 )
 UNSUPPORTED = AnswerMeaning(
@@ -216,7 +216,7 @@ UNSUPPORTED = AnswerMeaning(
     "if the request is a conditional write, the S3 server does not support If-None-Match: use a server that does",
 )
 PATH_STYLE = AnswerMeaning(
-    StoreError, "set s3.addressingStyle of the chart to virtual: this server requires the bucket in the host name"
+    StoreError, "set s3.addressingStyle in the chart to virtual: this server requires the bucket in the host name"
 )
 EXISTS = AnswerMeaning(AlreadyExists, "the object already exists and is not replaced")
 UNKNOWN = AnswerMeaning(StoreError, "see the documentation of the S3 service for this response")
@@ -324,7 +324,7 @@ def classify(error: Exception, place: str, endpoint: str) -> StoreError:
     if isinstance(error, CREDENTIAL_ERRORS):
         return AccessDenied(f"no S3 credentials for {place}: {one_line(error)}. To fix this, {MISSING_CREDENTIALS}")
     if isinstance(error, exceptions.NoRegionError):
-        return AccessDenied(f"no S3 region for {place}: set s3.region of the chart")
+        return AccessDenied(f"no S3 region for {place}: set s3.region in the chart")
     if isinstance(error, exceptions.SSLError):
         return Unreachable(
             f"cannot access {place}: the certificate of the S3 endpoint {endpoint} is not trusted ({one_line(error)}). "
@@ -333,7 +333,7 @@ def classify(error: Exception, place: str, endpoint: str) -> StoreError:
     if isinstance(error, NO_RESPONSE_ERRORS):
         return Unreachable(
             f"the S3 endpoint {endpoint} does not respond to the request for {place} ({type(error).__name__}): check "
-            f"s3.endpoint of the chart, its DNS name, and that NetworkPolicies allow this pod to reach it"
+            f"s3.endpoint in the chart, its DNS name, and that NetworkPolicies allow this pod to reach it"
         )
     if not isinstance(error, BotoCoreError):
         what = one_line(error) or type(error).__name__

@@ -132,7 +132,7 @@ def test_s3_in_another_region_fails_as_runs_would() -> None:
         httpd.shutdown()
     assert broken.returncode == 1
     assert "region of the bucket: eu-west-1" in broken.stderr
-    assert "set s3.region of the chart" in broken.stderr
+    assert "set s3.region in the chart" in broken.stderr
 
 
 @pytest.mark.parametrize(

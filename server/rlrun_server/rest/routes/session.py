@@ -160,7 +160,7 @@ def read_login(body: bytes) -> Login:
 def _sessions_of(request: Request) -> BrowserSessions:
     sessions: BrowserSessions | None = request.scope.get(SESSIONS)
     if sessions is None:
-        detail = "This server has no web page and accepts no logins, because server.page of the chart is false."
+        detail = "This server has no web page and accepts no logins, because server.page in the chart is false."
         raise RestError(404, Reason.OBJECT_NOT_FOUND, detail)
     return sessions
 

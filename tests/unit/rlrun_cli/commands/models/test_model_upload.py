@@ -87,4 +87,4 @@ def test_the_bucket_may_be_in_the_host_name(model: Path, words: list[str]) -> No
         assert s3.objects["models/lab/tiny/model.safetensors"] == b"weights"
         by_path = call("models", "push", model, "lab/tiny", "--bucket", BUCKET, env=s3.server.environment)
         assert by_path.code == 1
-        assert "set s3.addressingStyle of the chart to virtual" in " ".join(by_path.err.split())
+        assert "set s3.addressingStyle in the chart to virtual" in " ".join(by_path.err.split())
