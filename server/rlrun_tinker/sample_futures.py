@@ -43,8 +43,8 @@ FOREIGN_SECONDS = 0.3
 FOREIGN_POLLS = 10
 """Number of consecutive polls for a future of another process after which the future is considered lost."""
 FOREIGN_MEMORY_SECONDS = 5.0
-"""Seconds without a poll for a future of another process after which earlier polls no longer count, because a poll of
-the client has reached the right process and waited there.
+"""If no poll for another process's future arrives for this many seconds, its poll count starts again: a longer gap
+means that one of the client's polls reached the right process and waited there.
 """
 MAX_FOREIGN = 8192
 """Maximum number of futures of other processes whose polls are counted."""

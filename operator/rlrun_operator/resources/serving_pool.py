@@ -154,11 +154,11 @@ class PoolCredentials:
     """Tokens and keys that the engines of a pool accept."""
 
     token: str = field(repr=False)
-    """Token for the paths of the sidecar, which loads adapters."""
+    """Token for the requests of the sidecar, which loads adapters."""
     api_key: str = field(repr=False)
-    """Key for the paths of users, who read it from a Secret in the namespace."""
+    """API key with which users call the engines. They read it from a Secret in the namespace."""
     server_key: str = field(repr=False)
-    """Key of rlrun-server for the paths of users."""
+    """API key with which rlrun-server calls the engines on behalf of users."""
 
 
 def pool_children(

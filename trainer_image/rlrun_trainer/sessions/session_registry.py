@@ -224,7 +224,7 @@ class Sessions:
             if (error := task.exception()) is not None:
                 log.error("Could not save a last checkpoint: %s: %s", type(error).__name__, error)
         if late:
-            log.warning("Last checkpoints not saved in time, because a step is still running: %d", len(late))
+            log.warning("Sessions without a last checkpoint, because a step was still running: %d", len(late))
         # A snapshot after the step was cancelled could have a part of its gradient.
         for task in late:
             task.cancel()

@@ -42,7 +42,9 @@ class DialectKey:
     keeps its value and this key stays at its own path, untranslated.
     """
     is_for_text: bool = False
-    """True if the row applies only to a string. A table under this key is a section of this schema."""
+    """True if the row applies only if the key's value is a string. A table is already this schema's own section, for which
+    the row is skipped.
+    """
 
 
 def same(*keys: str) -> Iterator[DialectKey]:

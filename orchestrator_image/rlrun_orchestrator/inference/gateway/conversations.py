@@ -20,7 +20,9 @@ from rlrun_orchestrator.data.trajectories import Turn
 Messages = Sequence[Any]
 
 MAX_CHAT_BYTES = 32 * 1024**2
-"""Maximum memory in bytes of the chats of one rollout that later chats may continue, excluding their recorded turns."""
+"""Maximum memory in bytes of the chats that a rollout keeps so that later chats can continue them. Recorded turns are
+not counted.
+"""
 TOKEN_BYTES = 4
 """Memory of a token id in bytes."""
 CHAT_BYTES = 1024
