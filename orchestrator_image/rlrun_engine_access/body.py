@@ -84,11 +84,11 @@ class BodyBuffer:
 def with_fields(body: bytes | bytearray, fields: Mapping[str, object]) -> bytes:
     """Return the JSON object `body` with fields set. Raises Rejection (400) if `body` cannot be a JSON object in UTF-8.
 
-    The fields are inserted before the last brace, because parsers use the last of several equal names. `body` is not
+    The fields are inserted before the last brace, because parsers use the last of several duplicate keys. `body` is not
     parsed. The result is either invalid JSON or an object with these fields. In valid JSON, the final brace ends the
     outermost object, so the inserted text belongs to that object. The inserted text cannot be part of a string, because
-    its first quote would end the string and a letter would follow, which is invalid. A body with zero bytes is
-    rejected, because `json.loads` would decode it as UTF-16 or UTF-32.
+    its first quote would end the string and a letter would follow, which is invalid. A body that contains NUL
+    bytes is rejected, because `json.loads` would decode it as UTF-16 or UTF-32.
     """
     text = body.strip(_BLANK)
     if not text.startswith(b"{") or not text.endswith(b"}") or b"\0" in text:
@@ -102,7 +102,7 @@ def check_prompt(body: bytes) -> None:
     it, over all sequences. The middleware has set `n` in the body. Raises Rejection (400).
 
     vLLM samples sequences for each text or list of tokens in a list, and computes the likely tokens for each of the `n`
-    sequences. Its parser takes the last of several equal names, as `json.loads` does.
+    sequences. Its parser takes the last of several duplicate keys, as `json.loads` does.
     """
     try:
         request = json.loads(body)

@@ -1,4 +1,4 @@
-"""Training loop: collect a batch, make a step, publish the policy, save, and report, until `maxSteps` steps are done.
+"""Training loop: collect a batch, take a step, publish the policy, save, and report, until `maxSteps` steps are done.
 
 Only the step itself waits for the trainer. Rollouts continue with the newest published policy; the next publication and
 checkpoint copies run while the next batch is collected, and uploads to S3 run in the background. The number of steps

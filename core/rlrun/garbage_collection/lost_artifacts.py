@@ -1,6 +1,6 @@
-"""Restores the objects of checkpoints and adapters that are in the bucket.
+"""Recreates RLCheckpoints and RLAdapters from the files in the bucket.
 
-The bucket has all fields of an object except `sharedWith`, `expiresAt` and `deployed`. The namespace, the run's UID
+All fields but `sharedWith`, `expiresAt` and `deployed` can be recovered from these files. The namespace, the run's UID
 and the step come from the path of the folder, which no other run may write to. The run's name and the model come from
 the manifest.
 """

@@ -94,7 +94,9 @@ class TensorHeader(Schema):
 
 
 class DatumHeader(Schema):
-    """Datum: a sequence of tokens with the inputs of its loss. Row i of a tensor belongs to token i + 1."""
+    """Datum: a sequence of tokens with the inputs of its loss. A tensor has a row for each token: row i is about the
+    prediction made after token i, so the target of the last row is not one of `tokens`.
+    """
 
     length: int = Field(ge=1, le=2**24)
     """Number of tokens."""

@@ -1,4 +1,4 @@
-"""Parts of objects that reconciles use. Dropping the rest saves most of the memory and decoding time."""
+"""Strips cached objects of the parts that no reconcile uses. This saves most of the memory and decoding time."""
 
 from typing import Any
 

@@ -257,7 +257,7 @@ def pause_change(
 
 
 def without_estimate(status: RLRunStatus) -> StatusFields:
-    """Return the status fields for a run that makes no steps: its progress without the estimated time until the last
+    """Return the status fields for a run that is not training: its progress without the estimated time until the last
     step.
     """
     progress = status.progress

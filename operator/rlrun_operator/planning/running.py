@@ -282,7 +282,7 @@ def _active_seconds_left(status: RLRunStatus, spec: RLRunSpec, now: datetime) ->
 
 def _step_seconds_left(status: RLRunStatus, spec: RLRunSpec, now: datetime) -> float:
     if spec.driver is Driver.client:
-        # The client's program decides when it makes a step. If it makes no calls at all, the run is suspended.
+        # The client's program decides when to take a step. If it makes no calls at all, the run is suspended.
         return math.inf
     limit = spec.stall_deadline_seconds + _last_evaluation(status, spec)
     return limit - seconds(last_progress_time(status), now)
@@ -380,7 +380,9 @@ def waits_for_pods(observation: RunObservation, status: RLRunStatus) -> bool:
 def awaits_upload(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> bool:
-    """Return whether the newest due checkpoint or adapter is not in S3 yet, and its step was recent."""
+    """Return whether the newest due checkpoint or adapter is not in S3 yet, and the run's last step ended at most
+    UPLOAD_TIME ago.
+    """
     progress = status.progress
     if progress is None or progress.last_step_time is None or now - progress.last_step_time > UPLOAD_TIME:
         return False

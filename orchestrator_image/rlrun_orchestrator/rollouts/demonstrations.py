@@ -98,7 +98,7 @@ class DemonstrationLoader:
         self._outstanding = []
 
     def return_batch(self) -> None:
-        """Sample the batch's examples again, because the trainer made its step with a different batch."""
+        """Sample the batch's examples again, because the trainer took its step with a different batch."""
         self._sampler.requeue(self._outstanding)
         self._outstanding = []
 

@@ -149,14 +149,14 @@ class Dispatcher:
         self._wake.set()
 
     def complete_batch(self) -> None:
-        """Record that the trainer has made its step with the batch that was taken."""
+        """Record that the trainer has completed its step with the batch that was taken."""
         self.tracker.complete_batch()
         self._publish_counts()
 
     def return_batch(self, step: int, trained: SentBatch | None) -> None:
-        """Advance to `step`, which the trainer made with the batch `trained` of an earlier process. If that batch is
-        unknown, `trained` is None. The batch that was taken waits for a later step, without the groups whose examples
-        were part of `trained`.
+        """Advance to `step`, after the trainer took the previous step with the batch `trained` of an earlier process.
+        If that batch is unknown, `trained` is None. The batch that was taken waits for a later step, without the groups
+        whose examples were part of `trained`.
         """
         dropped = self._cancel(self.tracker.return_batch(step, trained))
         if trained is None:
@@ -167,7 +167,7 @@ class Dispatcher:
         self._wake.set()
 
     def advance(self, step: int) -> None:
-        """Advance to `step`, which the trainer made with demonstrations."""
+        """Advance to `step`, after the trainer took the previous step with demonstrations, which need no rollouts."""
         self.tracker.advance(step)
 
     def rewind(self, step: int) -> None:

@@ -2,7 +2,7 @@
 
 The trainer's step is the run's step (docs/design/005). `decide` compares it with what the orchestrator knows: the
 newest saved state at the start of a process, and the state in memory during a run. Both cases follow the same rules.
-The trainer names the batch with which a step was made; the batch is known if this run recorded sending it.
+The trainer names the batch with which it took a step; the batch is known if this run recorded sending it.
 
 The sampler state must belong to the trainer's step, so `choose_sampler_state` searches for a state of that step. The
 place of this state depends on what happened:
@@ -34,18 +34,18 @@ class Continue:
 
 @dataclass(frozen=True)
 class Resend:
-    """Decision for a trainer that has not made the step of the current batch."""
+    """Decision for a trainer that has not taken the step with the current batch."""
 
     batch_id: str
 
 
 @dataclass(frozen=True)
 class Acknowledge:
-    """Decision for a trainer that has made one step whose result did not arrive."""
+    """Decision for a trainer that has taken one step whose result did not arrive."""
 
     result: StepResult
     batch: SentBatch | None
-    """Batch with which the step was made, or None if it is unknown."""
+    """Batch with which the step was taken, or None if it is unknown."""
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,9 @@ class TrainerClient:
         return await self._call(SessionState, "PUT", "", body, timeout)
 
     async def step(self, step: int, batch: BatchBody, timeout: float) -> StepResult:
-        """Make optimizer step `step` with this batch, or return the existing result of the step.
+        """Take optimizer step `step` with this batch, or return the existing result of the step.
 
-        If the step was made with a different batch, `batch_id` in the result names that batch.
+        If the step was taken with a different batch, `batch_id` in the result names that batch.
         """
         headers = {"Content-Type": CONTENT_TYPE, "Content-Length": str(batch.size)}
         return await self._call(StepResult, "POST", f"/steps/{step}", _pieces(batch), timeout, headers)

@@ -201,7 +201,7 @@ class TrainerSession:
         return await self._with_retries(self._client.state, self._timeouts.unreachable)
 
     async def step(self, step: int, batch: BatchBody) -> StepResult:
-        """Make optimizer step `step`. A repeated request does not repeat the step.
+        """Take optimizer step `step`. A repeated request does not repeat the step.
 
         Raises FatalError if the result belongs to a different step, because continuing would repeat or skip steps
         indefinitely.

@@ -43,7 +43,7 @@ class ClientTensor:
 
 @dataclass(frozen=True)
 class ClientDatum:
-    """Sequence of tokens with the inputs of its loss. Row i of each tensor belongs to token i + 1."""
+    """Sequence of tokens with the inputs of its loss. Row i of a tensor is about the prediction made after token i."""
 
     tokens: np.ndarray
     """[T] int32"""

@@ -78,7 +78,7 @@ def forward_backward_units(
 
 
 def optim_step(base: BaseModel, slot: AdapterSlot, command: OptimStep) -> dict[str, float]:
-    """Make one AdamW update with the slot's gradient, clear the gradient, and return metrics. Parameters without a
+    """Apply one AdamW update with the slot's gradient, clear the gradient, and return metrics. Parameters without a
     gradient are updated with a gradient of zero, so their moments decay.
 
     Raises ProblemError with the weights and moments unchanged: CommandInvalid, TrainerOutOfMemory, or StepNotFinite,

@@ -66,14 +66,14 @@ class StepPlan:
 
 
 def train_step(base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], plan: StepPlan) -> dict[str, float]:
-    """Make a step without a pause between its units (see `step_units`)."""
+    """Run a step without pauses between its units (see `step_units`)."""
     return finish(step_units(base, slot, samples, plan))
 
 
 def step_units(
     base: BaseModel, slot: AdapterSlot, samples: Sequence[Sample], plan: StepPlan
 ) -> Units[dict[str, float]]:
-    """Make one AdamW update on the slot's weights and return the step's metrics. Durations and rates in the metrics
+    """Apply one AdamW update to the slot's weights and return the step's metrics. Durations and rates in the metrics
     exclude the pauses between units (see `do_passes`).
 
     The update uses the gradient of the step's objective (see `objective`). `samples` are the whole batch on the first

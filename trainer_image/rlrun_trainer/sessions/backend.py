@@ -42,21 +42,21 @@ class Backend(Protocol):
         """
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> Units[dict[str, float]]:
-        """Make, in units, the step from `version` to the next version, and return the step's metrics. Other sessions
-        may call methods between the units. Raises ProblemError (BatchInvalid) for a token outside of the vocabulary,
-        and for a value that is not a log-probability.
+        """Run the training step from `version` to the next version, and return its metrics. The step is split into
+        `Units`; other sessions may call methods between two units. Raises ProblemError (BatchInvalid) for a token
+        outside of the vocabulary, and for a value that is not a log-probability.
         """
 
     def forward_backward(
         self, name: str, spec: SessionSpec, command: ForwardBackward, buffers: memoryview
     ) -> Units[tuple[dict[str, float], list[bytes]]]:
-        """Add the gradient of a client's loss to the slot's gradient in units, unless the command is `forward_only`.
-        Returns metrics, and the log-probabilities of each datum as float32. `buffers` are the bytes after the command's
-        header, with the sizes that the header declares. Raises ProblemError for invalid tensors.
+        """Add the gradient of a client's loss to the slot's gradient, unless the command is `forward_only`. Returns
+        metrics, and the log-probabilities of each datum as float32. `buffers` are the bytes after the command's header,
+        with the sizes that the header declares. Raises ProblemError for invalid tensors.
         """
 
     def optim_step(self, name: str, command: OptimStep) -> dict[str, float]:
-        """Make one update with the slot's gradient, and clear the gradient. Returns metrics. A gradient that is not
+        """Apply one update with the slot's gradient, and clear the gradient. Returns metrics. A gradient that is not
         finite is cleared before ProblemError is raised.
         """
 

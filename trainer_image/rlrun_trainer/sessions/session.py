@@ -101,7 +101,7 @@ class Session(ABC):
 
     @property
     def has_unsaved_step(self) -> bool:
-        """True if a step was made and no complete checkpoint or recovery copy contains the newest step."""
+        """True if a step was taken and no complete checkpoint or recovery copy contains the newest step."""
         return self._step != self._start.step and not any(
             self._step in self.uploads.completed.get(kind, [])
             for kind in (ArtifactKind.checkpoint, ArtifactKind.recovery)
@@ -125,7 +125,7 @@ class Session(ABC):
 
     async def save_before_exit(self) -> None:
         """Save a checkpoint unless a complete or pending checkpoint already contains the newest step, or this session
-        has made no step. Waits for the current request. The upload goes before all queued uploads.
+        has taken no step. Waits for the current request. The upload goes before all queued uploads.
 
         The checkpoint contains `_progress`. For a run with an orchestrator, this includes the orchestrator's newest
         known state with its step, and the newest step's metrics, because an orchestrator that shuts down at the same
@@ -165,7 +165,7 @@ class Session(ABC):
         return self.uploads.has(save.kind, save.step) or save.step in self.uploads.completed.get(save.kind, [])
 
     async def _save_copy(self, step: int) -> None:
-        """Save a recovery copy of this step, unless a newer step has been made. A failure is only logged."""
+        """Save a recovery copy of this step, unless a newer step has been taken. A failure is only logged."""
         async with self._turn:
             if self._step != step or self._leaving or self.is_closed or not self.uploads.has_capacity_for_copy():
                 return

@@ -181,7 +181,7 @@ class Sessions:
         self._compute.cancel(session.name)
 
     async def _close(self, name: str) -> None:
-        """Close the session. After a failure the session stays open but makes no steps, so that a later call can close
+        """Close the session. After a failure the session stays open but takes no steps, so that a later call can close
         it.
         """
         session = self._open.pop(name, None)
@@ -230,7 +230,7 @@ class Sessions:
             task.cancel()
 
     def unsaved_steps(self) -> list[int]:
-        """Return the newest step of each session that is open or has pending uploads, except sessions that made no step
+        """Return the newest step of each session that is open or has pending uploads, except sessions that took no step
         or have a complete checkpoint or recovery copy of it.
         """
         sessions = [*self._open.values(), *(session for session in self._leaving if session.uploads.pending)]

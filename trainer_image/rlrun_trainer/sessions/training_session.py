@@ -1,4 +1,4 @@
-"""Training session of one run, which makes each step once, publishes policies and saves checkpoints."""
+"""Training session of one run, which takes each step once, publishes policies and saves checkpoints."""
 
 import asyncio
 import time
@@ -92,9 +92,9 @@ class TrainingSession(Session):
         return [*self._backend.warnings, *self._warnings]
 
     async def train(self, step: int, samples: list[Sample], batch_id: str = "") -> StepResult:
-        """Make step number `step` (from version `step` to `step + 1`), or return the result of a repeated request.
+        """Take step number `step` (from version `step` to `step + 1`), or return the result of a repeated request.
 
-        The result names the batch with which the step was made, even if a repeated request contains another batch.
+        The result names the batch with which the step was taken, even if a repeated request contains another batch.
         Raises ProblemError: StepConflict for any other number, RunComplete beyond maxSteps, BatchInvalid,
         StepNotFinite, TrainerOutOfMemory, TrainerStopping during shutdown, or an S3 reason if the step is done but not
         published (a repeated request publishes it).

@@ -119,7 +119,7 @@ class Restore(Command[CheckpointProgress]):
 
 @dataclass(frozen=True)
 class Train(Command[dict[str, float]]):
-    """Command to make an optimizer step. The step itself sends each process its samples."""
+    """Command to take an optimizer step. The step itself sends each process its samples."""
 
     local_fields: ClassVar[frozenset[str]] = frozenset({"samples"})
     name: str
@@ -243,7 +243,7 @@ class CollectiveExecutor:
             return self.run_on_all(Restore(name, folder, resume, optimizer))
 
     def train(self, name: str, spec: SessionSpec, samples: Sequence[Sample], version: int) -> Units[dict[str, float]]:
-        """Make an optimizer step with the run's settings. If there are several processes, the step is one unit.
+        """Take an optimizer step with the run's settings. If there are several processes, the step is one unit.
         Raises ProblemError.
         """
         check_columns(samples, self.base.vocab_size)

@@ -42,9 +42,7 @@ class DialectKey:
     keeps its value and this key stays at its own path, untranslated.
     """
     is_for_text: bool = False
-    """True if the row applies only if the key's value is a string. A table is already this schema's own section, for which
-    the row is skipped.
-    """
+    """True if the row is skipped unless the key's value is a string. A table is already this schema's own section."""
 
 
 def same(*keys: str) -> Iterator[DialectKey]:

@@ -72,12 +72,12 @@ def continue_exactly(last: Conversation, whole: "array[int]") -> "array[int] | N
 
 
 def bridge(last: Conversation, until: RenderedChat, whole: "array[int]") -> "array[int] | None":
-    """Return the prompt that starts with the exact tokens of `last` and continues like the template, or None if such a
-    prompt is not certain to be correct.
+    """Return a prompt that starts with the exact tokens of `last` and continues with the tokens that the chat template
+    renders after the model's last answer, or None if this prompt is not certain to be correct.
 
-    `until` has the tokens of the messages up to the answer, without a generation prompt; `whole` has the tokens of all
-    messages. The last token of the completion ended the model's turn, so the template must put it directly after the
-    answer.
+    `until` has the tokens of the messages up to and including that answer, without a generation prompt; `whole` has the
+    tokens of all messages. Returns None unless the completion ended with a token that ends the model's turn, and the
+    template renders this token directly after the answer.
     """
     before = last.prompt_ids
     if not last.ended or not has_prefix(until.ids, before):
