@@ -13,7 +13,7 @@ NAME = re.compile(rf"{POLICY_PREFIX}\d{{6,}}-[0-9a-f]{{8}}")
 
 
 def policy_name(version: int, digest: str) -> str:
-    """Return the name of a policy. The digest distinguishes repeated trainings of the same version."""
+    """Return the name of a policy. The digest distinguishes policies of the same version."""
     return f"{POLICY_PREFIX}{version:06d}-{digest[:8]}"
 
 

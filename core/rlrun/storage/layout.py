@@ -90,7 +90,9 @@ class RunLayout:
         return self.root / "policy"
 
     def policy(self, version: int, digest: str) -> S3Uri:
-        """Return the folder of a published policy. The digest distinguishes two trainings of the same version."""
+        """Return the folder of a published policy. The digest distinguishes policies of the same version, for
+        example if a step is repeated after a restart.
+        """
         return self.policies / f"v{version:06d}-{digest[:8]}"
 
     @property

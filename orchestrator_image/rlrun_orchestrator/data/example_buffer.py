@@ -209,8 +209,8 @@ class ExampleBuffer:
         return random.Random(f"{self.settings.seed}/{example.environment}/{example.index}/{pool}").random() < share
 
     def metrics(self) -> dict[str, float]:
-        """Return the fractions of easy, hard and other examples over all environments, and the numbers of examples that
-        left the draw and returned to it since the last call.
+        """Return the fractions of all examples that are excluded as easy, excluded as hard, and not excluded. Also
+        return how many examples were excluded, and how many readmitted, since the last call.
         """
         total = sum(pool.size for pool in self._pools.values())
         easy = sum(pool.count(Difficulty.easy) for pool in self._pools.values())

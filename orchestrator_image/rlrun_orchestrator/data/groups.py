@@ -84,7 +84,7 @@ class VersionSpan:
 
 @dataclass
 class Rollout:
-    """Rollout of a group. If `error` is None, it has a trajectory, and an advantage once its group is scored."""
+    """Rollout of a group. A rollout without an `error` gets an advantage when its group is scored."""
 
     result: RolloutResult
     trajectory: Trajectory

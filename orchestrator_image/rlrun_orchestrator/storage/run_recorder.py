@@ -159,7 +159,9 @@ class RunRecorder:
         self._put_bytes(self.state_uri, UploadPriority.state, text.encode(), self._states)
 
     def save_checkpoint_state(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state of a step whose checkpoint lacks the state, for a process that resumes from the step."""
+        """Write the orchestrator's state at `step`, whose checkpoint does not contain it. A process that resumes from
+        that checkpoint reads it.
+        """
         text = json.dumps(state, separators=(",", ":"))
         self._put_bytes(checkpoint_state_uri(self._layout, step), UploadPriority.metrics, text.encode())
 

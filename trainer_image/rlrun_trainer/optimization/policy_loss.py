@@ -47,12 +47,12 @@ def policy_loss(
     samples: int,
     how: Loss | None = None,
 ) -> PolicyLoss:
-    """Return the policy gradient's loss, summed over tokens. All tensors are [N]; `sample_of` is in [0, samples).
+    """Return the policy-gradient loss, summed over tokens. All tensors are [N]; `sample_of` is in [0, samples).
 
     A is the advantage. r is a probability ratio, used as a constant: exp(log p - engine's log p) of the token
     (`token`), or the geometric mean of the ratios of all tokens in the token's sample (`sequence`). A sample is masked
-    if this mean is outside of the bounds for sequence means, or if the ratio of one of its tokens is outside of the
-    bounds for a sequence's tokens. For all other samples:
+    if this mean is outside the bounds for sequence means, or if the ratio of one of its tokens is outside the bounds
+    for a sequence's tokens. For all other samples:
 
         mask   -r A log p             of tokens with low <= r <= high (the default)
         clip   -clamp(r) A log p      of all tokens: truncated importance sampling, as in CISPO (arXiv 2506.13585)

@@ -91,7 +91,7 @@ class Compute:
             return self._clock() - self._unit_began if is_of_run else 0.0
 
     def forget(self, owner: str) -> float:
-        """Set the owner's seconds back to 0, and return them."""
+        """Reset the owner's seconds to 0, and return the previous value."""
         with self._lock:
             return self._seconds.pop(owner, 0.0)
 

@@ -45,7 +45,7 @@ def episode_results(
 
 
 def episode_problem(episode: Any, folder: Path) -> Problem | None:
-    """Return the problem of an episode that failed as a whole, or None. Single agents may still have failed."""
+    """Return the problem if the episode failed as a whole, otherwise None. Then individual agents may have failed."""
     if episode.ok or not episode.errors:
         return None
     # verifiers prefixes its message with the environment's method that failed.

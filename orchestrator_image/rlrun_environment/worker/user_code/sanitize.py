@@ -99,7 +99,9 @@ def metrics(values: Any) -> dict[str, float]:
 
 
 def rewards(values: Any) -> dict[str, FunctionReward]:
-    """Return the results of at most `MAX_FUNCTIONS` reward functions: numbers, or dicts of `value` and `weight`."""
+    """Return the results of at most `MAX_FUNCTIONS` reward functions by name. Each of the `values` is a number, with
+    weight 1, or a dict with `value` and `weight`. Entries that are not finite numbers are omitted.
+    """
     if not isinstance(values, Mapping):
         return {}
     by_function: dict[str, FunctionReward] = {}

@@ -91,10 +91,10 @@ class PromptTooLong(ProblemError):
 
 @dataclass(frozen=True)
 class SamplingSeedKey:
-    """Position of a request in the run, made of counts only, so that its seed does not depend on timing.
+    """Position of a request in the run. It consists only of counters, so the seed does not depend on timing.
 
-    The seeds of a group's rollouts for the same turn are consecutive. vLLM adds i to the seed of a request for choice
-    i, so a rollout has the same seed whether or not its request is shared.
+    For a given turn, the rollouts of a group have consecutive seeds. For choice i of a request, vLLM uses the request's
+    seed plus i, so a rollout gets the same seed in a request of its own and in one for several rollouts.
     """
 
     group: int
