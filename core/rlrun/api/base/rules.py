@@ -137,11 +137,12 @@ class Spec(Schema):
                 continue
             values: list[Any] = getattr(self, name) or []
             if keys := extra.get(LIST_MAP_KEYS):
-                names = [snake(str(key)) for key in cast("list[str]", keys)]
-                values = [" ".join(str(getattr(value, key)) for key in names) for value in values]
-            elif extra.get(LIST_TYPE) != "set":
+                values = [tuple(getattr(value, snake(str(key))) for key in cast("list[str]", keys)) for value in values]
+            elif extra.get(LIST_TYPE) == "set":
+                values = [(value,) for value in values]
+            else:
                 continue
-            for duplicate in sorted({str(value) for value in values if values.count(value) > 1}):
+            for duplicate in sorted({" ".join(map(str, value)) for value in values if values.count(value) > 1}):
                 yield field.alias or name, f"{field.alias or name} contains {duplicate} more than once"
 
 
