@@ -1,4 +1,4 @@
-"""Rules about the addresses that runs may name. They check only the text and send no requests.
+"""Rules for the addresses that runs may name. They check only the text and send no requests.
 
 Processes of the platform send requests to these addresses. These processes can reach more than user code can: Services
 in the cluster, the API server, the cloud's metadata service. A run may name any address on the internet; other
@@ -91,9 +91,9 @@ class AddressRules:
     def host_refusal(self, scheme: str, host: str | None) -> str | None:
         """Return the reason to refuse the scheme or host. None means that the host's addresses must be checked."""
         if scheme not in SCHEMES:
-            return f"its scheme is {scheme or 'missing'}, not {' or '.join(SCHEMES)}"
+            return f"its scheme is {scheme or 'missing'}, but must be {' or '.join(SCHEMES)}"
         if not host:
-            return "it names no host"
+            return "it has no host"
         name = _plain(host)
         address = _address(name)
         if address is not None:
@@ -180,8 +180,8 @@ def _kind_listed_singly(address: Address) -> str | None:
 
 
 def _kind_of_range(network: Network) -> str | None:
-    """Return the kind of address in a network that contains several addresses of LISTED_SINGLY, or None for other
-    networks.
+    """Return the kind of address in a network of several addresses that lies within one network of LISTED_SINGLY, or
+    None for other networks.
     """
     ends = network.network_address, network.broadcast_address
     if ends[0] == ends[1]:
