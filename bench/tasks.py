@@ -158,7 +158,7 @@ UNEVEN = Task(
     folder=OWN / "uneven-text",
     env_args={"num_examples": 2000, "min_length": 4, "max_length": 48},
     target=0.55,
-    aim=1.3,
+    aim=2.5,
     max_steps=30,
     seconds=600,
     max_tokens=56,
@@ -174,7 +174,7 @@ WAITING = Task(
     # Calls take 0.7 s (median), 2 s (one in ten) and 4.7 s (one in a hundred), as in a busy service.
     env_args={"num_examples": 2000, "min_length": 5, "max_length": 10, "mean_seconds": 1.0, "sigma": 0.8},
     target=0.70,
-    aim=3.0,
+    aim=3.5,
     max_steps=40,
     seconds=420,
     max_tokens=24,
