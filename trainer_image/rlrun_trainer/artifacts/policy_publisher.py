@@ -188,7 +188,9 @@ class Publisher:
             self._pruning = asyncio.create_task(self._prune())
 
     async def _prune(self) -> None:
-        for name in self._published[: -self._keep]:
+        # A version that is stored during a deletion counts, too.
+        while len(self._published) > self._keep:
+            name = self._published[0]
             try:
                 await asyncio.to_thread(self._store.delete_prefix, self._layout.root / "policy" / name)
             except StoreError as error:

@@ -1,6 +1,7 @@
 """A policy is published under the digest of its weights, in one file or several."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -74,6 +75,28 @@ async def test_a_version_that_is_only_in_s3_is_complete_there_and_older_ones_are
     assert store.list_folders(S3Uri.parse(f"{RUN_URI}/policy")) == [ref.uri.rsplit("/")[-1] for ref in refs[1:]]
     assert all(store.is_complete(S3Uri.parse(ref.uri)) for ref in refs[1:])
     assert publisher.file(refs[-1].name, ADAPTER_WEIGHTS) is None
+    await publisher.close()
+
+
+class SlowDeletion(InMemoryStore):
+    """Store that deletes nothing until `may_delete` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_delete = threading.Event()
+
+    def delete_prefix(self, *arguments: Any, **options: Any) -> int:
+        self.may_delete.wait(30)
+        return super().delete_prefix(*arguments, **options)
+
+
+async def test_a_version_that_is_stored_during_a_deletion_is_counted_too() -> None:
+    store = SlowDeletion()
+    publisher = Publisher(store, trainer_requests.spec(RUN_URI), 1, [])
+    refs = [await publisher.store(number, adapter(str(number))) for number in (1, 2, 3)]
+    store.may_delete.set()
+    await asyncio.gather(*filter(None, [publisher._pruning]))
+    assert store.list_folders(S3Uri.parse(f"{RUN_URI}/policy")) == [refs[-1].uri.rsplit("/")[-1]]
     await publisher.close()
 
 
