@@ -49,5 +49,5 @@ def test_a_store_with_a_key_finds_the_style_in_its_variables(s3: SignedS3) -> No
 
 def test_a_bucket_in_the_path_is_refused_there(s3: SignedS3) -> None:
     variables = {**s3.server.environment, "RLRUN_S3_ADDRESSING_STYLE": ""}
-    with pytest.raises(StoreError, match=r"set s3\.addressingStyle of the chart to virtual"):
+    with pytest.raises(StoreError, match=r"set s3\.addressingStyle in the chart to virtual"):
         Store.from_variables(variables).get_bytes(RUN / "metrics/x")

@@ -111,7 +111,7 @@ async def test_another_tenant_and_another_request_are_refused(world: World) -> N
     assert tinker.trainer.heartbeats.total() == 0
     again = {"session_id": model.partition(":")[0], "model_seq_id": 0, "base_model": BASE, "lora_config": {"rank": 8}}
     conflict = await tinker.post("create_model", again, world.key)
-    assert (conflict.status_code, "exists already" in conflict.json()["detail"]) == (400, True)
+    assert (conflict.status_code, "already exists" in conflict.json()["detail"]) == (400, True)
     too_high = await tinker.post("create_model", {**again, "model_seq_id": 1, "lora_config": {"rank": 128}}, world.key)
     assert (too_high.status_code, "rank" in too_high.json()["detail"]) == (400, True)
     unknown = await tinker.post("get_info", {"model_id": f"{model[:-1]}9"}, world.key)
