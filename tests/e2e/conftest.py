@@ -31,7 +31,15 @@ from tests.support.sharing import folder_of_all_workers, shared
 
 NEIGHBOURS = {"test_determinism.py", "test_kubectl_view.py", "test_tenancy.py"}
 """Files that share two runs, and so a worker."""
-LONGEST = ("test_lifecycle.py", "test_guides.py", "test_serving.py", "test_environments.py", "test_learning.py")
+LONGEST = (
+    "test_lifecycle.py",
+    "test_tinker.py",
+    "test_shared_pools.py",
+    "test_guides.py",
+    "test_serving.py",
+    "test_environments.py",
+    "test_learning.py",
+)
 """Files to begin with, so that no worker is left with a long one at the end."""
 BROKEN_ENVIRONMENTS = Path(__file__).parent / "environments"
 SECONDS = 600.0
