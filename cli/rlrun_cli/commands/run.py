@@ -95,7 +95,7 @@ def add_wandb_key(values: dict[str, str], file: RunFile, key: str | None, *, is_
     """Add the Weights & Biases key to the variables of a run that reports to Weights & Biases.
 
     A key passed as an option is always added. The shell's key is not added if the variables contain a key or the run
-    may get one from a Secret (envFrom). Prints a warning if there is no key at all.
+    may get one from a Secret (envFrom). Prints a warning if no key is found.
     """
     if key and is_option:
         values[WANDB_KEY] = key

@@ -67,7 +67,7 @@ RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
 
 @dataclass(frozen=True)
 class RemoteStorage:
-    """The platform's files, as far as a user may access them."""
+    """Files in S3 that the user may access."""
 
     bucket: str
     prefix: str

@@ -172,9 +172,9 @@ class RLRunSpec(Spec):
     env: list[TrainEnvironment] = Field(default_factory=list, max_length=16)
     """Environments to train on. At least one is required. Must be empty with driver Client."""
     eval: Evaluation | None = None
-    """Evaluation on separate environments during training. If unset, there is no evaluation."""
+    """Evaluation on separate environments during training. Disabled if unset."""
     val: Validation | None = None
-    """Validation on the training environments, with held-out examples if they have an eval_dataset. If unset, there is no validation."""  # noqa: E501
+    """Validation on the training environments, with held-out examples if they have an eval_dataset. Disabled if unset."""  # noqa: E501
     buffer: Buffer = Field(default_factory=Buffer)
     """Selection of examples by difficulty and environment."""
     difficulty_filter: DifficultyFilter | None = None
@@ -197,7 +197,7 @@ class RLRunSpec(Spec):
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=10 * YEAR)
     """Seconds from the end of the run until the RLRun is deleted. If unset, it is never deleted."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=10 * YEAR)
-    """Total seconds for which the run may be active before it fails. If unset, there is no limit."""
+    """Total seconds for which the run may be active before it fails. Unlimited if unset."""
     start_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
     """Seconds within which each attempt must start its first step; otherwise the run fails."""
     stall_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)

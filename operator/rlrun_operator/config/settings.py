@@ -120,7 +120,7 @@ class ComputeShape(Schema):
     cpu: Quantity
     memory: Quantity
     cpu_limit: OptionalQuantity = None
-    """CPU limit, for namespaces whose ResourceQuota or LimitRange requires one. If unset, there is no limit."""
+    """CPU limit, for namespaces whose ResourceQuota or LimitRange requires one. Unlimited if unset."""
     workers: int = Field(ge=1, le=64)
     """Number of worker processes that run rollouts."""
     ephemeral_storage: OptionalQuantity = None
@@ -284,9 +284,9 @@ class QueueSettings(Schema):
     """Queue of runs. If no limit is set, there is no queue, and every run starts immediately."""
 
     max_runs: int | None = Field(default=None, ge=1)
-    """Maximum number of admitted runs. If unset, there is no limit."""
+    """Maximum number of admitted runs. Unlimited if unset."""
     max_runs_per_namespace: int | None = Field(default=None, ge=1)
-    """Maximum number of admitted runs per namespace. If unset, there is no limit."""
+    """Maximum number of admitted runs per namespace. Unlimited if unset."""
     namespaces: dict[Namespace, NamespaceQueue] = Field(default_factory=dict)
     """Namespaces with their own limits or weight."""
     capacity: Capacity = Field(default_factory=dict)

@@ -28,7 +28,7 @@ def open_step(
 ) -> list[OpenSamples]:
     """Return the S3 objects with the rollouts of a step and split. If `step` is None, the newest step is used.
 
-    Raises StoreError, and CliError if there is no such object.
+    Raises CliError if the object does not exist, and StoreError if it cannot be read.
     """
     use = _use(split, environment)
     if step is not None and use is not None:

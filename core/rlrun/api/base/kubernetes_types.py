@@ -140,7 +140,7 @@ class Toleration(Spec):
     effect: TaintEffect | None = Field(default=None, strict=False)
     """Effect of the taint. If unset, every effect matches."""
     toleration_seconds: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Seconds for which a NoExecute taint is tolerated. If unset, there is no limit."""
+    """Seconds to tolerate a NoExecute taint. Unlimited if unset."""
 
 
 class SecretKeySelector(Spec):

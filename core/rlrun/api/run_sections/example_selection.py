@@ -51,9 +51,9 @@ class DifficultyFilter(Spec):
     min_reward_variance: float = Field(default=0.0, ge=0, le=1_000_000)
     """Minimum population variance of a group's rewards. 0 drops only groups whose rewards are all equal."""
     max_reward: float | None = Field(default=None, ge=-1_000_000, le=1_000_000)
-    """Maximum mean reward of a group. If unset, there is no maximum."""
+    """Maximum mean reward of a group. No maximum if unset."""
     min_reward: float | None = Field(default=None, ge=-1_000_000, le=1_000_000)
-    """Minimum mean reward of a group. If unset, there is no minimum."""
+    """Minimum mean reward of a group. No minimum if unset."""
 
     spec_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
