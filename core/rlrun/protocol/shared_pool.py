@@ -167,7 +167,9 @@ class ClientActivity(Schema):
     updates: int = Field(ge=0)
     """Number of optimizer steps of this run."""
     saves: int = Field(ge=0)
-    """Number of artifacts that this process has saved completely. A change means new artifacts in S3."""
+    """Counter of saved artifacts. A change means that S3 may have new artifacts. A new process starts from a random
+    number, because the process before it may have been killed before it reported its last saves.
+    """
     silent_seconds: float = Field(ge=0)
     """Seconds since the client's latest request or heartbeat or, if there was none, since a `TrainerOrder` first listed
     the run.

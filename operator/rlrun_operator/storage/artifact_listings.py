@@ -64,7 +64,7 @@ class ListingRequest:
     is_trainer_writing: bool = False
     """True if the trainer of the run's shared pool may still write, so that S3 must be listed again afterwards."""
     saves: int | None = None
-    """Number of artifacts that the trainer has saved for a client's program, if it is known."""
+    """Counter of the artifacts that the trainer has saved for a client's program (`ClientActivity.saves`), if known."""
 
     @property
     def key(self) -> RunKey:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable
 
@@ -38,6 +39,7 @@ class ClientProgram:
         self.opening: asyncio.Task[None] | None = None
         self._clock = clock
         self._called_at = clock()
+        self._first_saves = secrets.randbits(32)
 
     def on_call(self) -> None:
         """Record that the program has sent a request and is alive."""
@@ -52,7 +54,7 @@ class ClientProgram:
             is_open=session is not None and not session.is_closed,
             calls=session.step if session is not None else 0,
             updates=session.updates if session is not None else 0,
-            saves=session.uploads.uploaded if session is not None else 0,
+            saves=self._first_saves + (session.uploads.uploaded if session is not None else 0),
             silent_seconds=max(0.0, self._clock() - self._called_at),
             problem=session.problem if session is not None else self.opening_problem,
         )

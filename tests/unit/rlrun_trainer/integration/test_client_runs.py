@@ -110,6 +110,7 @@ def names_in(store: GrantedStore, program: Program) -> SavedStates:
 
 async def test_a_program_trains_saves_and_reads_its_results(pool: Pool) -> None:
     (alice,) = await joined(pool, ALICE)
+    before = (await activities(pool, ALICE))[ALICE.uid]
     for body in (forward_backward([1, 2], [3]), forward_backward([4]), optim_step(0.5), save("a")):
         assert await alice.send(body) == (202, "")
     first, logprobs = await alice.result(1)
@@ -125,7 +126,8 @@ async def test_a_program_trains_saves_and_reads_its_results(pool: Pool) -> None:
     assert "expiresAt" not in manifest.details
     assert names_in(store, alice).weights["a"].step == 4
     state = (await activities(pool, ALICE))[ALICE.uid]
-    assert (state.is_open, state.calls, state.updates, state.saves, state.problem) == (True, 4, 1, 1, None)
+    assert (state.is_open, state.calls, state.updates, state.problem) == (True, 4, 1, None)
+    assert state.saves == before.saves + 1
     metrics = (await pool.call(None, "GET", "/metrics"))[1]
     assert f'rlrun_pool_tokens_total{{kind="trained",run="{ALICE.uid}"}} 4.0' in metrics
     assert f'trainer_step{{session="{ALICE.uid}"}} 1.0' in metrics
@@ -330,6 +332,17 @@ async def test_names_are_known_after_a_restart(pool: Pool) -> None:
     assert "used for weights by call 1" in (await alice.error(save("a")))[1]
 
 
+async def test_saves_that_were_not_reported_before_a_restart_change_the_number_of_saves(pool: Pool) -> None:
+    (alice,) = await joined(pool, ALICE)
+    before = (await activities(pool, ALICE))[ALICE.uid].saves
+    await alice.do(save("a"))
+    await pool.order()
+    await until(lambda: not pool.sessions.names())
+    await pool.order(ALICE)
+    await alice.error(save("a"))
+    assert (await activities(pool, ALICE))[ALICE.uid].saves != before
+
+
 async def test_a_save_delays_no_other_command_and_no_save_displaces_another(pool: Pool) -> None:
     (alice,) = await joined(pool, ALICE)
     await alice.do(forward_backward([1]))
@@ -397,6 +410,7 @@ async def published(program: Program) -> PolicyRef:
 
 async def test_a_save_without_a_name_publishes_a_policy_of_which_the_newest_are_kept(pool: Pool) -> None:
     (alice,) = await joined(pool, ALICE)
+    saves = (await activities(pool, ALICE))[ALICE.uid].saves
     store, refs = pool.stores[0], []
     for _ in range(4):
         for body in (forward_backward([1]), optim_step(1.0)):
@@ -412,7 +426,7 @@ async def test_a_save_without_a_name_publishes_a_policy_of_which_the_newest_are_
     manifest = store.read_manifest(S3Uri.parse(last.uri))
     assert manifest is not None
     assert (manifest.kind, manifest.step, manifest.policy_version) == (ArtifactKind.policy, 12, 12)
-    assert (await activities(pool, ALICE))[ALICE.uid].saves == 0
+    assert (await activities(pool, ALICE))[ALICE.uid].saves == saves
     assert (await alice.send(save(None, SaveKind.sampler_weights), 12))[0] == 202
     assert (await alice.result(12))[0].policy == last, "a repeated command has the same result"
 
