@@ -12,6 +12,8 @@ cd "$(dirname "$0")/.."
 logs=build/test
 rm -rf "$logs"
 mkdir -p "$logs"
+# pytest cuts the lines of its summary at this width.
+export COLUMNS=240
 # Two, or as many as are asked for: the levels were divided for two cores.
 workers=${WORKERS:-2}
 all=${ALL:-}
@@ -198,6 +200,11 @@ while IFS=$'\t' read -r name code seconds; do
     printf '%-13s %4d s  %s\n' "$name" "$seconds" "$(grep -v '^ *$' "$logs/$name.log" | tail -n 1)"
     [[ $code -eq 0 ]] || failed+=("$name")
 done <"$logs/levels.tsv"
+for name in "${failed[@]}"; do
+    # Whoever sees only the end of the output needs the first causes. Tests that share a fixture repeat its error.
+    printf '\n==> causes in %s\n' "$name"
+    grep -E '^(E  |FAILED|ERROR|Fatal Python error|terminate called)' "$logs/$name.log" | awk '!seen[$0]++' | head -n 20
+done
 if ((${#failed[@]})); then
     echo "FAILED: ${failed[*]} (logs in $logs/)"
     exit 1
