@@ -19,6 +19,7 @@ from rlrun_trainer.model import loader, sharding
 from rlrun_trainer.model.decoder import DECODE, decode
 from rlrun_trainer.model.loader import Loader, load_weights, shapes_of
 from rlrun_trainer.model.loading_rules import LoadingRules
+from rlrun_trainer.process import exit_with
 from rlrun_trainer.runtime.process_group import full_tensor, init_process_group
 from rlrun_trainer.runtime.settings import TrainerSettings
 from rlrun_trainer.torch_backend import full_weights
@@ -52,6 +53,8 @@ def _run(rank: int, size: int, port: int, work: Work, folder: Path) -> None:
     work(folder, result)
     (folder / f"{rank}.json").write_text(json.dumps(result))
     torch.distributed.destroy_process_group()
+    # Like the trainer's processes, which do not finalize the interpreter while threads of torch exist.
+    exit_with(0)
 
 
 def compare_all(folder: Path, result: dict[str, Any]) -> None:
