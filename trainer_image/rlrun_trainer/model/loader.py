@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rlrun.constants import OUT_OF_MEMORY, UNPROCESSABLE, Reason
+from rlrun.constants import UNPROCESSABLE, Reason
 from rlrun.service.containers import gpu_check
 from rlrun.service.errors import ProblemError
 from safetensors import SafetensorError, safe_open
@@ -22,6 +22,7 @@ from rlrun_trainer.artifacts.checkpoint_names import CheckpointNames, stored_wei
 from rlrun_trainer.artifacts.model_folder import ModelClass
 from rlrun_trainer.model import varlen_attention
 from rlrun_trainer.model.decoder import add_decode, decoder_of
+from rlrun_trainer.model.device_memory import is_out_of_memory, out_of_memory
 from rlrun_trainer.model.failure_guard import FailureGuard
 from rlrun_trainer.model.loading_rules import LoadingRules
 from rlrun_trainer.model.sharding import before_reading, is_sharded, mesh_of, shard
@@ -82,28 +83,23 @@ class Loader:
     @contextmanager
     def explain_failures(self) -> Iterator[None]:
         """Context in which every failure, except one of torch.distributed, raises ProblemError with the cause."""
-        folder = self.settings.model_dir
         try:
             yield
         except (ProblemError, torch.distributed.DistError):
             raise
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            raise ProblemError.of(
-                OUT_OF_MEMORY,
-                Reason.TRAINER_OUT_OF_MEMORY,
-                f"The model does not fit into the trainer's memory: {error}. {self.memory_advice}",
-            ) from error
-        except (OSError, SafetensorError) as error:
-            raise ProblemError.of(
-                UNPROCESSABLE, Reason.MODEL_LOAD_FAILED, f"Could not load the model in {folder}: {error}"
-            ) from error
         except Exception as error:
-            raise ProblemError.of(
-                UNPROCESSABLE,
-                Reason.MODEL_UNSUPPORTED,
-                f"The trainer cannot load or compute {_family(folder)}: {type(error).__name__}: {error}. Use another "
-                "model.",
-            ) from error
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> ProblemError:
+        """Return the ProblemError for the failure."""
+        folder, cause = self.settings.model_dir, str(error).rstrip(".")
+        if is_out_of_memory(error):
+            return out_of_memory(f"The model does not fit into the trainer's memory: {cause}. {self.memory_advice}")
+        if isinstance(error, OSError | SafetensorError):
+            message = f"Could not load the model in {folder}: {cause}."
+            return ProblemError.of(UNPROCESSABLE, Reason.MODEL_LOAD_FAILED, message)
+        message = f"The trainer cannot load or compute {_family(folder)}: {type(error).__name__}: {cause}."
+        return ProblemError.of(UNPROCESSABLE, Reason.MODEL_UNSUPPORTED, f"{message} Use another model.")
 
     def _mesh(self, dtype: torch.dtype) -> DeviceMesh | None:
         # FSDP also provides float32 weights with lower-precision computation, even for one process.

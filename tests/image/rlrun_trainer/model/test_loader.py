@@ -3,7 +3,8 @@
 import pytest
 import torch
 from rlrun.service.errors import ProblemError
-from rlrun_trainer.model.loader import attentions_of, cuda_problem, device_of, dtype_of, recomputes
+from rlrun_trainer.model.loader import Loader, attentions_of, cuda_problem, device_of, dtype_of, recomputes
+from rlrun_trainer.runtime.process_group import ProcessGroup
 from rlrun_trainer.runtime.settings import TrainerSettings
 
 
@@ -78,3 +79,24 @@ def test_attentions(setting: str, device: str, flash: bool, attentions: tuple[st
 )
 def test_recomputed_activations(setting: str, device: str, wanted: bool) -> None:
     assert recomputes(setting, device) == wanted
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+            "TrainerOutOfMemory",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory."), "TrainerOutOfMemory"),
+        (OSError("No such file."), "ModelLoadFailed"),
+        (RuntimeError("The sizes differ."), "ModelUnsupported"),
+    ],
+)
+def test_a_failure_to_load_has_its_cause_and_one_period(raised: Exception, reason: str) -> None:
+    loader = Loader(TrainerSettings(device="cpu"), ProcessGroup())
+    with pytest.raises(ProblemError) as caught, loader.explain_failures():
+        raise raised
+    assert caught.value.problem.reason == reason
+    assert str(raised) in caught.value.problem.message
+    assert ".." not in caught.value.problem.message
