@@ -19,7 +19,9 @@ from rlrun_inference.adapter_rows import AdapterRows, group_by_adapter
 
 
 class LoraByAdapter(PunicaWrapperCPU):  # type: ignore[misc]
-    """vLLM's CPU wrapper, with one matrix product per adapter for embeddings, linear layers and logits."""
+    """vLLM's LoRA wrapper for CPUs, which multiplies all rows of an adapter at once in embeddings, linear layers and
+    logits.
+    """
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:
         """Store the batch's mapping from rows to adapters and group the rows. Called once before each forward pass."""

@@ -151,8 +151,9 @@ def _who_and_where(request: Request) -> tuple[str, str, str]:
 
 
 def probes_app(ready: Callable[[], str | None], shortcoming: Callable[[], str]) -> ASGIApp:
-    """Return the application for probes and metrics. `ready` returns why the server is not ready, or None;
-    `shortcoming` returns a limitation of the S3 server for `helm test`, or an empty string.
+    """Return the application for probes and metrics. `ready` returns why the server is not ready, or None.
+    `shortcoming` returns why no S3 requests are signed or which feature the S3 server lacks, or an empty string. If it
+    is not empty, /storez, which `helm test` checks, responds with 503.
     """
 
     async def healthz(_: Request) -> Response:

@@ -158,7 +158,7 @@ def sample_seed(seed: int, number: int) -> int:
 
 
 def read_sample_request(body: bytes) -> ValidatedSampleRequest:
-    """Parse the body of asample. Raises InputInvalid."""
+    """Parse and validate the body of a request to the Tinker API's /asample. Raises InputInvalid."""
     request = parse(SampleRequest, body)
     _check_supported(request)
     tokens: list[int] = []

@@ -150,7 +150,7 @@ class RLRunSpec(Spec):
     lora: RunLora = Field(default_factory=RunLora)
     """LoRA settings that override those of the RLModel."""
     algorithm: Algorithm = Field(default_factory=Algorithm)
-    """Training algorithm, which determines rewards and advantages."""
+    """Training algorithm, which determines what the policy learns from and how advantages are computed."""
     loss: Loss = Field(default_factory=Loss)
     """Policy-gradient loss, and its importance ratio between trainer and inference engine."""
     kl_penalty: KlPenalty | None = None

@@ -211,7 +211,7 @@ class RLRunStatus(Status):
     run_restarts_toward_max: int = Field(default=0, ge=0)
     """Number of restarts of the whole run that count toward maxRestarts."""
     restart_backoff_seconds: int = Field(default=0, ge=0)
-    """Pause in seconds before the latest restart of the whole run: 10 for the first restart, doubled each time up to 300, and reset after an attempt that lasted 10 minutes."""  # noqa: E501
+    """Pause in seconds before the latest restart of the whole run: 10 for the first restart, doubled each time up to 300, and reset after an attempt that was Running for 10 minutes."""  # noqa: E501
     next_restart_time: datetime | None = None
     """Start time of the next attempt. Set only while it is pending."""
     refused_since: datetime | None = None

@@ -91,8 +91,9 @@ class SessionSpec(Schema):
     """Number of tokens packed into one forward pass."""
     seed: int = 0
     resume_from: Text | None = None
-    """URI of a checkpoint of this run. None starts from `warm_start_from`, or from the base model. A trainer that makes
-    recovery copies starts from the run's newest copy instead, if that is newer.
+    """URI of a checkpoint of this run to resume from. If S3 has a newer checkpoint or recovery copy of the run, the
+    session starts from the newest of them instead. If there is none and this is None, the session starts from
+    `warm_start_from`, or from the base model.
     """
     warm_start_from: Text | None = None
     """URI of another run's checkpoint. The session starts at step 0 with the checkpoint's weights and, unless

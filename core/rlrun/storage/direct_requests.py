@@ -107,7 +107,9 @@ class DirectRequests:
         return status == 200 and b"<html" not in body.lower()
 
     def sign_ahead(self, described: Iterable[RequestToSign | None]) -> None:
-        """Request signatures for up to MAX_BATCH upcoming requests. None (cannot be signed) is ignored."""
+        """Request signatures for up to MAX_BATCH upcoming requests. Ignores None, which `describe` returns for a
+        request that cannot be signed.
+        """
         asked = [request for request in described if request is not None]
         if asked:
             self._signer.sign_ahead(asked)

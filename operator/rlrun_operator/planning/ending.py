@@ -153,7 +153,9 @@ def _key(run: Obj) -> RunKey:
 
 
 FINISH_SECONDS = 120.0
-"""Maximum seconds for which the end of a run waits until its last artifacts are listed in S3."""
+"""Maximum time in seconds for which a run's completion waits until its last artifacts are listed in S3, and its
+deletion after its time to live until its processes can no longer write.
+"""
 NOT_FINISHED = (
     ConditionChange("Completed", False, Reason.NOT_COMPLETED),
     ConditionChange("Failed", False, Reason.NOT_FAILED),

@@ -197,7 +197,9 @@ def _load_failure(config: EnvironmentConfig, error: BaseException, folder: Path)
 
 
 def unmet_versions(package: str, folder: Path) -> str:
-    """Describe the requirements of the package in `folder` that this image does not satisfy, if any."""
+    """Return a sentence about the requirements of the package in `folder` that are installed in this image in another
+    version, or an empty string if there are none.
+    """
     wanted, present = [], []
     for found in importlib.metadata.Distribution.discover(name=package, path=[str(folder)]):
         for requirement in _requirements(found.requires or ()):

@@ -1,4 +1,4 @@
-"""Advantages of a group's rollouts. Pure."""
+"""Advantages of a group's rollouts."""
 
 import math
 from collections.abc import Sequence

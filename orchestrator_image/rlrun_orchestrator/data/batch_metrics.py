@@ -1,4 +1,4 @@
-"""Metrics of one step under the names that docs/reference/metrics.md lists. Pure."""
+"""Metrics of one step under the names that docs/reference/metrics.md lists."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Groups of rollouts and their states. Pure."""
+"""Groups of rollouts and their states."""
 
 import math
 from array import array

@@ -1,4 +1,4 @@
-"""Metric names chosen by environment code. Pure.
+"""Metric names chosen by environment code.
 
 Each name is a series in Prometheus, W&B and the files of the run. The environments of a run share a limit of MAX_NAMES
 names; a name that was kept once is always kept.

@@ -1,4 +1,4 @@
-"""Histograms of rewards in fixed buckets, per environment. Pure.
+"""Histograms of rewards in fixed buckets, per environment.
 
 The bounds suit common reward functions: most values are between 0 and 1, and exactly 0 and 1 are the most informative
 (a failed rollout, a perfect one) and therefore are bounds. Few are below 0 (penalties) or above 1 (sums of rubrics).

@@ -1,4 +1,4 @@
-"""Scores groups: joins the environment's results with the tokens that the gateway recorded. Pure.
+"""Scores groups: joins the environment's results with the tokens that the gateway recorded.
 
 The environment is user code, so its results are not trusted. A result for a rollout that the gateway did not record,
 that was not requested, or that was reported before is an error of that rollout: it is counted and never trained on.

@@ -1,4 +1,4 @@
-"""Metrics of an evaluation: avg@k, pass@k, and validation rewards. Pure.
+"""Metrics of an evaluation: avg@k, pass@k, and validation rewards.
 
 A failed rollout has no reward: it is excluded from every mean and counted in `error`. An example counts for pass@k only
 if it has at least k valid rollouts.

@@ -1,4 +1,4 @@
-"""Diagnosis of training problems from the metrics, with advice. Pure.
+"""Diagnosis of training problems from the metrics, with advice.
 
 Each rule considers only the newest steps, so that a warning disappears with its cause. The thresholds are deliberately
 extreme, because users ignore a warning that was wrong once.
@@ -15,7 +15,9 @@ HISTORY = 60
 """Maximum number of newest steps that the rules consider."""
 
 FLAT_STEPS = 10
-"""Number of steps with equal rewards that rules out a coincidence in one batch."""
+"""Number of consecutive steps in which the mean reward must be about 0, or about 1, before this is reported. A single
+batch may have such a mean by chance.
+"""
 FLAT_MARGIN = 0.01
 """Maximum distance of the mean reward from 0 or 1. One success in a hundred rollouts is enough to learn from."""
 
@@ -82,9 +84,10 @@ Rule = Callable[[Sequence[Metrics]], Problem | None]
 
 
 def diagnose(history: Sequence[Metrics], *, rewards: bool = True) -> list[Problem]:
-    """Return the current problems, worst first. `history` has the metrics of the newest steps, oldest first.
+    """Return the current problems in the order of RULES or, if there are none, the hint about a throughput bottleneck,
+    if any. `history` has the metrics of the newest steps, oldest first.
 
-    `rewards` is False if the algorithm does not learn from rewards, so that equal rewards are no problem.
+    `rewards` is False if the algorithm does not learn from rewards, so that the rules about rewards do not apply.
     """
     rules = RULES if rewards else [rule for rule in RULES if rule not in REWARD_RULES]
     problems = [problem for rule in rules if (problem := rule(history)) is not None]

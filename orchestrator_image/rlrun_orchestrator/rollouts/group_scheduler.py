@@ -1,4 +1,4 @@
-"""Rules of asynchrony: which groups may start, and which may be trained on. Pure.
+"""Rules of asynchrony: which groups may start, and which may be trained on.
 
 Version v of the policy exists after v optimizer steps, and step s trains version s into s + 1. A turn is sampled by the
 newest version that is published when the turn starts. Two rules limit the asynchrony, where v is the version of a

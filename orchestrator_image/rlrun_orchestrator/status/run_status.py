@@ -1,4 +1,4 @@
-"""Status of the run for the operator: at /status while the process runs, then in its termination message. Pure."""
+"""Status of the run for the operator: at /status while the process runs, then in its termination message."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Decisions on how a run continues after its orchestrator or trainer was replaced. Pure.
+"""Decisions on how a run continues after its orchestrator or trainer was replaced.
 
 The trainer's step is the run's step (docs/design/005). `decide` compares it with what the orchestrator knows: the
 newest saved state at the start of a process, and the state in memory during a run. Both cases follow the same rules.

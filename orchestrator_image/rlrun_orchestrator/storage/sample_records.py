@@ -64,7 +64,9 @@ class StepRollouts:
 
 
 def encode_rollouts(rollouts: StepRollouts, redacted: Sequence[str]) -> tuple[bytes, StepSamples]:
-    """Encode the rollouts without the `redacted` fields as one S3 object. Returns the bytes and their summary."""
+    """Encode the rollouts as one S3 object, with the values of the `redacted` fields replaced (see `redact`). Returns
+    the object's bytes and the summary of the rollouts.
+    """
     groups = (
         [redact(record, redacted) for record in group_records(group, rollouts.step, rollouts.split)]
         for group in rollouts.groups

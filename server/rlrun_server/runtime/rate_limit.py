@@ -1,4 +1,4 @@
-"""Rate limits per namespace, user or address, so that none of them can exhaust the server. Pure."""
+"""Rate limits per namespace, user or address, so that none of them can exhaust the server."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Permissions of pods in S3: the operations that each role may perform on each folder of its run. Pure."""
+"""Permissions of pods in S3: the operations that each role may perform on each folder of its run."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Parser of S3 requests, which determines operation, bucket and key from method, URL and headers. Pure.
+"""Parser of S3 requests, which determines operation, bucket and key from method, URL and headers.
 
 Only the requests listed here are signed. S3 servers may normalize keys: SeaweedFS, for example, stores `a//x` as `a/x`,
 which could be in a different folder. So a key is accepted only in the canonical spelling, which all servers interpret

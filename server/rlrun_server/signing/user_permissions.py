@@ -1,4 +1,4 @@
-"""Determines the permission that a user needs for a request to S3. Pure.
+"""Determines the permission that a user needs for a request to S3.
 
 Users read a run's files with a permission in the run's namespace, which the key contains. Environment packages
 belong to an owner. The chart lists owners with their namespaces (`runs.environmentOwners`): packages of a listed owner

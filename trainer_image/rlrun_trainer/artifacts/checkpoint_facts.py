@@ -11,7 +11,9 @@ from rlrun.protocol.policy import PolicyKind
 from rlrun.service.errors import ProblemError
 
 ALL_LINEAR = "all-linear"
-"""Target module that selects every layer that can be trained and served."""
+"""Target module that selects every linear layer that can be trained and served, except routed experts and the output
+head, which must be named.
+"""
 OPTIMIZER = "optimizer.safetensors"
 GRADIENT = "gradient.safetensors"
 REFERENCE = "reference.safetensors"

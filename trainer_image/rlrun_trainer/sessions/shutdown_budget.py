@@ -1,4 +1,4 @@
-"""Compares the time that a last checkpoint needs with the time available after SIGTERM. Pure functions."""
+"""Compares the time that a last checkpoint needs with the time available after SIGTERM."""
 
 from rlrun.constants import Reason
 from rlrun.protocol.problem import Problem

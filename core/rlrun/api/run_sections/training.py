@@ -9,7 +9,7 @@ from rlrun.api.base.rules import LIST_TYPE, Rule, Spec, cel_of_defaults
 
 
 class AlgorithmName(StrEnum):
-    """Training algorithm, which determines rewards and advantages."""
+    """Training algorithm, which determines what the policy learns from and how advantages are computed."""
 
     grpo = "grpo"
     distillation = "distillation"
@@ -69,7 +69,7 @@ class LengthPenalty(Spec):
 
 
 class Algorithm(Spec):
-    """Training algorithm, which determines rewards and advantages."""
+    """Training algorithm, which determines what the policy learns from and how advantages are computed."""
 
     name: AlgorithmName = Field(default=AlgorithmName.grpo, strict=False)
     """Algorithm. grpo learns from the rewards of the environments. distillation learns from a teacher's log-probabilities of the policy's own rollouts (on-policy reverse KL between the two models, without the sampling settings). sft learns from the demonstrations of the environments."""  # noqa: E501

@@ -35,7 +35,9 @@ USER_PATHS = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/resp
 """Paths of a serving pool that users call with their key: the OpenAI API. All other paths are for the sidecar."""
 MODULE_PATH = "PYTHONPATH"
 ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
-"""Variable with vLLM's own API key, which vLLM also requires below `/v1`."""
+"""Variable with vLLM's own API key, which requests below `/v1` need in addition to the token that the middleware
+checks.
+"""
 ORDER_FILE_VARIABLE = "RLRUN_POOL_ORDER_FILE"
 """Variable with the path of the file that lists the runs of a shared pool (`rlrun.protocol.shared_pool`)."""
 MAX_LORAS_VARIABLE = "RLRUN_MAX_LORAS"

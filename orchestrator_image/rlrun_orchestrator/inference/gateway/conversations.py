@@ -1,4 +1,4 @@
-"""Records the chats of a rollout, and finds the chat that a request continues. Pure.
+"""Records the chats of a rollout, and finds the chat that a request continues.
 
 Chats of one rollout form a tree: a client may continue any of them, several times. All chats are kept, up to a
 memory limit, so each chat stores only the tokens that the chat before it lacks.

@@ -1,4 +1,4 @@
-"""Packages with which the run's environments started, pinned for later starts of their pods. Pure.
+"""Packages with which the run's environments started, pinned for later starts of their pods.
 
 The operator records them in the run's status and passes them to each later process of the run. A package without a
 record is recorded when all environments are ready, so that a broken package can be corrected until then.

@@ -1,4 +1,4 @@
-"""Exact token prefixes of conversations: the tokens with which the next prompt must start, and how to build it. Pure.
+"""Exact token prefixes of conversations: the tokens with which the next prompt must start, and how to build it.
 
 A chat request contains messages, and the template may render the model's own answer with tokens other than the sampled
 ones: text is split differently, arguments of calls are reformatted. The gateway has recorded the sampled tokens. It

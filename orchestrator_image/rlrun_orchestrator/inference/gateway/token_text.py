@@ -1,4 +1,4 @@
-"""Text of tokens, derived from their names in the tokenizer's vocabulary. Pure."""
+"""Text of tokens, derived from their names in the tokenizer's vocabulary."""
 
 import re
 from collections.abc import Iterable

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 router = APIRouter(tags=["runs"])
 
 MAX_BODY = 1024 * 1024
-"""Maximum size of a request with its secrets, in bytes."""
+"""Maximum size in bytes of a request's body, including the values of secret variables."""
 MAX_PAGE = 1000
 RUNS_AT_ONCE = 100
 """Number of runs that are loaded and converted at a time, to limit the number of complete runs in memory."""

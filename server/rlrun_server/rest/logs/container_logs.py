@@ -103,7 +103,7 @@ async def list_pods(cluster: LogCluster, namespace: str, run: str, uid: str, wan
 
 
 def _is_selected(pod: Obj, uid: str, wanted: PodSelection) -> bool:
-    """Return whether the pod belongs to the run, was created by a controller and is selected. Pure."""
+    """Return whether the pod belongs to the run, was created by a controller and is selected."""
     return (
         label(pod, RUN_UID_LABEL) == uid
         and controller_kind(pod) in CONTROLLERS

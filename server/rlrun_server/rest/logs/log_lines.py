@@ -1,4 +1,4 @@
-"""Log lines: parsing of times and levels, filters, and selection of the newest lines of several pods. Pure."""
+"""Log lines: parsing of times and levels, filters, and selection of the newest lines of several pods."""
 
 import re
 from collections import deque

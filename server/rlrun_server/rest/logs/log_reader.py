@@ -159,7 +159,7 @@ class LogReader:
 
 
 def _answer(run: KnownRun, source: LogSource, logs: Sequence[ContainerLog], wanted: LineFilter, tail: int) -> LogAnswer:
-    """Return the newest lines that match the filter. Pure. Runs in a thread, because it takes up to a second."""
+    """Return the newest lines that match the filter. Runs in a thread, because it takes up to a second."""
     chosen, is_cut = [], False
     for log in logs:
         parsed = parse_lines(log.data or b"", log.origin, wanted, timestamps=source is LogSource.live)

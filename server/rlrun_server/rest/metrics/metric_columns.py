@@ -1,4 +1,4 @@
-"""Parses the metrics of a run into columns, and reduces them to a limited number of points. Pure."""
+"""Parses the metrics of a run into columns, and reduces them to a limited number of points."""
 
 import io
 import json

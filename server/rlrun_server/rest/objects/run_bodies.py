@@ -1,4 +1,4 @@
-"""Bodies of requests that create or change runs. Pure."""
+"""Bodies of requests that create or change runs."""
 
 import base64
 import hashlib

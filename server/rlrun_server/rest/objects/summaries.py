@@ -1,4 +1,4 @@
-"""Summaries of objects for lists. Pure."""
+"""Summaries of objects for lists."""
 
 from datetime import datetime
 from typing import Any

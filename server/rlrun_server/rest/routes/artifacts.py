@@ -94,7 +94,7 @@ async def get_adapter(
 
 
 def matches(artifact: ArtifactSummary, wanted: ArtifactFilter) -> bool:
-    """Return whether the artifact matches the filter. Pure."""
+    """Return whether the artifact matches the filter."""
     return (
         (wanted.run is None or wanted.run in (artifact.run, artifact.run_uid))
         and (not wanted.phase or artifact.phase in wanted.phase)

@@ -54,7 +54,7 @@ async def list_events(
 
 
 def event_of(event: Obj) -> RunEvent:
-    """Convert a Kubernetes Event to the API's format. Pure."""
+    """Convert a Kubernetes Event to the API's format."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return RunEvent(

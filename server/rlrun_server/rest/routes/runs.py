@@ -221,7 +221,7 @@ def version_tag(version: str) -> str:
 
 
 def config_of(spec: dict[str, Any], status: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a run with this spec and status. Pure."""
+    """Return the configuration of a run with this spec and status."""
     environments = [e for e in status.get("environments") or [] if isinstance(e, dict)]
     try:
         parsed = RLRunSpec.model_validate(spec, by_alias=True, by_name=False)
@@ -236,7 +236,7 @@ def config_of(spec: dict[str, Any], status: dict[str, Any]) -> RunConfig:
 
 
 def matches(run: RunSummary, wanted: RunFilter) -> bool:
-    """Return whether the run matches the filter. Pure."""
+    """Return whether the run matches the filter."""
     text = (wanted.name or "").lower()
     return (
         (not wanted.phase or run.phase in wanted.phase)

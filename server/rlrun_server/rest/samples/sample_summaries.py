@@ -1,4 +1,4 @@
-"""Summaries of a run's stored rollouts, reduced to the fields that lists need. Pure.
+"""Summaries of a run's stored rollouts, reduced to the fields that lists need.
 
 A tenant's process writes the summaries, so invalid lines and impossible names are skipped.
 """

@@ -1,4 +1,4 @@
-"""Lists, groups and distributions of the rollouts of a step. Pure, except that texts are read from S3 when needed."""
+"""Lists, groups and distributions of the rollouts of a step. Texts are read from S3 when needed."""
 
 import re
 from bisect import bisect_right
