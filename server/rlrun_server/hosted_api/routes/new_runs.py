@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rlrun.api.base.field_errors import FieldProblem
+from pydantic import ValidationError
+from rlrun.api.base.field_errors import FieldProblem, problems
 from rlrun.api.run import RLRunSpec
 from rlrun.api.toml.client_requests import ClientRun, RequestProblem, read_request
 from rlrun.api.toml.dedicated_requests import DedicatedRun, read_new_run, read_resume
@@ -123,11 +124,19 @@ def earlier_steps(run: Obj) -> int:
 
 
 def resumed_run(run: Obj, checkpoint: ArtifactSummary | None, variables: Mapping[str, str]) -> ClientRun:
-    """Return the run that continues a paused run from its checkpoint, with its own variables. Raises FieldProblems."""
+    """Return the run that continues a paused run from its checkpoint, with its own variables. Raises FieldProblems, or
+    RestError if the paused run breaks a rule that this version has added.
+    """
     own = secret_name(run["metadata"]["name"])
     fields = {key: value for key, value in run["spec"].items() if key not in ("suspend", "stop")}
     fields["envFrom"] = [e for e in fields.get("envFrom") or [] if (e.get("secretRef") or {}).get("name") != own]
-    same = ClientRun(RLRunSpec.model_validate(fields), dict(variables), earlier_steps=earlier_steps(run))
+    try:
+        spec = RLRunSpec.model_validate(fields)
+    except ValidationError as error:
+        cause = "; ".join(map(str, problems(error, RLRunSpec)))
+        detail = f"Run {run['metadata']['name']} cannot be continued, because its spec is invalid: {cause}."
+        raise RestError(409, Reason.INVALID_REQUEST, f"{detail} Create a new run.") from None
+    same = ClientRun(spec, dict(variables), earlier_steps=earlier_steps(run))
     return continue_from(same, run, checkpoint, counts_earlier=False)
 
 

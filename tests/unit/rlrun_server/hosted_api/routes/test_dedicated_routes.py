@@ -103,6 +103,16 @@ async def test_resume_makes_a_new_run_from_the_newest_checkpoint(api: HostedApi)
     assert api.rest.cluster.objects["RLRun", "team", "paused"]["spec"]["suspend"] is True
 
 
+async def test_a_paused_run_that_is_invalid_by_now_is_not_continued(api: HostedApi) -> None:
+    saved(api, 20)
+    paused = api.rest.cluster.objects["RLRun", "team", "paused"]
+    newer = {**paused["metadata"], "resourceVersion": "900"}
+    api.rest.add({**paused, "metadata": newer, "spec": {**paused["spec"], "batchSize": 0}})
+    answer = await api.client.post("/training/runs/paused/resume", json={})
+    assert (answer.status_code, writes(api)) == (409, []), answer.text
+    assert "cannot be continued, because its spec is invalid: batchSize" in answer.json()["detail"]
+
+
 async def test_a_repeated_resume_makes_no_second_run_while_the_first_one_trains(api: HostedApi) -> None:
     saved(api, 20)
 
