@@ -38,7 +38,7 @@ RENEW_BEFORE = timedelta(days=30)
 
 
 class CertificateMissing(Exception):
-    """Raised if the Secret provided by the platform team does not exist or lacks the certificate."""
+    """Raised if the Secret provided by the platform team does not exist, lacks the certificate or is unreadable."""
 
 
 async def ensure_authority(cluster: AsyncKubeClient, settings: OperatorSettings, now: datetime) -> str:
@@ -59,7 +59,13 @@ async def ensure_authority(cluster: AsyncKubeClient, settings: OperatorSettings,
                 f"Secret {where.namespace}/{where.name} (server.tls.existingSecret) does not exist or has no "
                 f"{CERTIFICATE}: store a certificate for {host} in it, together with {PRIVATE_KEY} and {AUTHORITY}"
             )
-        return data.get(AUTHORITY, b"").decode()
+        try:
+            return data.get(AUTHORITY, b"").decode()
+        except UnicodeDecodeError:
+            raise CertificateMissing(
+                f"{AUTHORITY} in Secret {where.namespace}/{where.name} (server.tls.existingSecret) is not PEM text: "
+                "store the authority's certificate as PEM, or remove the entry if the authority is a public one"
+            ) from None
     if not _is_usable(data, host, now):
         if data:
             log.warning(

@@ -80,6 +80,12 @@ async def test_a_given_secret_that_is_missing_is_named(objects: tuple[dict[str, 
         await ensure_authority(FakeCluster(*objects).kube, settings(create=False), NOW)
 
 
+async def test_a_given_authority_that_is_not_pem_is_named() -> None:
+    cluster = FakeCluster(secret(tls_crt=b"-----BEGIN CERTIFICATE-----", tls_key=b"", ca_crt=b"\x30\x82\xff"))
+    with pytest.raises(CertificateMissing, match=rf"ca.crt in Secret {NAMESPACE}/{NAME} .* is not PEM text"):
+        await ensure_authority(cluster.kube, settings(create=False), NOW)
+
+
 async def test_without_a_certificate_nothing_is_asked_for() -> None:
     cluster = FakeCluster()
     assert await ensure_authority(cluster.kube, SETTINGS, NOW) == ""
