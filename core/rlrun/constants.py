@@ -57,15 +57,17 @@ REFERENCES_ANNOTATION = "rlrun.dev/references"
 change the ConfigMap.
 """
 HASH_ANNOTATION = "rlrun.dev/desired"
-"""Annotation with the digest of the object as built by the operator, without fields that others add."""
+"""Annotation with the digest of the object, its spec or its pod template as built by the operator, without fields that
+others add.
+"""
 TOKEN_ANNOTATION = "rlrun.dev/token"
-"""Annotation of a serving pool's pods: digest of the pods' token."""
+"""Annotation of the pods of a serving pool or shared pool: digest of the token and keys in the pods' variables."""
 WEIGHTS_LABEL = "rlrun.dev/weights"
 """Label with the name of a weights cache, on its claim and on the objects that fill it."""
 EGRESS_ANNOTATION = "rlrun.dev/egress"
 """Annotation of a namespace: hosts, separated by commas, that its runs may list in env[].egress."""
 REQUEST_ANNOTATION = "rlrun.dev/request-digest"
-"""Annotation of an RLRun created over REST with an Idempotency-Key: digest of the request."""
+"""Annotation of an RLRun created over REST with an Idempotency-Key, or by a client's program: digest of the request."""
 USER_ANNOTATION = "rlrun.dev/user"
 """Annotation of a run: the user who created it. The admission policy prevents forged values."""
 CLIENT_SESSION_LABEL = "rlrun.dev/client-session"
@@ -157,7 +159,7 @@ class Role(StrEnum):
 
 
 class ExitCode(IntEnum):
-    """Exit codes of a run's processes and of the operator."""
+    """Exit codes of the platform's processes."""
 
     COMPLETED = 0
     RESTART = 1

@@ -75,7 +75,7 @@ class ArtifactStatus(Status):
     created_at: datetime | None = None
     """Time at which the upload completed."""
     expires_at: datetime | None = None
-    """Time after which retention deletes the artifact: spec.expiresAt or, if unset, the time chosen by the program that saved the artifact. The newest artifact is kept unless spec.expiresAt is set. Deployed adapters and checkpoints that a run starts from are kept."""  # noqa: E501
+    """Time after which retention deletes the artifact: spec.expiresAt or, if unset, the time chosen by the program that saved the artifact. The newest artifact is kept unless spec.expiresAt is set. The newest checkpoint of an unfinished run is kept in any case. Deployed adapters and checkpoints that a run starts from are kept."""  # noqa: E501
     message: str | None = Field(default=None, max_length=4096)
     """Reason why the artifact is not Ready, and what to do about it."""
     observed_generation: int | None = Field(default=None, ge=0)

@@ -201,7 +201,7 @@ class RLRunSpec(Spec):
     start_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
     """Seconds within which each attempt must start its first step; otherwise the run fails."""
     stall_deadline_seconds: int = Field(default=3600, ge=1, le=YEAR)
-    """Seconds within which each step must finish; otherwise the run fails."""
+    """Seconds within which each step must finish; otherwise the run fails. Has no effect with driver Client."""
     max_restarts: int = Field(default=3, ge=0, le=1000)
     """Maximum number of crashes per component within an attempt, and of restarts of the whole run. Exceeding it fails the run. Deleted, evicted and preempted pods do not count, except pods evicted for exceeding their own ephemeral-storage limit. If nodes repeatedly evict or reject the pods of a component while none of them is ready, the whole run restarts after a pause, and this restart counts."""  # noqa: E501
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)

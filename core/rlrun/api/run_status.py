@@ -43,7 +43,7 @@ class Groups(Status):
     trained: int = Field(default=0, ge=0)
     """Groups that were trained on."""
     filtered: int = Field(default=0, ge=0)
-    """Groups dropped by the difficulty buffer or filter, or because all their rewards were equal."""
+    """Groups dropped by the difficulty buffer or filter, or because no rollout of their batch could be trained on."""
     errored: int = Field(default=0, ge=0)
     """Groups whose rollouts or rewards failed."""
     stale: int = Field(default=0, ge=0)
@@ -56,7 +56,7 @@ class ArtifactEntry(Status):
     """Summary of one checkpoint or adapter."""
 
     step: int = Field(ge=0)
-    """Number of optimizer steps that the artifact includes."""
+    """Number of optimizer steps that the artifact includes. With driver Client, number of the call that saved it."""
     name: str = Field(default="", max_length=253)
     """Name of the RLCheckpoint or RLAdapter."""
     id: str | None = Field(default=None, max_length=320)
@@ -154,7 +154,7 @@ class ResolvedValues(Status):
     wandb_project: str | None = Field(default=None, max_length=128)
     """Project in Weights & Biases, from wandb.project or the namespace of the run. Unset if wandb is unset."""
     gpus: int | None = Field(default=None, ge=0)
-    """Total number of GPUs in the trainer and inference pods."""
+    """Total number of GPUs in the run's own trainer and inference pods. Pods of a shared pool do not count."""
 
 
 class RunPool(Status):
@@ -197,7 +197,7 @@ class RLRunStatus(Status):
     attempt: int = Field(default=1, ge=1)
     """Number of the current attempt, starting at 1."""
     attempt_start_time: datetime | None = None
-    """Start time of the current attempt. Unset while the run is suspended."""
+    """Start time of the current attempt. Unset while no attempt is active."""
     past_active_seconds: int = Field(default=0, ge=0)
     """Total active time of earlier attempts in seconds."""
     past_gpu_seconds: int = Field(default=0, ge=0)
@@ -207,7 +207,7 @@ class RLRunStatus(Status):
     restarts: int = Field(default=0, ge=0)
     """Total number of container restarts, pod replacements and restarts of the whole run."""
     run_restarts: int = Field(default=0, ge=0)
-    """Number of restarts of the whole run by its failure policy."""
+    """Number of restarts of the whole run, including those that do not count toward maxRestarts."""
     run_restarts_toward_max: int = Field(default=0, ge=0)
     """Number of restarts of the whole run that count toward maxRestarts."""
     restart_backoff_seconds: int = Field(default=0, ge=0)

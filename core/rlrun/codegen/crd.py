@@ -195,7 +195,7 @@ KINDS = (
 
 
 def complete_schema(kind: CrdKind) -> dict[str, Any]:
-    """Return the complete schema with all fields and rules, for the reference pages."""
+    """Return the schema of a kind with all fields and rules, as shown in the reference pages."""
     schema = _schema(kind, structural(_part(kind, "spec")), structural(_part(kind, "status"), defaults=False))
     if validations := cel_rules(kind.model):
         schema[VALIDATIONS] = validations

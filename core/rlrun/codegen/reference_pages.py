@@ -290,7 +290,9 @@ def _code(text: str) -> str:
 
 
 OTHERS = frozenset({"cli.md", "conditions.md", "metrics.md"})
-"""Pages that are not generated here: the command line, which core must not import, and pages written by hand."""
+"""Pages that are not generated here: the page of the command line, because core must not import that package, and pages
+written by hand.
+"""
 
 
 def main() -> int:

@@ -14,10 +14,10 @@ object missing from the cluster proves nothing.
 | child in the cluster | its run has a tombstone, and Kubernetes has not deleted the child |
 | tombstone | its run has no other files, or is in the cluster again, after a restore |
 
-Items younger than the minimum age, by their newest file or their tombstone, are never garbage. Neither are items of a
-run that may still write, artifacts that have an object, and checkpoints that an unfinished run starts from. Items that
-belong to no run of the cluster and have no tombstone are only reported (`find_unknown`). The snapshot lists S3 before
-the cluster, so the run of every listed file existed before the runs were listed.
+Items younger than the minimum age, by their newest file or their tombstone, are never garbage. Neither are files of a
+run that may still write, files of artifacts that have an object, and checkpoints that an unfinished run starts from.
+Items that belong to no run of the cluster and have no tombstone are only reported (`find_unknown`). The snapshot lists
+S3 before the cluster, so the run of every listed file existed before the runs were listed.
 """
 
 from collections import defaultdict
@@ -146,7 +146,7 @@ class Tombstones:
 
     def of_artifact(self, run: RunFolder, path: str) -> Tombstone | None:
         """Return a tombstone that records the deletion of the artifact: the tombstone of its run or the artifact's own
-        tombstone.
+        tombstone. Returns None if there is neither.
         """
         return next(self._of_artifact(run, path), None)
 

@@ -1,7 +1,8 @@
 """Snapshot of all runs: their folders and unfinished uploads in S3, and in the cluster the RLRuns, their artifacts and
 the objects created for them.
 
-From S3, the snapshot contains only `{prefix}/{namespace}/{run-uid}`. Everything else in the bucket is ignored.
+From S3, the snapshot contains the folders `{prefix}/{namespace}/{run-uid}`, the tombstones, and the unfinished uploads
+below the prefix. Everything else in the bucket is ignored.
 """
 
 import re
@@ -110,12 +111,16 @@ class Tombstone:
     """`StoredFolder.path` of the artifact, or empty for the run."""
     written: datetime
     content: RunTombstone | None = None
-    """Content of a run's tombstone. Read only while files of the run remain; otherwise None."""
+    """Content of a run's tombstone. Read only for a run that is not in the cluster and still has files or artifact
+    objects. None if it was not read or cannot be parsed.
+    """
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """Snapshot of S3 and the cluster. It must contain all folders, and the runs and artifacts of all namespaces."""
+    """Snapshot of S3 and the cluster. It must contain all folders in `namespaces`, and the runs and artifacts of all
+    namespaces.
+    """
 
     root: S3Uri
     """Root of the platform's files: `s3://bucket/prefix`."""

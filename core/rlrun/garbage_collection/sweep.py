@@ -46,7 +46,7 @@ class Removed:
 
     item: GarbageItem
     problem: str | None = None
-    """Reason why the item was not deleted."""
+    """Reason why the item was not deleted, or None if it was deleted."""
 
 
 @dataclass(frozen=True)

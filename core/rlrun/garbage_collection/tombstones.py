@@ -1,9 +1,10 @@
 """Tombstones: records in the bucket that a run, or one of its artifacts, was deleted intentionally.
 
-A file is garbage only if it has a tombstone. An object missing from the cluster proves nothing: etcd may have been
-restored from a backup, the cluster may be new, or a namespace may have been removed by force. The operator writes the
-tombstone of a run before it removes the run's finalizer, and the tombstone of an artifact when the API server reports
-the deletion of its object. Tombstones are stored outside the runs' folders, so that no process of a run can write them.
+Files of a run that is not in the cluster are garbage only if a tombstone records the deletion. An object missing from
+the cluster proves nothing: etcd may have been restored from a backup, the cluster may be new, or a namespace may have
+been removed by force. The operator writes the tombstone of a run before it removes the run's finalizer, and the
+tombstone of an artifact when the API server reports the deletion of its object. Tombstones are stored outside the runs'
+folders, so that no process of a run can write them.
 """
 
 from pydantic import Field
@@ -15,7 +16,7 @@ from rlrun.api.run_sections.retention import ArtifactPolicy
 from rlrun.storage.layout import DELETED_FOLDER, RUN_UID, S3Uri
 
 MAX_TOMBSTONE_BYTES = 1024**2
-"""Maximum size in bytes of a tombstone that is read, enough for about 20,000 retained artifacts."""
+"""Maximum size in bytes of a tombstone that is read, enough for about 40,000 retained artifacts."""
 RUN = "run"
 """File name of the tombstone of a run."""
 

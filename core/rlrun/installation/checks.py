@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 Check = Callable[[], str]
-"""Check that returns the observed state. Raises CheckFailed."""
+"""Function that returns the observed state, or raises CheckFailed."""
 
 SECONDS = float(os.environ.get("CHECK_SECONDS", "60"))
 """Time limit in seconds for a check that runs in a pod."""
@@ -155,7 +155,7 @@ def check_s3() -> str:
 
 def check_run() -> str:
     """Create the RLRun in the environment variable RUN, wait until it completes, and delete it. Raises CheckFailed if
-    the run does not complete within SECONDS, or ApiError.
+    the run is rejected or does not complete within SECONDS, or ApiError.
     """
     from kubernetes import client, config
 

@@ -25,7 +25,7 @@ RUN_PAGE_LIMIT = 4 << 20
 takes up four times as much memory as its text.
 """
 PAGE_LIMIT = 8 << 20
-"""Maximum size in bytes of a page of which only parts of the objects stay in memory."""
+"""Maximum size in bytes of a page of which only parts of the objects stay in memory, and of an event of a watch."""
 VERSION_OF_NONE = "1"
 """resourceVersion that no object has, because etcd's first write has revision 2. A server-side apply with this version
 creates the object, and fails with 409 if the object exists.

@@ -25,13 +25,13 @@ REQUEST_SECONDS = 20.0
 CONNECTIONS = 64
 LOG_CHUNK = 1 << 16
 RESPONSE_LIMIT = 32 << 20
-"""Maximum size of a response, and of all pages about one run. Users can put a run's labels on objects of 1 MiB, and a
-page has 500 objects: without a limit, a user could make the operator run out of memory.
+"""Maximum size in bytes of a response, and of all pages about one run. Users can put a run's labels on objects of
+1 MiB, and a page has 500 objects: without a limit, a user could make the operator run out of memory.
 """
 ERROR_LIMIT = 1 << 20
 """Maximum number of bytes that are read from an error response."""
 READ_BUFFER = 1 << 21
-"""Size of the read buffer of a response. An event of a watch contains a whole object."""
+"""Size in bytes of the read buffer of a response. An event of a watch contains a whole object."""
 
 
 class AsyncTransport(Protocol):

@@ -32,10 +32,10 @@ _VIOLATION = re.compile(r"((?:spec|metadata)[^\s:]*): (.*)", re.DOTALL)
 class ApiError(Exception):
     """Raised if the API server rejects a request or does not respond.
 
-    `status` is the HTTP status, or 0 if there was no usable response. `reason` is the reason in Kubernetes' Status
-    object (NotFound, Conflict, Invalid). If the response is not a Status, it is the HTTP status; if there was no
-    response, it is one of this module's constants. `action` is the request as a phrase that follows "cannot": "get
-    RLRun team/first".
+    `status` is the HTTP status, or 0 if there was no usable response. `reason` is the reason in the response's JSON
+    object (NotFound, Conflict, Invalid), or UNKNOWN if the object has none. If the response is not a JSON object,
+    `reason` is the HTTP status; if there was no usable response, it is one of this module's constants. `action` is the
+    request as a phrase that follows "cannot": "get RLRun team/first".
     """
 
     def __init__(

@@ -176,7 +176,7 @@ class Informer(Generic[T]):
         self.stored_bytes = 0
         """Total size of the objects that are stored completely."""
         self.changes = 0
-        """Number of changes to the store since the informer was created."""
+        """Counter that increases with every change to the store, and after every complete list."""
         self.version = 0
         """Version up to which all changes have been received."""
         self.listeners: list[Callable[[ObjectChange[T]], None]] = []

@@ -274,7 +274,9 @@ class Pod:
         return next((c for c in conditions if c["type"] == kind), {})
 
     def termination_of(self, container: str) -> Termination | None:
-        """Return the current termination of this container, or None if it is running or has not started."""
+        """Return the termination in the current state of one of the operator's containers, or None if the container is
+        running, or waits to start or restart.
+        """
         for status in self.statuses:
             ended = (status.get("state") or {}).get("terminated")
             if status["name"] == container and ended:

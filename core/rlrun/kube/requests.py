@@ -321,9 +321,10 @@ def log(
     timestamps: bool = False,
     follow: bool = False,
 ) -> KubeRequest:
-    """Return the request for the last lines of a container's log and, with `follow`, for lines written later.
+    """Return the request for a container's log or, if `tail_lines` is given, for its last lines. With `follow`, the
+    response continues with lines written later.
 
-    `since_time` is rounded down to a second.
+    The API server rounds `since_time` down to a second.
     """
     query = {"container": container, "previous": str(previous).lower()}
     if follow:

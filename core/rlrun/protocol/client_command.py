@@ -168,7 +168,9 @@ class ErrorCategory(StrEnum):
 
 
 class CommandError(Schema):
-    """Reason why a command failed. A failed command does not change the run."""
+    """Reason why a command failed. A failed command does not change the run's weights. `optim_step` clears a gradient
+    that is not finite.
+    """
 
     message: str = Field(max_length=16_384)
     category: ErrorCategory
@@ -194,17 +196,17 @@ class CommandResult(Schema):
 
 
 class CommandState(StrEnum):
-    """State of a command that has no result yet. The values are those of the Tinker SDK."""
+    """State of a command or a sampling request that has no result yet. The values are those of the Tinker SDK."""
 
     active = "active"
     paused_capacity = "paused_capacity"
-    """The run's trainer session is not open yet."""
+    """The run's trainer session is not open, or no engine can sample for the run yet."""
     paused_rate_limit = "paused_rate_limit"
-    """The trainer is working for other runs."""
+    """The trainer is working for other runs, or the engines are busy."""
 
 
 class CommandPending(Schema):
-    """Response for a command that has no result yet."""
+    """Response for a command or a sampling request that has no result yet."""
 
     state: CommandState
     reason: Text | None = None

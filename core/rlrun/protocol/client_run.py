@@ -220,7 +220,7 @@ class NewClientModel(Schema):
     base_model: Text | None = None
     """Id of the RLModel. May be omitted if `load` is set."""
     rank: int | None = Field(default=None, ge=1, le=MAX_RANK)
-    """Rank of the LoRA adapter. None uses the rank of the state in `load`."""
+    """Rank of the LoRA adapter. Required unless `load` is set. None uses the rank of the state in `load`."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     load: LoadedState | None = None
     user_metadata: dict[str, Any] = Field(default_factory=dict, max_length=MAX_METADATA_ENTRIES)
@@ -250,9 +250,9 @@ class ClientModel(Schema):
     the run has no pool.
     """
     run_uri: Text | None = None
-    """Folder of the run in S3. Only in responses to `open`."""
+    """Folder of the run in S3. Only in responses to `open`, and None if the run has ended."""
     token: Text | None = None
-    """Token for the trainer. Only in responses to `open`."""
+    """Token for the trainer. Only in responses to `open`, and None if the run has ended."""
     saved: "SavedStates | None" = None
     """Saved states. Only in responses to GET."""
 

@@ -23,7 +23,7 @@ def pool_server_key(platform_key: bytes, namespace: str, pool: str) -> str:
 
 
 def proof_of(key: str, nonce: str) -> str:
-    """Return the proof that an engine knows the key: the HMAC-SHA256 of the nonce, in hexadecimal."""
+    """Return the proof that an engine knows the key: the HMAC-SHA256 of `proof/` and the nonce, in hexadecimal."""
     return hmac.new(key.encode(), f"proof/{nonce}".encode(), hashlib.sha256).hexdigest()
 
 

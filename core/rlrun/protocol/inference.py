@@ -23,8 +23,10 @@ class LoadRequest(PolicyRef):
 
 
 class AdapterList(Schema):
-    """Adapters that an inference replica serves, according to the model list of its engine."""
+    """Names of the policies that an inference replica serves, according to its engine: adapters or, if the run trains
+    all weights, the version of the weights in the engine. Empty if the engine has only the base model.
+    """
 
     adapters: list[Text] = Field(default_factory=list, max_length=4096)
     load_seconds: float | None = None
-    """Duration of the requested load in seconds, including the download."""
+    """Duration of the requested load in seconds, including the download. None if nothing was loaded."""

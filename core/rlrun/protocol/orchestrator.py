@@ -3,7 +3,8 @@
 :8080  GET /healthz /readyz /metrics
        GET /status                    -> RunStatus
        GET /status?since=V&wait=S     -> RunStatus when its version differs from V, or after S seconds
-:8000  the rollout gateway: /groups/{group}/v1/chat/completions, /completions and /models of the OpenAI API
+:8000  the rollout gateway: /groups/{group}/v1/chat/completions, /completions and /models of the OpenAI API, and
+       the wheels of environment packages: /environments/{owner}/{name}
 """
 
 from enum import StrEnum

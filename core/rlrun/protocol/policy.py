@@ -34,7 +34,9 @@ class PolicyRef(Schema):
     """
 
     version: int = Field(ge=0)
-    """Number of optimizer steps in this run. 0 is the policy that the run starts from."""
+    """Number of optimizer steps in this run. 0 is the policy that the run starts from. For a run with `driver: Client`,
+    the number of the call that saved the policy.
+    """
     digest: str = Field(min_length=8, max_length=128)
     """SHA-256 of the weights (adapter_model.safetensors or model.safetensors) in hexadecimal. For weights in numbered
     files, see `rlrun.storage.manifest.weights_digest`. The first 8 digits suffice to load a policy.

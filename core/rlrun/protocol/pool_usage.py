@@ -46,7 +46,9 @@ class RunUsage(Schema):
 
 
 class PoolUsage(Schema):
-    """Usage by all runs. The sum of device seconds and idle seconds is the time since the process started."""
+    """Usage by all runs. The device seconds of all runs, including runs that are not in `runs` any more, and the idle
+    seconds add up to the time since the process started.
+    """
 
     idle_seconds: float = Field(ge=0, allow_inf_nan=False)
     """Seconds during which the process worked for no run."""

@@ -1,7 +1,8 @@
 """Resolved run: the complete configuration of one attempt, written by the operator.
 
-It is JSON in the ConfigMap `<run>-config`, mounted at /etc/rlrun/run.json in the orchestrator, which sends each other
-process its part over HTTP. The variable `RLRUN_CONFIG` overrides the path.
+It is JSON in the ConfigMap `<run>-config`, mounted at /etc/rlrun/run.json in the orchestrator, which sends the trainer
+the specification of its session over HTTP. Environments receive an `EnvironmentConfig` instead. The variable
+`RLRUN_CONFIG` overrides the path.
 """
 
 import os
@@ -58,7 +59,9 @@ class Endpoints(Schema):
 
     trainer_url: Text
     inference_host: Text
-    """Host name of a headless Service, which resolves to the addresses of the inference replicas that are ready."""
+    """Host name of a headless Service, which resolves to the addresses of the inference replicas, including replicas
+    that are not ready.
+    """
     pool: Text | None = None
     """Name of the shared pool that contains these replicas and possibly the trainer (see `ResolvedRun.trains_in_pool`).
     None if the replicas belong to the run.

@@ -32,7 +32,9 @@ class ServedAdapter(Schema):
     uri: Text
     """Folder of the adapter in S3, s3://bucket/path."""
     step: int = Field(ge=0)
-    """Number of optimizer steps that the adapter includes."""
+    """Number of optimizer steps that the adapter includes. For a run with `driver: Client`, the number of the call that
+    saved the adapter.
+    """
     digest: Text | None = None
     """SHA-256 of the adapter's manifest, which the sidecar verifies. None disables the verification, for adapters that
     became Ready in an earlier version.

@@ -12,9 +12,9 @@ limit in the run's spec applies.
 
 
 def session_spec(run: ResolvedRun, max_steps: int, resume_from: str | None) -> SessionSpec:
-    """Return the specification of the run's session. `resume_from` is the URI of a checkpoint of this run. If it is
-    None, the session starts from `warm_start_from` or the base model. The run's adapter settings take precedence over
-    the model's adapter settings.
+    """Return the specification of the run's session. `resume_from` is the URI of a checkpoint of this run. Only if it
+    is None, the specification contains `warm_start_from`. The run's adapter settings take precedence over the model's
+    adapter settings.
     """
     spec, model = run.spec, run.model
     adapter = {name: value for name, value in spec.lora if name in Lora.model_fields and value not in (None, [])}

@@ -25,7 +25,9 @@ def sign(content: Schema, key: bytes) -> str:
 
 
 def verify(text: str, keys: Sequence[bytes], model: type[M]) -> M | None:
-    """Verify a signed text. Returns the content, or None if it is not signed with one of the keys."""
+    """Verify a signed text. Returns the content, or None if the text is not signed with one of the keys, or the content
+    does not match `model`.
+    """
     payload, _, signature = text.partition(".")
     try:
         given = _decode(signature)

@@ -3,8 +3,9 @@
 A process describes an S3 request to rlrun-server and receives the headers that sign it (AWS Signature Version 4); the
 request itself, with its data, goes directly to S3. This is the same technique as remote signing in Apache Iceberg's
 REST catalog. The projected ServiceAccount token identifies the pod (its audience names run and role), and the grant,
-which the operator has signed, defines what this role of the run may use. A process of a shared pool works for several
-runs: it has one grant per run, and each of these grants requires the pool's token.
+which the operator has signed, defines what this role of the run may use. The processes of a shared pool work for
+several runs: the trainer has one grant per run, the engines have one grant for the policies of all runs, and each of
+these grants requires the pool's token.
 """
 
 from datetime import timedelta
@@ -65,18 +66,20 @@ class StorageRole(StrEnum):
 
 
 class StorageGrant(Schema):
-    """Folders that one role of a run, or of a serving pool, may use, as s3:// URIs."""
+    """Folders that one role of a run, a pool or a weights cache may use, as s3:// URIs."""
 
     wire_limits = InputLimits(size=MAX_GRANT)
 
     namespace: Text
     owner: Text
-    """Uid of the run, or name of the serving pool."""
+    """Uid of the run, or name of the serving pool, shared pool or weights cache."""
     role: StorageRole
     folder: Text = ""
-    """Folder of the run. The role determines which parts are accessible. Empty for a serving pool."""
+    """Folder of the run. The role determines which parts are accessible. Empty if the owner is not a run."""
     readable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)
-    """Other folders that may be read: a base model, the checkpoint of a warm start, environment packages."""
+    """Other folders that may be read: a base model, the checkpoint of a warm start, environment packages, or the
+    policies and adapters that a pool serves.
+    """
     listable: list[Text] = Field(default_factory=list, max_length=MAX_FOLDERS)
     """Other folders that may be listed, but not read: those of the owners of environment packages."""
     # Grants without these fields have the same bytes as before the fields existed, so servers of both versions accept

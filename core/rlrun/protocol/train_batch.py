@@ -75,7 +75,7 @@ class Sample:
     logprobs: Sequence[float]
     """Log-probability of each sampled token in the engine's sampling distribution. 0.0 where the mask is 0."""
     advantage: float
-    """Advantage of the sequence: its reward minus the mean reward of its group."""
+    """Advantage of the sequence, computed from the rewards of its group as `algorithm.advantage` specifies."""
     policy_version: int
     """Version of the oldest policy that sampled tokens of the sequence."""
     turn_starts: Sequence[int] = ()

@@ -79,10 +79,10 @@ def allow_connections(wanted: int) -> int:
 class OpenConnections:
     """Factory of protocols that limits the number of open connections.
 
-    Beyond the limit, a new connection closes the oldest idle connection (without a request in progress) of the address
-    with the most idle connections. If no connection is idle, it closes the oldest connection of the address with the
-    most connections. Clients that send nothing, or do not read their responses, therefore cannot block others or abort
-    their requests.
+    Beyond the limit, a new connection closes an idle connection (without a request in progress) of the address with the
+    most idle connections: the one that has been idle longest. If no connection is idle, it closes the one with the
+    oldest request of the address with the most connections. Clients that send nothing, or do not read their responses,
+    therefore cannot block others or abort their requests.
     """
 
     def __init__(self, make: Callable[[], asyncio.Protocol], limit: int = MAX_CONNECTIONS) -> None:
@@ -91,7 +91,7 @@ class OpenConnections:
         self._limit = limit
         self._addresses: dict[asyncio.BaseTransport, str] = {}
         self._idle: _ByAddress = {}
-        """Idle connections by address, oldest first."""
+        """Idle connections by address, the one that has been idle longest first."""
         self._busy: _ByAddress = {}
 
     @property

@@ -21,7 +21,7 @@ Run = TypeVar("Run", bound=OrderedRun)
 
 
 class OrderInForce(Generic[Run]):
-    """Runs of the list in force. Empty until the operator's first list arrives."""
+    """Runs of the list in force. Empty until `replace` puts the first list in force."""
 
     def __init__(self) -> None:
         self._number = 0

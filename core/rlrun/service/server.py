@@ -40,7 +40,9 @@ def json_response(body: Schema, status: int = 200) -> web.Response:
 
 @web.middleware
 async def problem_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Convert every exception of a handler to a `Problem`. Unexpected exceptions are logged with their traceback."""
+    """Convert every exception of a handler except HTTPException to a response with a `Problem`. Unexpected exceptions
+    are logged with their traceback.
+    """
     try:
         return await handler(request)
     except ProblemError as error:

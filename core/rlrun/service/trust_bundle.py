@@ -50,8 +50,8 @@ def public_certificates() -> list[bytes]:
 
 
 def additional(text: str) -> str:
-    """Return the certificates in a PEM text, without the public certificates, as PEM. Raises ValueError if a
-    certificate is invalid.
+    """Return the certificates in a PEM text, without the public certificates, as PEM. Returns an empty string if all of
+    them are public. Raises ValueError if the text has no certificate, or if a certificate is invalid.
 
     A ConfigMap of trust-manager may contain the public certificates as well.
     """

@@ -1,8 +1,9 @@
 """Data transfer with requests signed by rlrun-server, over the connections of boto3's client but without its layers.
 
 These layers take 1 ms of the 1.3 ms of CPU time per request. Without them, requests signed by rlrun-server are as fast
-as locally signed ones. Only two responses are handled here: success and a missing object. After any other response, the
-caller repeats the request through the client, which has retries and error handling.
+as locally signed ones. Only three responses are handled here: success, a missing object, and an object that exists but
+must not be replaced. After any other response, the caller repeats the request through the client, which has retries and
+error handling.
 
 Over TLS the signature of a part does not cover its bytes. The parts of an object can thus be signed in one request
 before they are read, and are hashed only once, for the manifest, which every download verifies.
@@ -43,7 +44,7 @@ PIECE_BYTES = 8 * 1024
 have arrived.
 """
 PAUSE_SECONDS = 30.0
-"""Seconds for which all requests go through boto3's client after S3 has refused a direct request."""
+"""Seconds for which all requests go through boto3's client after a response that is not handled here."""
 
 
 class DirectRequests:

@@ -47,8 +47,8 @@ class Repeat(StrEnum):
     later = "later"
     """The store may recover. Retry for as long as the operation can wait."""
     grace = "grace"
-    """Access was refused. A rotated key, a renewed token or a corrected clock takes effect within minutes: retry for a
-    grace period, then fail.
+    """Access was refused, the bucket is missing, or the cause is unknown. A rotated key, a renewed token or a corrected
+    clock takes effect within minutes: retry for a grace period, then fail.
     """
     never = "never"
     """A retry would fail in the same way."""
@@ -127,7 +127,7 @@ class NotImplementedByStore(StoreError):
 
 
 class Corrupt(StoreError):
-    """The files differ from their entries in the manifest."""
+    """The manifest is invalid, or the files differ from their entries in it."""
 
     reason = Reason.S3_ARTIFACT_CORRUPT
     repeat = Repeat.never

@@ -1,7 +1,7 @@
 """URIs of artifacts in S3.
 
 {prefix}/{namespace}/{run-uid}/run.json
-                              /policy/v000041-1a2b3c4d/     adapters that engines load during the run (pruned)
+                              /policy/v000041-1a2b3c4d/     adapter or weights that engines load in the run (pruned)
                               /checkpoints/step-000040/     complete state to resume from
                               /checkpoints/saved-states.json   names of a client's saved states (driver: Client)
                               /recovery/step-000043/        recovery copy of a shared pool's trainer (pruned)
@@ -10,6 +10,8 @@
                               /rollouts/step-000040.jsonl.zst       trained on; also .val-{env}, .eval-{env}, .filtered
                               /rollouts/steps/part-*.jsonl          one line per step and object
                               /logs/attempt-1/{pod}/{container}.log
+                              /orchestrator/*.json          state of the orchestrator
+                              /wandb/                       data for Weights & Biases
 {prefix}/environments/{owner}/{name}/{version}/*.whl
 {prefix}/environments/{owner}/.owner                        uid of the namespace that owns the packages
 {prefix}/models/{owner}/{name}/                             weights for RLModels with an s3:// source
@@ -17,6 +19,7 @@
 {prefix}/rlrun.deleted/{namespace}/{run-uid}/run.json       tombstone of a deleted run
                                             /checkpoints/step-000040.json   tombstone of a deleted checkpoint or adapter
 {prefix}/rlrun.installation/mark.json                       names the cluster that may delete below the prefix
+{prefix}/rlrun.usage/2026-01/31.{operator}.jsonl            usage log of one day
 """
 
 import hashlib
@@ -81,7 +84,7 @@ class RunLayout:
 
     @property
     def run_json(self) -> S3Uri:
-        """Object with the resolved run, written once when the run starts."""
+        """Object for the resolved run. This version does not write it."""
         return self.root / "run.json"
 
     @property
@@ -101,7 +104,7 @@ class RunLayout:
         return self.root / "checkpoints"
 
     def checkpoint(self, step: int) -> S3Uri:
-        """Return the folder of the checkpoint after `step` steps."""
+        """Return the folder of the checkpoint after `step` steps or, for `driver: Client`, of call `step`."""
         return self.checkpoints / f"step-{step:06d}"
 
     @property
@@ -115,7 +118,7 @@ class RunLayout:
         return self.root / "recovery"
 
     def recovery_copy(self, step: int) -> S3Uri:
-        """Return the folder of the recovery copy after `step` steps."""
+        """Return the folder of the recovery copy after `step` steps or, for `driver: Client`, after call `step`."""
         return self.recovery / f"step-{step:06d}"
 
     @property
@@ -124,7 +127,7 @@ class RunLayout:
         return self.root / "adapters"
 
     def adapter(self, step: int) -> S3Uri:
-        """Return the folder of the adapter artifact after `step` steps."""
+        """Return the folder of the adapter artifact after `step` steps or, for `driver: Client`, of call `step`."""
         return self.adapters / f"step-{step:06d}"
 
     def metrics(self, part: str) -> S3Uri:

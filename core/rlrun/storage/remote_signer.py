@@ -46,8 +46,8 @@ replica that is shutting down.
 """
 RETRYABLE_STATUSES = (429, 500, 502, 503, 504)
 TRANSIENT_STATUSES = frozenset({401, *RETRYABLE_STATUSES})
-"""HTTP statuses that are retried. 401 is included, because clocks may differ by seconds and the kubelet may have
-renewed the token.
+"""HTTP statuses of errors that may be temporary, for which StorageServerUnavailable is raised. 401 is included, because
+clocks may differ by seconds and the kubelet may have renewed the token.
 """
 CONNECTIONS = 32
 SIGNED_HEADERS = frozenset({"content-md5", "content-type", "if-match", "if-none-match"})

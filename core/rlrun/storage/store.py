@@ -1,6 +1,6 @@
 """S3 client for objects and artifacts.
 
-The client is synchronous and thread-safe (async code uses a thread pool). Every request has a deadline (see
+The client is synchronous and thread-safe (async code uses a thread pool). Every request has time limits (see
 `RequestLimits`). The manifest of an artifact is written last and deleted first, so that a folder with a manifest is
 complete at any time. A download is verified against the manifest and appears under its name atomically. By default, the
 endpoint is read from the usual AWS_* variables. So are the credentials, unless rlrun-server signs the requests.

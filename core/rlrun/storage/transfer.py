@@ -1,8 +1,9 @@
 """Transfers files to and from S3 in parts, with bounded memory and one pass over the bytes.
 
 The caller's thread reads and hashes while a few other threads send requests, so that files and parts are transferred
-concurrently. All callers together hold at most CONCURRENCY parts in memory, in addition to files given as bytes. An
-object appears complete or not at all: a failed multipart upload is aborted.
+concurrently. In addition to files given as bytes, all callers together hold at most CONCURRENCY parts in memory, and
+each caller holds one more part that it reads ahead. An object appears complete or not at all: a failed multipart upload
+is aborted.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from rlrun.storage.manifest import FileEntry
 
 PART_BYTES = 16 * 1024**2
 CONCURRENCY = 8
-"""Maximum number of concurrent requests, and of parts in memory."""
+"""Maximum number of concurrent transfers in threads, and of the parts that these hold in memory."""
 MAX_PARTS = 10_000
 """Maximum number of parts of one object in S3."""
 BODY_TRIES = 4

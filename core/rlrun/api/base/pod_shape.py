@@ -171,7 +171,7 @@ class PodShape(Spec):
     nodes.
     """
     topology_spread_constraints: list[FreeForm] = Field(default_factory=list, max_length=8)
-    """Topology spread constraints of the pods. A constraint without a labelSelector applies to the pods of the same role and run."""  # noqa: E501
+    """Topology spread constraints of the pods. A constraint without a labelSelector applies to the pods of the same component of a run, or of the same pool."""  # noqa: E501
     runtime_class_name: ObjectName | None = None
     """RuntimeClass of the pods, for example nvidia. If unset, the pods use the default runtime of their nodes."""
     scheduler_name: ObjectName | None = None

@@ -22,8 +22,8 @@ class ProxyRules:
     http: str = ""
     """URL of the proxy for http:// URLs, empty for none."""
     direct: tuple[str, ...] = ()
-    """Entries of NO_PROXY: hosts, domains (with all hosts below them), addresses or networks, each with an optional
-    port, or `*` for all.
+    """Entries of NO_PROXY: hosts, domains (with all hosts below them) or addresses, each with an optional port;
+    networks; or `*` for all.
     """
 
     @classmethod
@@ -44,7 +44,7 @@ class ProxyRules:
         return proxy
 
     def is_direct(self, host: str, port: int) -> bool:
-        """Return whether NO_PROXY lists the host."""
+        """Return whether an entry of NO_PROXY matches the host and port."""
         name = host.lower().rstrip(".")
         return any(_matches(entry, name, port) for entry in self.direct)
 
@@ -59,8 +59,8 @@ def split_entries(text: str) -> tuple[str, ...]:
 
 
 def missing_entries(rules: ProxyRules, urls: Iterable[str]) -> list[str]:
-    """Return the hosts of `urls` that only a network in NO_PROXY covers. Clients that ignore networks need a separate
-    entry for each of these hosts.
+    """Return the hosts of `urls` that are in a network of NO_PROXY. Clients that ignore networks need a separate entry
+    for each of these hosts.
     """
     hosts = [urlsplit(url).hostname or "" for url in urls]
     return sorted({host for host in hosts if any(_is_in_network(host, entry) for entry in rules.direct)})
@@ -114,5 +114,5 @@ def _same_address(first: str, second: str) -> bool:
 
 
 def _with_scheme(proxy: str) -> str:
-    """Return the URL of a proxy, with http:// added if it has no scheme, as curl and Go accept."""
+    """Return the URL of a proxy, with http:// added if it has no scheme, as in curl and Go."""
     return proxy if not proxy or "://" in proxy else f"http://{proxy}"

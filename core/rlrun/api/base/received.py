@@ -15,7 +15,9 @@ from pydantic_core import from_json
 
 MAX_DEPTH = 32
 STORED_DEPTH = 100
-"""Maximum depth of an object from the API server. The API server itself stores up to 10,000 levels."""
+"""Maximum depth of an object from the API server that pydantic's parser rejects. Deeper values are replaced by null.
+The API server stores up to 10,000 levels.
+"""
 MAX_BITS = 1024
 """Maximum number of bits of an integer. Larger integers do not fit into a float."""
 MAX_FAULTS = 100

@@ -252,8 +252,8 @@ FROZEN_MESSAGE = "is immutable: create a new object instead"
 def check_update(old: Spec, new: Spec, path: str = "spec") -> Iterator[Violation]:
     """Yield the rules that an update from `old` to `new` would violate. Both objects have the same class.
 
-    As in the API server's transition rules, a section is compared only if both objects have it, and a list is compared
-    as one value.
+    As in the API server's transition rules, a section whose fields may change is compared only if both objects have it.
+    An immutable field is compared as one value.
     """
     cls = type(new)
     for transition in cls.spec_transitions:

@@ -53,7 +53,7 @@ class Validation(Spec):
     """
 
     num_examples: int = Field(default=64, ge=1, le=1_000_000)
-    """Number of examples per validation."""
+    """Number of examples per validation, divided among the training environments."""
     rollouts_per_example: int = Field(default=1, ge=1, le=1024)
     """Number of rollouts per example."""
     interval: int = Field(default=5, ge=1, le=1_000_000)

@@ -21,7 +21,9 @@ class Buffer(Spec):
     hard_fraction: float = Field(default=0.0, ge=0, le=1)
     """Fraction of the hard examples that are still sampled. If fewer normal examples remain than a batch has groups, excluded examples are sampled again, starting with those excluded longest ago."""  # noqa: E501
     env_ratios: list[Annotated[float, Field(gt=0, le=1000)]] = Field(default_factory=list, max_length=16)
-    """Sampling weights of the training environments, in the order of env. If empty, the weights are equal."""
+    """Sampling weights of the training environments, in the order of env. If empty, env[].weight applies, or equal
+    weights if it is unset.
+    """
     skip_verification: bool = False
     """Skips the reward functions and sets all rewards to 0, for algorithms that do not use rewards. Cannot be combined with onlineDifficultyFiltering, which needs rewards."""  # noqa: E501
     seed: int | None = Field(default=None, ge=0, le=2**31 - 1)

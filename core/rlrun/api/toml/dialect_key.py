@@ -36,13 +36,15 @@ class DialectKey:
     divisor: str | None = None
     """Path of the key in this schema by which the value is divided."""
     same_as: str | None = None
-    """Path of a key in this schema that must have the same value. The key is refused with any other value."""
+    """Path of a key in this schema that must have the same value. Any other value is refused, unless the row has an
+    `equivalent` and the file does not set the key in this schema: then the value is used for the equivalent.
+    """
     is_default: bool = False
     """True if this key is used only when the file does not set the equivalent. If the file sets both, the equivalent
     keeps its value and this key stays at its own path, untranslated.
     """
     is_for_text: bool = False
-    """True if the row is skipped unless the key's value is a string. A table is already this schema's own section."""
+    """True if the row is skipped when the key's value is a table, which is already this schema's own section."""
 
 
 def same(*keys: str) -> Iterator[DialectKey]:

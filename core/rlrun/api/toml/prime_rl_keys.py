@@ -55,11 +55,11 @@ class DialectDefault:
     origin: str
     """Path of the key in prime-rl."""
     section: str | None = None
-    """Section of the table that must be present for the default to apply. None if the default always applies."""
+    """Top-level key in this schema that the file must set for the default to apply. None if no key is required."""
     of: tuple[Any, ...] = ()
-    """Values of `section` for which the default applies. If empty, all values."""
+    """Values of the key `section` for which the default applies. If empty, all values."""
     without: str | None = None
-    """Section of the table that must be absent for the default to apply."""
+    """Top-level key in this schema that must be absent for the default to apply."""
 
 
 DEFAULTS = (

@@ -23,7 +23,7 @@ ENDED = b"ended\n"
 KEPT = b"kept\n"
 """Response of the operator: the logs have been copied, or will not be copied."""
 CONNECTIONS = 16
-"""Maximum number of connections that wait for ENDED."""
+"""Maximum number of connections that wait for ENDED, and of connections on which KEPT is awaited."""
 
 
 def hold(server: socket.socket, seconds: float) -> bool:

@@ -57,7 +57,9 @@ class SampleGroup(Schema):
     offset: int = Field(default=0, ge=0)
     """First byte of the group's zstd frame in the object."""
     size: int = Field(default=0, ge=0)
-    """Size of the frame in bytes, or 0 if only the rows are stored because the object has reached its limit."""
+    """Size of the frame in bytes. 0 if only the rows are stored, because the records exceed a limit of the object, and
+    in an index that `scan` has built.
+    """
     rows: Annotated[list[SampleRow], FailFast()]
 
     @property

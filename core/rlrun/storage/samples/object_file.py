@@ -30,11 +30,11 @@ LEVEL = 3
 MAX_OBJECT_BYTES = 64 * 1024**2
 """Maximum size in bytes of an object without its index. For groups that do not fit, only the rows are stored."""
 MAX_GROUP_BYTES = 64 * 1024**2
-"""Maximum size of a group's lines before compression."""
+"""Maximum size in bytes of a group's lines before compression."""
 MAX_INDEX_BYTES = 32 * 1024**2
-"""Maximum size of an index before compression."""
+"""Maximum size in bytes of an index before compression."""
 MAX_PACKED_INDEX = 16 * 1024**2
-"""Maximum size of a compressed index."""
+"""Maximum size in bytes of a compressed index."""
 MAX_ROWS = 131_072
 """Maximum number of rollouts in an object."""
 MAX_ERRORS = 1000

@@ -72,9 +72,10 @@ def in_image() -> str:
 
 
 def instead_of(specifier: SpecifierSet, version: str) -> str:
-    """Describe which version of the image is used instead of the versions that a package requires.
+    """Describe the versions of verifiers in the image, for a package whose required versions cannot be used.
 
-    `version` is the version that the package runs with. For tasksets it may not satisfy `specifier`.
+    `version` is the image's version that the package runs with. It is described alone, as the version for tasksets, if
+    `specifier` admits only the other one.
     """
     versions = image_versions().values()
     admitted = {found for found in versions if specifier.contains(found, prereleases=True)}

@@ -7,7 +7,9 @@ from enum import StrEnum
 
 LOAD_ENVIRONMENT = "load_environment"
 MAX_SOURCE_BYTES = 1024**2
-"""Maximum size in bytes of a source file that is read. Its syntax tree needs a hundred times this memory."""
+"""Maximum size in bytes of a source file that is parsed, and of a module with all modules of its star imports. The
+syntax tree needs a hundred times this memory.
+"""
 MAX_DEPTH = 8
 """Maximum number of modules and classes that are followed from an exported name to its base class in verifiers."""
 HARNESSES: frozenset[str | None] = frozenset({"Harness", "ACPHarness"})
@@ -28,13 +30,13 @@ class PackageForm(StrEnum):
     """Contract that the module of an environment's package implements."""
 
     environment = "environment"
-    """The module defines the function `load_environment`."""
+    """The module defines, imports or exports the name `load_environment`."""
     taskset = "taskset"
-    """The module exports a taskset or an environment of `verifiers.v1` in `__all__`."""
+    """The module has `__all__`, which may export a taskset or an environment of `verifiers.v1`."""
     harness = "harness"
-    """The module exports a harness of `verifiers.v1`, but no taskset."""
+    """The module exports only harnesses of `verifiers.v1` and their configurations in `__all__`."""
     unknown = "unknown"
-    """The source contains no environment, taskset or harness."""
+    """The module has neither `load_environment` nor `__all__`, or its source is missing or cannot be parsed."""
 
 
 def package_form(module: str, read: Read) -> PackageForm:
