@@ -131,7 +131,7 @@ class Operator:
         return None
 
     async def run(self) -> None:
-        """Run until `stop` is called or a signal arrives.
+        """Run until `stop` is called, a signal arrives, or the CA of rlrun-server's certificate changes.
 
         Raises LeaseLost if the Lease is lost, KeyInvalid or CertificateMissing if a key or certificate is unusable,
         and any other error that ends a task of the operator.

@@ -7,6 +7,7 @@ A running operator would add the finalizer again, so the Job acquires the operat
 release the Lease, so that a standby operator that is shutting down does not take over. The Lease expires by itself.
 
 python -m rlrun_operator.cluster.finalizer_removal --lease-namespace rlrun-system --lease-name rlrun-operator
+    --bucket rlrun
 """
 
 import argparse

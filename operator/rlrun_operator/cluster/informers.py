@@ -44,7 +44,7 @@ from rlrun_operator.cluster.object_parts import used_parts
 from rlrun_operator.cluster.receiving_informer import ReceivingInformer
 
 CHILDREN = (REPLICA_SET, JOB, SERVICE, NETWORK_POLICY, CONFIG_MAP, SERVICE_ACCOUNT)
-"""Kinds that the operator creates for a run, except the Secret with the run's tokens, which is read by name."""
+"""Kinds of a run's children, except the Secret with the run's tokens, which is read by name."""
 OWN_KINDS = (RLRUN, RLMODEL, RLCHECKPOINT, RLADAPTER)
 FOLLOWED = (RLRUN, RLMODEL, POD, *CHILDREN, DEPLOYMENT, RLCHECKPOINT, RLADAPTER)
 """Kinds that every operator watches, in the order in which they are first listed. Artifacts come last, because most

@@ -139,7 +139,7 @@ class ReceivingInformer(Informer[T]):
         return True
 
     def _has(self, uid: str, version: int) -> bool:
-        """Return whether the object has arrived in this version or a later one."""
+        """Return whether the object has arrived in this version or a later one, even if it was removed since."""
         known = self._by_uid.get(uid)
         arrived = self._unreadable.get(uid, -1) if known is None else known.version
         return max(arrived, self._removed.get(uid, -1)) >= version

@@ -89,8 +89,8 @@ class Tenants:
             self._dirty.set()
 
     async def follow(self, cluster: AsyncKubeClient, on_tenancy: Callable[[str], None]) -> None:
-        """Maintain the RoleBindings until cancelled. Calls `on_tenancy` for each namespace that becomes a tenant or
-        stops being one.
+        """Maintain the RoleBindings until cancelled. Calls `on_tenancy` for each namespace that may have become a
+        tenant or stopped being one, and for each tenant whose RoleBindings were missing.
         """
         await self._informers.until_synced(NAMESPACE)
         while True:

@@ -156,7 +156,9 @@ class EphemeralStorage(Schema):
     request: OptionalQuantity = "64Mi"
     """Request of each container. If empty, containers have no request or limit, and only the volumes are limited."""
     orchestrator: OptionalQuantity = "20Gi"
-    """Limit for an orchestrator, unless set in `orchestratorResources`. If empty, there is no limit."""
+    """Limit for an orchestrator, unless set in `orchestratorResources`, and for a pod that fills a weights cache,
+    unless set in `fetcherResources`. If empty, there is no limit.
+    """
     model: OptionalQuantity = "2Ti"
     """Limit for a trainer or inference pod, which stores a model, unless set in the RLModel. If empty, there is no
     limit.
@@ -281,7 +283,7 @@ class NamespaceQueue(Schema):
 
 
 class QueueSettings(Schema):
-    """Queue of runs. If no limit is set, there is no queue, and every run starts immediately."""
+    """Queue of runs without a queueName. If no limit is set, only runs that use a shared pool may have to wait."""
 
     max_runs: int | None = Field(default=None, ge=1)
     """Maximum number of admitted runs. Unlimited if unset."""
@@ -298,7 +300,7 @@ class QueueSettings(Schema):
 
     @property
     def is_limited(self) -> bool:
-        """True if there is a queue."""
+        """True if a limit is set. Otherwise, the queue contains only runs that use a shared pool."""
         limits = [self.max_runs, self.max_runs_per_namespace, *(n.max_runs for n in self.namespaces.values())]
         capacities = [self.capacity, *(n.capacity for n in self.namespaces.values())]
         return any(capacities) or any(limit is not None for limit in limits)
@@ -348,7 +350,7 @@ class GarbageSettings(Schema):
 
 
 class ApiSettings(Schema):
-    """Rate limit for requests to the API server, except watches and requests for the Lease."""
+    """Rate limit for requests to the API server, except watches with their lists, and requests for the Lease."""
 
     qps: float = Field(default=300.0, gt=0, le=10_000)
     """Requests per second."""
@@ -453,8 +455,8 @@ class OperatorSettings(Schema):
     """Queue that limits how many runs may have pods at a time."""
 
     poll_seconds: float = Field(default=2.0, gt=0, le=60)
-    """Seconds between reconciles of a run that starts, ends or has a problem, and minimum seconds between two updates
-    of the progress of a training run.
+    """Minimum seconds between two periodic reconciles of a run that starts, ends or has a problem, and between two
+    updates of the progress of a training run.
     """
     resync_seconds: float = Field(default=120.0, ge=5, le=3600)
     """Seconds between two resyncs, which reconcile all runs that may need an action."""

@@ -7,8 +7,9 @@ operator starts, and updated by each reconcile. The queue sends no requests itse
 are answered one at a time, and an admission counts immediately, before it is in the run's status. A run keeps its slot
 until none of its pods can run.
 
-The order is recomputed only when a run arrives, leaves or changes, in about 10 µs per waiting run. Then the admitted
-runs and the first `EXACT_RUNS_AHEAD` waiting runs are reconciled.
+The order is recomputed only when a run arrives, leaves or changes, or when a time limit of the queue expires. This
+takes about 10 µs per waiting run. Then the runs that get a slot are reconciled, and those of the first
+`EXACT_RUNS_AHEAD` waiting runs whose position has changed.
 """
 
 import logging
@@ -358,7 +359,7 @@ class AdmissionQueue:
         )
 
     def _stored_demand(self, stored: RunQueue | None) -> Demand | None:
-        """Return the demand in a status, or None if other resources were limited when the status was written."""
+        """Return the demand in a status, or None if the status does not have exactly the limited resources."""
         resources = {} if stored is None else stored.resources or {}
         if stored is None or set(resources) != self._limits.resources:
             return None
@@ -394,7 +395,7 @@ class AdmissionQueue:
         return None if created is None else _Entry(key, metadata["uid"], created)
 
     def _unread_slot(self, run: Obj, error: ApiError) -> _Entry | None:
-        """Return the entry of a run with an unreadable status, or None if the run has no pods.
+        """Return the entry of a run with an unreadable status, or None if the run has no slot.
 
         A reconcile never releases the slot of such a run. Only the readable part of its demand counts, because an
         unknown demand would block all other runs.

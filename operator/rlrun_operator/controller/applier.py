@@ -64,8 +64,8 @@ class Applier:
         """Execute the plan. Returns the executed plan, whose status reports refused objects.
 
         Raises ApiError or StoreError; earlier actions are not undone. An error in writing the object of a checkpoint or
-        adapter does not block decisions about the run itself, but files and objects are deleted only after all objects
-        are written.
+        adapter does not block decisions about the run itself, but artifacts, the run's files and the run itself
+        are deleted only after all objects are written.
         """
         cluster, namespace = self._cluster, observation.namespace
         if plan.add_finalizer:

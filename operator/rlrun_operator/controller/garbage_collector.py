@@ -112,7 +112,7 @@ class GarbageCollector:
             log.warning("Garbage collection failed; retrying after %s: %s", self._garbage.interval, problem)
 
     async def _sweep(self) -> str | None:
-        """Sweep once. Returns why items could not be deleted, or None."""
+        """Sweep once. Returns why the sweep or a deletion failed, or None."""
         variables = await self._variables()
         if isinstance(variables, Problem):
             return variables.message

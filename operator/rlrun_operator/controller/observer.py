@@ -4,7 +4,8 @@ The run's objects come from informers. The list of the run's files comes from th
 can have been written since. Before a decision, the run, its pods, Workloads, artifacts and files, and the status of its
 orchestrator are read again (`is_fresh`). The status of a terminating orchestrator is not read again, because the
 orchestrator may take seconds to respond while other processes wait for its replacement. Everything else is read in each
-reconcile. Secrets are read by name, never listed. Requests that the run's phase does not need are skipped.
+reconcile, or from a cache with a time limit. Secrets are read by name, never listed. Requests that the run's phase does
+not need are skipped.
 """
 
 import asyncio
@@ -271,7 +272,7 @@ class Observer:
         return shares_engines(spec, model, has_tokens=has_tokens, is_evicted=status.pool_evicted)
 
     def forget(self, key: RunKey) -> None:
-        """Drop all cached facts about the run, so that its next reconcile reads them again."""
+        """Drop the run's cached token Secret and S3 listing, so that its next reconcile reads them again."""
         self._objects.forget_secret(key.namespace, key.name)
         self._listings.forget(key)
 

@@ -226,7 +226,9 @@ class OrchestratorClient:
                 raise
 
     def is_watched(self, key: RunKey) -> bool:
-        """Return whether every change of the run's status, including the first response, triggers a reconcile."""
+        """Return whether every change of the run's status, including the first response, causes a reconcile or a
+        progress update.
+        """
         return key in self._watches
 
     def silent_seconds(self, key: RunKey) -> float:

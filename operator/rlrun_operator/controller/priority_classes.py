@@ -26,8 +26,8 @@ class PriorityClasses:
         self._values: dict[str, tuple[float, int]] = {}
 
     async def value_of(self, spec: RLRunSpec) -> int:
-        """Return the value of the run's PriorityClass, or 0 if the run has no PriorityClass or must not use it. Raises
-        ApiError.
+        """Return the value of the run's PriorityClass, or 0 if the run has none or must not use it, or if the class
+        does not exist or the operator may not read it. Raises ApiError.
         """
         name = spec.priority_class_name
         if name is None or check_priority(spec, self._settings) is not None:

@@ -60,7 +60,7 @@ class Action(StrEnum):
     STOP = "stop"
     """Delete the pods and end the attempt: the run lost its quota."""
     NOTHING = "nothing"
-    """Do nothing: quota is irrelevant for the run in this stage."""
+    """Neither start nor stop pods: the run needs no quota now. The decision may still finish or delete its Workload."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def decide(
     Args:
         stage: Stage of the run.
         workloads: All Workloads of the run.
-        wanted: The Workload as it would be created now. Needed in stage QUEUED only.
+        wanted: The Workload as it would be created now, or None while the run cannot start. Used in stage QUEUED only.
         now: The current time.
         has_pods: True if a pod of the run may still run, or if a ReplicaSet or Job of the run could create one.
         is_ready: True if all pods of the attempt are ready.

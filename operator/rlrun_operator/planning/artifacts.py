@@ -246,7 +246,7 @@ def deletion_problem(obj: Obj) -> Problem | None:
 
 
 def failed_deletion_status(removal: ArtifactDeletion, problem: Problem, now: datetime) -> Obj | None:
-    """Return the object's status after a failed deletion of its files, or None if it is unchanged."""
+    """Return the object with a status that records the failed deletion, or None if the error is already recorded."""
     known = deletion_problem(removal.obj)
     if known is not None and known.reason == problem.reason:
         return None

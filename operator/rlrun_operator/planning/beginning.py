@@ -102,7 +102,7 @@ EXACT_RUNS_AHEAD = 10
 def report_admission(observation: RunObservation, status: RLRunStatus) -> PlanPart:
     """Record the queue's answer in the run's status, in every phase. `status` is the stored status.
 
-    An admission is written before any other action.
+    A new admission is written before children are written or deleted.
     """
     admission = observation.admission
     if isinstance(admission, Admitted):
@@ -157,7 +157,7 @@ def wait_for_slot(
 def end_attempt_without_slot(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """End the attempt of a run that has lost its slot, unless its orchestrator has ended with an outcome."""
+    """End the attempt of a run that has lost its slot. An outcome of its orchestrator (`plan_outcome`) comes first."""
     admission = observation.admission
     if not isinstance(admission, Waiting | Refused) or not observation.has_workloads(status.attempt):
         return None

@@ -48,7 +48,7 @@ S3_RETRY_SECONDS = 30.0
 
 def requeue_after_finish(observation: RunObservation, now: datetime, soon: float) -> float | None:
     """Return the seconds until the next reconcile of an inactive run: `soon` while its pods or its pool's trainer may
-    write, None once its artifacts are final.
+    write, S3_RETRY_SECONDS while S3 cannot be listed, None once its artifacts are final.
     """
     if observation.is_trainer_writing or any(may_write(pod, now) for pod in observation.own_pods):
         return soon
@@ -249,8 +249,8 @@ def silent_client() -> Problem:
 def pause_change(
     status: RLRunStatus, phase: Phase, problem: Problem, readiness: Reason, fields: StatusFields
 ) -> StatusChange:
-    """Return the status change for a paused run without pods. `readiness` becomes the reason of the readiness
-    conditions of its roles.
+    """Return the status change for a suspended or queued run, whose pods are being deleted. `readiness` becomes the
+    reason of the readiness conditions that report no problem.
     """
     running = ConditionChange("Running", False, problem.reason)
     conditions = (running, *closed_readiness(status, readiness, None), *NOT_FINISHED)

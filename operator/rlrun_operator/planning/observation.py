@@ -66,7 +66,7 @@ class Admitted:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The run has no slot yet, or has lost it. The run is Queued and has no pods."""
+    """The run has no slot yet, or has lost it, and must not have pods. An active run becomes Queued."""
 
     problem: Problem
     """Reason for the wait. Must change rarely, because each change causes a write of the status."""
@@ -210,8 +210,8 @@ class RunObservation:
     silent_seconds: float = 0.0
     """Seconds for which no request to the orchestrator has succeeded."""
     is_watched: bool = False
-    """True if every change of the orchestrator's status, including the first response, triggers a reconcile. For a run
-    with `driver: Client`, the same applies to the state of its session.
+    """True if every change of the orchestrator's status, including the first response, causes a reconcile or a progress
+    update. For a run with `driver: Client`, changes of its session cause a reconcile.
     """
     is_cached: bool = False
     """True if a part of the observation was not read in this reconcile and may be stale."""

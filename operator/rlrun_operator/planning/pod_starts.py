@@ -161,7 +161,9 @@ def without_container_since(pod: Pod) -> datetime | None:
 
 
 def explain_event(pod: Pod, event: PodEvent | None) -> Problem | None:
-    """Return why the pod has no container yet, from its newest Event, or None if the Event is not a warning."""
+    """Return why the pod has no container yet, from its newest Event. Returns None if the pod has a container, or if
+    there is no Event or it is not a warning.
+    """
     if event is None or not event.warning or without_container_since(pod) is None:
         return None
     name, words = pod.name, IDENTIFIER.sub("…", event.message).rstrip(".") + "."

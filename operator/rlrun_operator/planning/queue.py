@@ -91,7 +91,8 @@ def slot_request(
 ) -> SlotRequest | None:
     """Return the run's request, or None if it needs no slot.
 
-    A run needs no slot if it has ended, is paused or waits for its weights, or if its spec is invalid.
+    A run needs no slot if it has ended, is stopped, suspended or being deleted, waits for its weights, or has an
+    invalid spec or reference.
     """
     if observation.run["metadata"].get("deletionTimestamp") or (status.phase is not None and status.phase.finished):
         return None
@@ -127,7 +128,8 @@ def _pool_slots(namespace: str, resolved: ResolvedRun, settings: OperatorSetting
 def awaited_trainer(
     observation: RunObservation, status: RLRunStatus, pool: PoolSlots | None, now: datetime
 ) -> Problem | None:
-    """Return the problem of a run whose next attempt uses `pool` while the trainer of its previous pool may write.
+    """Return the problem of a run whose next attempt uses `pool` while the trainer of its previous pool may write, or
+    None if there is nothing to wait for.
 
     Two trainers must not write to the folder of one run. While it waits, the run holds no slot: the previous trainer
     closes the session when the `TrainerOrder` no longer lists the run.
@@ -219,9 +221,9 @@ class QueuedRun:
     uid: str
     since: datetime
     demand: Demand | None = None
-    """Demand of the run, or None while it is unknown; the pool may then be unknown as well. If a capacity is set, an
-    admitted run with unknown demand blocks all admissions, and a waiting one blocks the runs behind it. Otherwise, both
-    block only the runs of shared pools in their namespace.
+    """Demand of the run, or None while it is unknown; the pool may then be unknown as well. If the platform has a
+    capacity, an admitted run with unknown demand blocks all admissions, and a waiting one blocks the runs behind it. If
+    only the namespace has a capacity, both block runs of the namespace, otherwise only runs of its shared pools.
     """
     priority: int = 0
     blocked_time: datetime | None = None

@@ -130,7 +130,11 @@ def readiness_conditions(
 
 
 def closed_readiness(status: RLRunStatus, reason: str, problem: Problem | None) -> tuple[ConditionChange, ...]:
-    """Return the conditions of the roles in a run without pods. Conditions with a problem are kept."""
+    """Return the changes of the readiness conditions of a run whose attempt has ended.
+
+    `problem` is reported for the role that it names. Conditions that already report a problem are left unchanged; all
+    others get `reason`.
+    """
     changes = []
     for role, kind in CONDITION_OF.items():
         condition = find_condition(status, kind)

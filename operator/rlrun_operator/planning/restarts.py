@@ -378,7 +378,9 @@ restarts is available again sooner.
 def end_refused_attempt(
     observation: RunObservation, status: RLRunStatus, spec: RLRunSpec, settings: OperatorSettings, now: datetime
 ) -> PlanPart | None:
-    """End an attempt if a component has no ready pod and its pods have been refused for HELD_SECONDS."""
+    """End an attempt if a component has no ready pod and its pods have been refused for HELD_SECONDS. Fails the run
+    after `startDeadlineSeconds` of refusals.
+    """
     ready = {pod.component for pod in observation.pods_of(status.attempt) if pod.is_ready}
     found = next((p for p in refused_pods(observation, status.attempt) if p.component not in ready), None)
     active = seconds(status.attempt_start_time, now)

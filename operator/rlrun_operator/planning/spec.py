@@ -101,7 +101,7 @@ def check_egress(spec: RLRunSpec, observation: RunObservation, settings: Operato
 
 
 MAX_SPEC = 512 * 1024
-"""Maximum size of a spec that is parsed, in bytes. From Kubernetes 1.30, the API server refuses specs half as large."""
+"""Maximum size in bytes of a spec that is parsed. The CRD's admission policy refuses specs above half of this size."""
 MAX_KEPT = 8192
 """Maximum length of a spec that is cached in parsed form. 128 specs of this size take at most 7 MB."""
 ALL = "all-linear"
@@ -311,7 +311,7 @@ def _check_max_tokens(path: str, limit: int | None, model: RLModelSpec) -> Probl
 
 
 def check_training(spec: RLRunSpec, model: RLModelSpec) -> Problem | None:
-    """Return a problem if the RLModel does not allow the adapter, or the engines cannot serve it."""
+    """Return a problem if the RLModel does not allow full fine-tuning, or the adapter's rank or target modules."""
     wanted, allowed = spec.lora, model.lora
     if not wanted.enabled and not model.trainer.full_fine_tuning:
         return Problem(

@@ -115,7 +115,7 @@ def policy_kind(resolved: ResolvedRun) -> PolicyKind:
 
 
 def engine_env(kind: PolicyKind) -> dict[str, str]:
-    """Return the environment variables with which vLLM enables the routes that the sidecar calls."""
+    """Return the variables of vLLM's container, including the one that enables the routes that the sidecar calls."""
     # VLLM_SERVER_DEV_MODE enables /pause, /collective_rpc and other routes, which the middleware protects by the token.
     routes = "VLLM_ALLOW_RUNTIME_LORA_UPDATING" if kind is PolicyKind.adapter else "VLLM_SERVER_DEV_MODE"
     return {

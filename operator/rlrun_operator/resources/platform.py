@@ -30,7 +30,9 @@ from rlrun_operator.resources.environment import environment_entries
 REQUIRED_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 CREDENTIAL_KEYS = (*REQUIRED_KEYS, "AWS_SESSION_TOKEN")
 LARGE_CONFIG = 64 * 1024
-"""Length above which a configuration is not indented, because indentation would make it several times as long."""
+"""Length in characters above which a configuration is not indented, because indentation would make it several times as
+long.
+"""
 
 
 def service_account(identity: OwnerIdentity) -> Obj:

@@ -215,8 +215,8 @@ def desired_config_map(identity: PoolIdentity, desired: DesiredAdapters) -> Obj:
 
 
 def network_policy(identity: PoolIdentity, settings: OperatorSettings) -> Obj:
-    """Return the policy that allows the namespace's pods and rlrun-server to reach the engine, and the operator to
-    reach the sidecar.
+    """Return the policy that allows the namespace's pods and rlrun-server to reach the engine, the pods of the
+    operator's namespace to reach the sidecar, and metrics scrapers to reach both.
 
     Egress is restricted if the settings define destinations.
     """
@@ -238,7 +238,7 @@ class PoolEngines:
     replicas: int
     shapes: Sequence[PodShape]
     lora_args: Sequence[str]
-    """Arguments of vLLM for adapters."""
+    """Arguments of vLLM for adapters, and for a shared pool also for batching and usage."""
     add_access: Callable[[Obj], Obj]
     """Function that adds the access middleware to vLLM's container."""
     sidecar: str

@@ -47,8 +47,8 @@ POLICIES_PER_RUN = 12
 `maxOffPolicySteps`, evaluation and validation. Other policies are read from the engine's disk again.
 """
 MAX_SEQUENCES = 256
-"""Maximum number of requests in one batch of an engine if `inference.extraArgs` does not set it. vLLM's own default
-depends on the GPU.
+"""Maximum number of requests in one batch of each copy of the model in an engine, if `inference.extraArgs` does not set
+it. vLLM's own default depends on the GPU.
 """
 SEQUENCES_FLAG = "--max-num-seqs"
 USAGE_FLAG = "--enable-prompt-tokens-details"  # cached tokens, for the usage of runs (`rlrun.protocol.pool_usage`)

@@ -91,7 +91,7 @@ class ObservedWeights:
     claim: Obj | None = None
     job: Obj | None = None
     pods: tuple[Pod, ...] = ()
-    """Pods of a Job that is not complete. Pods of an earlier Job may still be terminating."""
+    """Pods of the Job, if it is not complete. Pods of earlier Jobs that are still terminating are not included."""
     events: tuple[Obj, ...] = ()
     """Events of a Job without an active pod. The Job's status does not show that the API server refuses its pods."""
     former_pods: tuple[Pod, ...] = ()

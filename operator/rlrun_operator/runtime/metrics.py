@@ -126,7 +126,7 @@ for _phase in Phase:
 
 
 class GpuSecondsCollector(Collector):
-    """Counter of GPU-seconds held by runs and serving pools, advanced at each scrape."""
+    """Counter of GPU-seconds held by runs, serving pools and shared pools, advanced at each scrape."""
 
     def __init__(self, held: Callable[[], Iterable[tuple[str, str, int]]], clock: Callable[[], float]) -> None:
         """`held` returns kind, model and number of GPUs of each holder. `clock` is a monotonic clock in seconds."""

@@ -64,7 +64,7 @@ class FairRateLimit:
 
 
 class RateLimitedTransport(AsyncTransport):
-    """`AsyncTransport` whose requests wait for the limit."""
+    """`AsyncTransport` whose requests wait for the limit, except streams (watches and logs)."""
 
     def __init__(self, transport: AsyncTransport, limit: RateLimit) -> None:
         self._transport = transport

@@ -50,9 +50,9 @@ class Priority(Enum):
 
     EVENT = 0.0
     PROGRESS = 15.0
-    """A training run has completed a step and nothing else has changed: only its progress is written."""
+    """Only the progress of a training run has changed, so only the progress is written."""
     ROUTINE = 30.0
-    """A count of a training run has changed, or a scheduled reconcile is due."""
+    """Numbers of a training run other than its progress have changed, or a scheduled reconcile is due."""
     RESYNC = 60.0
     """Periodic resync of all runs, in case an event was missed."""
 

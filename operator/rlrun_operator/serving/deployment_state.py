@@ -45,7 +45,7 @@ def is_wanted(adapter: Obj) -> bool:
 
 
 def state_of(adapter: Obj) -> DeploymentState:
-    """Return the deployment state in the object's status, or NotDeployed if it is invalid."""
+    """Return the deployment state in the object's status, or NotDeployed if it is missing or invalid."""
     try:
         return DeploymentState(adapter.get("status", {}).get("deploymentState") or DeploymentState.not_deployed)
     except ValueError:

@@ -1,7 +1,7 @@
 """Observer of pools: reads adapters, models, objects, pods, and the reports of sidecars.
 
-Objects, pods and models come from informers. Adapters decide whether a pool is deleted, so they are read in each
-reconcile.
+Pods, models and objects except Secrets come from informers. Secrets and adapters are read from the API server in each
+reconcile, adapters because they decide whether a pool is deleted.
 """
 
 import asyncio

@@ -1,4 +1,6 @@
-"""Usage of serving pools: one record per pool and hour, and one for the last hour of a deleted pool."""
+"""Usage of serving pools and shared pools: one record per Deployment and hour, including the last hour of a deleted
+pool.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping

@@ -233,7 +233,9 @@ class ServingController:
             self._queue.add(key)
 
     def on_run(self, run: CachedRun, *, is_deleted: bool = False) -> None:
-        """Queue the shared pools that a run joins or leaves. Other changes of a run do not concern its pool."""
+        """Queue the shared pools that a run joins or leaves, and the run's shared pool if the run's phase or slot has
+        changed. Other changes of a run do not concern its pool.
+        """
         old = self._slots.pop(run.uid, None)
         new = None
         if run.uses_pool and not is_deleted:
@@ -280,7 +282,7 @@ class ServingController:
 
 
 async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> set[PoolIdentity]:
-    """Return the keys of all pools that exist or should exist. Raises ApiError."""
+    """Return the keys of all pools that exist, and of serving pools that should exist. Raises ApiError."""
     namespaces: list[str | None] = [*watch_namespaces] or [None]
     pools: set[PoolIdentity | None] = set()
     for namespace in namespaces:
@@ -296,8 +298,8 @@ async def find_pools(cluster: AsyncKubeClient, watch_namespaces: list[str]) -> s
 
 
 def key_of(obj: Mapping[str, Any]) -> PoolIdentity | None:
-    """Return the identity of the pool to which an RLAdapter or other object belongs, or None for an adapter that was
-    never deployed.
+    """Return the identity of the pool to which an RLAdapter or other object belongs. Returns None for an adapter that
+    is not deployed and should not be, and for an object without a model or namespace.
     """
     namespace = obj.get("metadata", {}).get("namespace")
     name = label(obj, SERVING_LABEL) or ""

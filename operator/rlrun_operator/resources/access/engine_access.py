@@ -129,7 +129,7 @@ def pool_engine_with_access(engine: Obj, secret: str, api_key_secret: str) -> Ob
 
 def shared_engine_with_access(engine: Obj, secret: str, shared: SharedEngine) -> Obj:
     """Return a shared pool's engine with the middleware. It accepts the pool's token in `secret` on all paths, and the
-    tokens of the runs in ORDER_FILE on the paths for sampling and tokenizing.
+    tokens of the runs in `shared.order_file` on the paths for sampling and tokenizing.
     """
     # vLLM accepts a single key, but each run has its own token.
     engine = {**engine, "env": [entry for entry in engine["env"] if entry["name"] != ENGINE_KEY_VARIABLE]}

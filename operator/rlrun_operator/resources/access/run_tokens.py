@@ -29,7 +29,7 @@ def pool_token(key: bytes, namespace: str, pool: str) -> str:
 
 
 def shared_pool_token(key: bytes, namespace: str, pool: str) -> str:
-    """Return the token with which the operator sends a PoolOrder to a shared pool and the sidecar calls the engine."""
+    """Return the token with which the operator sends orders to a shared pool and the sidecar calls the engine."""
     return _derive(key, f"shared-pools/{namespace}/{pool}")
 
 

@@ -36,8 +36,8 @@ def add_authorities(spec: Obj, writer: Obj) -> None:
 
 
 def inject_proxy_and_ca_env(spec: Obj, settings: OperatorSettings, role: Role) -> None:
-    """Set the CA-bundle and proxy variables in every container of the pod's spec. Variables that a container already
-    sets are kept.
+    """Mount the CA bundle and set the CA-bundle and proxy variables in every container of the pod's spec except the one
+    that writes the bundle. Variables that a container already sets are kept. Environment pods get no proxy variables.
     """
     variables = {
         **(dict.fromkeys(CA_CLIENT_VARIABLES, CA_BUNDLE_PATH) if settings.ca_bundle else {}),

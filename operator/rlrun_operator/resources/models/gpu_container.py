@@ -20,11 +20,11 @@ DEVICE_VARIABLES = (DEVICE_VARIABLE, COMPATIBILITY_VARIABLE, "CUDA_", "NVIDIA_",
 
 
 def with_gpu_variables(made: Obj, shape: Pods) -> Obj:
-    """Add the variables with the number of GPUs that the container must have and with the node's name. Variables that
-    the RLModel sets are kept.
+    """Add the variable with the number of GPUs that the container must have and, if it needs GPUs, the variable with
+    the node's name. Variables that the RLModel sets are kept.
 
-    If `shape.gpus` is 0, other devices may be GPUs, for example instances of a partitioned GPU (MIG) or devices of a
-    claim. Then the process uses a GPU if it finds one, and otherwise CPUs.
+    If `shape.gpus` is 0 but the container gets other devices, no variable is added, because these devices may be GPUs,
+    for example instances of a partitioned GPU (MIG). The process then uses a GPU if it finds one, and otherwise CPUs.
     """
     named = {entry["name"] for entry in made["env"]}
     own: list[Obj] = []
@@ -43,7 +43,7 @@ def gpu_checks(
     command: Sequence[str],
     mounts: Mapping[str, str] | None = None,
 ) -> list[Obj]:
-    """Return the init container that checks the GPUs with the role's image, or an empty list for pods without GPUs.
+    """Return the init container that checks the GPUs with the role's image, or an empty list if `shape.gpus` is 0.
 
     Afterwards the kubelet assigns the same GPUs to the pod's other containers.
     """

@@ -46,7 +46,9 @@ class ModelVolume:
 
 
 def model_storage(settings: OperatorSettings, shape: Pods) -> str | None:
-    """Return the ephemeral-storage limit of a pod with a model, from the RLModel or else from the settings."""
+    """Return the ephemeral-storage limit of each container and disk volume in a pod with a model, from the RLModel or
+    else from the settings. None means no limit.
+    """
     return storage_limit(shape.resources, settings.ephemeral_storage.model)
 
 
