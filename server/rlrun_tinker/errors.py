@@ -8,7 +8,7 @@ from rlrun.service.errors import RequestError, ServiceUnavailable
 from starlette.responses import JSONResponse, Response
 
 RETRY_SECONDS = 10
-"""Seconds that the SDK waits before it repeats a request that cannot be handled now."""
+"""Value of the header Retry-After in seconds, for all RETRYABLE statuses except 429."""
 RETRYABLE = frozenset({408, 429, 503})
 """Statuses after which the same request may succeed."""
 PASSED_STATUSES = frozenset({401, 403, 404, 429})

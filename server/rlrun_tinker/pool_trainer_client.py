@@ -26,7 +26,7 @@ SEND_SECONDS = 20.0
 """Time limit for sending a command, in seconds."""
 HEARTBEAT_SECONDS = 5.0
 REPLY_SECONDS = 10.0
-"""Seconds in addition to `wait` within which a response must be complete."""
+"""Seconds, in addition to the requested wait for a result, within which the response must be complete."""
 MAX_REPLY = 64 * 1024
 RESULTS = (96 * 1024**2, 40 * 1024**2)
 """Maximum total size in bytes of results that are being received or converted, for all runs and for one run."""

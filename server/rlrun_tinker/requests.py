@@ -65,7 +65,9 @@ class OfModel(TinkerRequest):
 
 
 class NumberedRequest(OfModel):
-    """Body of a call of a model. The trainer runs no later call before one with this number has arrived."""
+    """Body of a request that a model's trainer executes. The trainer executes the requests of a model in the order of
+    `seq_id`.
+    """
 
     seq_id: Seq
 

@@ -23,7 +23,7 @@ NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_KEYS = 100
 """Maximum number of unexpired keys per namespace."""
 MAX_KEYS_OF_ALL = 2000
-"""Maximum number of unexpired keys in all namespaces. A Secret is limited to 1 MiB, and an entry to 500 bytes."""
+"""Maximum number of unexpired keys in all namespaces. A Secret is limited to 1 MiB, about 500 bytes per entry."""
 REQUESTS = Rate(per_second=2.0, burst=40.0)
 """Rate limit per namespace for authorized requests, each of which reads the Secret with all keys."""
 ID_LENGTH = 12

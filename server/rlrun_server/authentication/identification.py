@@ -23,8 +23,8 @@ LOG_SECONDS = 3600.0
 
 
 class Identification:
-    """Identifies the sender of a request. New credentials are rate-limited per address and in total. Rejections are
-    ProblemErrors.
+    """Identifies the sender of a request. New Kubernetes tokens are rate-limited per address and in total. Rejections
+    are ProblemErrors.
     """
 
     def __init__(self, users: Users, reviews_per_second: float, clock: Callable[[], float]) -> None:

@@ -85,7 +85,7 @@ class OidcLogin:
 
     async def end(self, begun: BegunLogin, code: str) -> tuple[str, int | None]:
         """Complete a login with the issuer's `code`. Returns the user's credential, and the time at which the session
-        ends at the latest, in seconds since 1970, or None if only the credential's expiry limits the session.
+        ends at the latest, in seconds since 1970, or None if the credential contains its own expiry.
         """
         try:
             token = await self._issuer.redeem(code, begun.verifier)

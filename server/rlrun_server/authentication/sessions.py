@@ -44,10 +44,10 @@ EVERYONE = ""
 
 @dataclass(frozen=True)
 class Credential:
-    """Kubernetes token or API key, with an expiry."""
+    """Credential of a user, with the expiry of the session or the login code."""
 
     token: str
-    """Kubernetes token or API key. Never logged."""
+    """Kubernetes token, API key or credential from a login at the OIDC issuer. Never logged."""
     expires: int
     """Expiry in seconds since 1970."""
     id: str = ""

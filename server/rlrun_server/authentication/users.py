@@ -94,7 +94,9 @@ class Users:
         self._permissions: ReviewCache[bool] = ReviewCache(lambda allowed: allowed, ALLOWED_SECONDS, clock)
 
     def knows(self, token: str) -> bool:
-        """Return whether the token was accepted before, or `identify` needs no new request to the API server."""
+        """Return whether the token was accepted before, its review is cached or in progress, or it looks like an API
+        key or a sealed credential, which need no TokenReview.
+        """
         key = token_key(token)
         return is_checked_here(token) or self._tokens.has_accepted(key) or self._tokens.knows(key)
 

@@ -6,7 +6,7 @@ and users who may patch its RLRun, receive the token.
 
 The server sends one request to the API server when a model is created or resumed, and when a saved state is deleted or
 its expiry is changed, in addition to cached reviews of tokens and permissions. Other requests are answered from memory
-and S3.
+and S3, except requests for a model that is not in memory, for example because another replica has just created it.
 """
 
 import re

@@ -19,9 +19,9 @@ MEMORY = "rlrun.memory"
 CONNECTION = "rlrun.connection"
 """Key of the connection in the state of a request."""
 FREE_BYTES = 16 * 1024
-"""Size up to which a request body is not counted. Most requests are smaller."""
+"""Number of bytes of each request body that are not counted. Most requests are smaller."""
 SMALL_ANSWER = 64 * 1024
-"""Size above which a response is counted until the client has received it."""
+"""Size in bytes above which a response is counted until the client has received it."""
 
 
 class ByteBudget:

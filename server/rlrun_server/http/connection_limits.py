@@ -117,7 +117,7 @@ class ConnectionLimits:
     If a source has reached its limit, a new connection replaces the source's connection with the slowest client, or
     else its oldest idle connection, or else its oldest connection that is receiving a request. If the total limit is
     reached, the same rule applies to each source with at least as many connections as the new connection's source, in
-    descending order of connections. A connection whose client is reading a response, and is not slow, is never closed.
+    descending order of connections. A connection that is answering a request is closed only if its client is slow.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class ConnectionLimits:
 
     def _least_active(self, source: str) -> OpenConnection | None:
         """Return the source's connection with the slowest client, or else the oldest of its least active connections.
-        Returns None if all its clients are reading responses.
+        Returns None if all of these connections are answering requests and none of their clients is slow.
         """
         now = self.now()
 

@@ -80,6 +80,6 @@ def has_tag(request: Request, tag: str) -> bool:
 
 
 def client_of(request: Request) -> str:
-    """Return the key by which connections are limited: the address of the client, or its IPv6 network."""
+    """Return the key for limits per address: the client's address or IPv6 network, or an empty string if unknown."""
     own = request.scope.get("server") or ("", None)
     return source_of(request.client.host, own[0]) if request.client is not None else ""

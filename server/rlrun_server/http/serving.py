@@ -84,7 +84,7 @@ class _TlsConnection(sslproto.SSLProtocol):
 
 
 class InPieces:
-    """Application that sends each response in pieces, each after the client has received the previous piece."""
+    """Application that sends each response in pieces, each after the kernel has accepted the previous piece."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

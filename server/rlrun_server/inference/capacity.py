@@ -10,7 +10,7 @@ from rlrun_server.inference.errors import InferenceError
 
 PER_USER = 32
 MAX_HELD = 64 * 1024 * 1024
-"""Maximum memory in bytes for the bodies and responses of all requests in total."""
+"""Maximum memory in bytes for the bodies of all requests, and for responses that are not streamed, in total."""
 
 
 class Capacity:

@@ -128,7 +128,7 @@ class Completions:
         return content
 
     async def _refusal(self, model: DeployedModel, answer: EngineAnswer, record: RequestRecord) -> InferenceError:
-        """Return the error for an engine's error response. Only the response's message is passed on."""
+        """Return the error for an engine's error response. Of its body, only the message and `param` are passed on."""
         if answer.status == 404:
             message = (
                 f"The engines of {model.own_name} have not loaded the model yet. Retry the request in a few seconds."

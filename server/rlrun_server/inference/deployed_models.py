@@ -21,13 +21,15 @@ class DeployedModel:
     adapter: str = ""
     """Name of the RLAdapter, or empty for the base model."""
     created: int = 0
-    """Unix time at which the adapter was created."""
+    """Unix time at which the adapter, or the oldest deployed adapter of the base model, was created."""
     is_ready: bool = False
-    """True if the operator has found the model in all engines. Only a hint: the pool's response is authoritative."""
+    """True if the operator has found the adapter, or an adapter of the base model, in the pool's engines. If False,
+    completions are rejected. If True, an engine may still lack the adapter.
+    """
 
     @property
     def served_name(self) -> str:
-        """Name of the model in the engine. Requests can use it, too, if it is unique among namespaces."""
+        """Name of the model in the engine. Requests can use it, too, unless it is ambiguous for the user."""
         return served_name(self.base, self.adapter) if self.adapter else self.base
 
     @property

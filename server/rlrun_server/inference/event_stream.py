@@ -22,7 +22,7 @@ class EventTooLarge(Exception):
 
 
 class EventSplitter:
-    """Splits a stream into events. Removes the event with the usage unless the client requested it."""
+    """Splits a stream into events. Removes an event that has only the usage, unless the client requested it."""
 
     def __init__(self, *, wants_usage: bool) -> None:
         self._wants_usage = wants_usage
@@ -30,7 +30,7 @@ class EventSplitter:
         self._searched = 0
         """Number of buffered bytes already searched for the end of an event."""
         self.count = 0
-        """Number of events for the client."""
+        """Number of events for the client, except `[DONE]`."""
         self.usage: TokenUsage | None = None
         self.is_done = False
         """True after the last event."""

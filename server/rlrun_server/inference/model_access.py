@@ -30,8 +30,8 @@ class ModelAccess:
     async def find(self, user: User, name: str) -> DeployedModel:
         """Return the model of that name that the user may use.
 
-        If several models match, an adapter takes precedence over a base model, a name with a namespace over a name
-        without one, and the namespace of the user's API key over other namespaces.
+        If several models match, an adapter takes precedence over a base model, a model whose `own_name` is `name` over
+        other models, and the namespace of the user's API key over other namespaces.
         """
         candidates = sorted(self._models.find_named(name), key=lambda model: (_rank(model, name, user), model))[
             :MAX_CANDIDATES

@@ -16,7 +16,9 @@ from rlrun_server.inference.pool_client import EngineAnswer
 from rlrun_server.inference.usage import RequestRecord, TokenUsage
 
 ERROR_SECONDS = 5.0
-"""Time limit in seconds for the last event of a failed stream, whose client may have stopped reading."""
+"""Time limit in seconds for the end of a stream, which is an error event if it failed. The client may have stopped
+reading.
+"""
 
 
 class RelayedStream(StreamingResponse):

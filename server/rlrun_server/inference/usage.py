@@ -11,7 +11,9 @@ from rlrun_server.inference.deployed_models import DeployedModel
 from rlrun_server.runtime.metrics import REGISTRY
 
 MAX_TOKENS = 10_000_000
-"""Maximum number of tokens that are counted for a request. A higher number is an engine error."""
+"""Maximum number of prompt tokens, and of completion tokens, that are counted for a request. A higher number is an
+engine error.
+"""
 REQUESTS = Counter(
     "rlrun_server_inference_requests_total",
     "Requests to deployed models, by namespace and adapter (empty for a base model or hidden tenants) and outcome.",

@@ -1,7 +1,8 @@
 """Files of the page, read once at startup, so that no part of a URL reaches the file system.
 
-`index.html` and the modules use relative addresses, so that the files work without this module. The server serves them
-below `assets/{digest of all}/`: browsers cache them permanently, and a new version has new addresses.
+`index.html` and the modules use relative addresses, so that the files work without this module. The server serves all
+files except `index.html` below `assets/{digest of all files}/`: browsers cache them permanently, and a new version has
+new addresses.
 """
 
 import base64
@@ -49,7 +50,7 @@ class PageFile:
     content: bytes
     media_type: str
     compressed: bytes | None
-    """Content compressed with gzip, or None if that is not smaller."""
+    """Content compressed with gzip, or None if the file's type is in UNCOMPRESSED or the result is not smaller."""
     tag: str
     """Digest of the content."""
 

@@ -1,4 +1,4 @@
-"""Certificate of the server, reloaded when cert-manager renews its files."""
+"""Certificate of the server, reloaded when its files change."""
 
 import asyncio
 import logging

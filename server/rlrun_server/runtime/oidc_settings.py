@@ -21,7 +21,7 @@ def check_url(url: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Check that names with this prefix cannot be reserved Kubernetes names, and return it. Raises ValueError."""
+    """Check that the prefix does not begin with RESERVED, and return it. Raises ValueError."""
     if prefix.startswith(RESERVED):
         raise ValueError(f"{prefix!r} must not begin with {RESERVED}, which is reserved for Kubernetes")
     return prefix

@@ -130,7 +130,9 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> ServerConfig:
 
 
 def read_keys(folder: Path) -> list[bytes]:
-    """Return the keys in the folder, without the symbolic links that Kubernetes creates there. Raises ValueError."""
+    """Return the content of the files in the folder, except empty files and those whose names begin with `..`, which
+    Kubernetes creates in a mounted Secret. Raises ValueError if there are no keys, or one is too short.
+    """
     files = sorted(file for file in folder.glob("*") if not file.name.startswith("..") and file.is_file())
     keys = [key for key in (file.read_bytes() for file in files) if key]
     if not keys or any(len(key) < MIN_KEY_BYTES for key in keys):

@@ -58,7 +58,7 @@ class PackageOwners:
 
     async def require(self, owner: str) -> None:
         """Check that the packages of `owner` belong to the namespace that currently has this name. If S3 has no record
-        of their owner, records this namespace as the owner.
+        of their owner, records this namespace as the owner. The uid of a namespace that does not exist is empty.
 
         Raises RequestNotAllowed, or ApiError, StoreError or CredentialsMissing if the owner cannot be determined.
         """

@@ -146,7 +146,9 @@ class StoreProbe:
                 self._collect()
 
     def _lack(self, uri: S3Uri) -> str:
-        """Return a message if the server lacks conditional writes, else an empty string. Raises StoreError."""
+        """Return a message if the server rejects conditional writes as not implemented, else an empty string. If the
+        server ignores the condition, only logs a warning. Raises StoreError.
+        """
         try:
             for _ in range(2):
                 self._store.put_bytes(uri, b"", replace=False)

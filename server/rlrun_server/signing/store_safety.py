@@ -90,7 +90,7 @@ class ProbeRefused(Inconclusive):
 
 def decide(answers: Mapping[SigningMethod, Answers]) -> SigningVerdict:
     """Return the verdict with the first safe signing method, if any. Raises Inconclusive if a required response is
-    missing.
+    missing or unclear, and ProbeRefused if S3 rejects the plain request signed in headers.
     """
     problems = []
     for method in SigningMethod:

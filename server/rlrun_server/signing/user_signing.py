@@ -126,6 +126,8 @@ class UserSigning:
 
 
 def _is_once(asked: UserSignRequest) -> bool:
-    """Return whether S3 rejects this request if the object exists. A completed multipart upload replaces the object."""
+    """Return whether the request is a PUT of an object that S3 rejects if the object exists. A request of a multipart
+    upload never counts as one.
+    """
     condition = next((value for name, value in asked.headers.items() if name.lower() == "if-none-match"), "")
     return asked.method == "PUT" and condition == "*" and "uploadId" not in asked.url.partition("?")[2]

@@ -23,8 +23,8 @@ MAX_SHOWN = 10
 
 
 async def environment_problems(request: Request, caller: HostedCaller, spec: RLRunSpec) -> list[FieldProblem]:
-    """Return a problem for each environment whose package or version is missing. Skips environments that cannot be
-    checked because S3 fails or is slow. The operator checks them later.
+    """Return a problem for each environment whose package or version is missing, or whose package the caller may not
+    read. Skips environments that cannot be checked because S3 fails or is slow. The operator checks them later.
     """
     problems: list[FieldProblem] = []
     try:

@@ -45,7 +45,7 @@ def newest_first(versions: Iterable[StoredVersion]) -> list[StoredVersion]:
 
 def latest(versions: Iterable[StoredVersion]) -> StoredVersion | None:
     """Return the newest version, for a run that specifies no version. A pre-release is returned only if there is no
-    other version.
+    other version. Returns None if no version with wheels is valid under PEP 440.
     """
     complete = _complete(versions)
     text = package_versions.newest(complete)
@@ -71,7 +71,7 @@ MAX_WAITING = 8
 MAX_OBJECTS = 5000
 """Maximum number of objects of a package that are listed."""
 MAX_WHEEL = 16 * 1024**2
-"""Maximum size in bytes of a wheel that the server reads or writes. Up to THREADS wheels are in memory at a time."""
+"""Maximum size in bytes of a wheel that the server reads or writes. Up to THREADS wheels are read from S3 at a time."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl")
@@ -111,7 +111,8 @@ class EnvironmentPackages:
 
     async def require_owner(self, owner: str) -> None:
         """Check that the owner is in the platform's list of owners, or that the owner's packages belong to the
-        namespace that currently has this name. Raises RestError.
+        namespace that currently has this name. If S3 has no record of their owner, records this namespace as the owner.
+        Raises RestError.
         """
         try:
             await self._package_owners.require(owner)
@@ -139,7 +140,9 @@ class EnvironmentPackages:
         return [name for name in folders if NAME.fullmatch(name)]
 
     async def similar(self, tenant: str, owner: str, name: str) -> str:
-        """Return a sentence that lists packages with similar names, to append to a message about a missing package."""
+        """Return a sentence that lists packages with similar names, to append to a message about a missing package, or
+        an empty string if there are none.
+        """
         similar = similar_packages(name, await self.names(tenant, owner))
         return f". Similar packages: {', '.join(f'{owner}/{each}' for each in similar)}" if similar else ""
 

@@ -130,7 +130,9 @@ async def finish_source(
 
 @router.put("/uploads/{ticket}")
 async def upload(request: Request, ticket: str) -> Response:
-    """Store the file for which the ticket was issued. The ticket is the credential, as in a presigned URL."""
+    """Receive the file for which the ticket was issued, and store it if it is a wheel. The ticket is the credential, as
+    in a presigned URL.
+    """
     uploads = uploads_of(request)
     claims = uploads.read(ticket)
     async with uploads.place(claims.namespace) as place:

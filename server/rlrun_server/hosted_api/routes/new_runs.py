@@ -96,8 +96,9 @@ def newest_checkpoint(run: Obj, checkpoints: Iterable[ArtifactSummary]) -> Artif
 def continue_from(
     run: ClientRun, paused: Obj, checkpoint: ArtifactSummary | None, *, counts_earlier: bool = True
 ) -> ClientRun:
-    """Return a copy of `run` that continues after the newest step of a paused run. Its `max_steps` counts only its own
-    steps.
+    """Return a copy of `run` that continues a paused run from `checkpoint` or, if that is None, from the checkpoint
+    that the paused run itself started from. If there is none, returns `run` itself. The `max_steps` of the copy counts
+    only its own steps.
 
     If `counts_earlier` is True, the requested `max_steps` includes the steps of the runs that the paused run continued.
     Raises FieldProblems if no step is left.
@@ -124,8 +125,9 @@ def earlier_steps(run: Obj) -> int:
 
 
 def resumed_run(run: Obj, checkpoint: ArtifactSummary | None, variables: Mapping[str, str]) -> ClientRun:
-    """Return the run that continues a paused run from its checkpoint, with its own variables. Raises FieldProblems, or
-    RestError if the paused run breaks a rule that this version has added.
+    """Return the run that continues a paused run from `checkpoint`, as in `continue_from`. `variables` replace the
+    variables in the paused run's own Secret. Raises FieldProblems, or RestError if the paused run breaks a rule that
+    this version has added.
     """
     own = secret_name(run["metadata"]["name"])
     fields = {key: value for key, value in run["spec"].items() if key not in ("suspend", "stop")}

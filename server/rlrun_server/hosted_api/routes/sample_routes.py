@@ -90,7 +90,9 @@ async def get_distributions(
     step: StepNumber | None = None,
     caller: HostedCaller = READS_SAMPLES,
 ) -> Response:
-    """Return the distribution of a step's rewards, by default of the newest step."""
+    """Return the distribution of a step's rewards, by default of the newest completed step with stored rollouts. The
+    list of bins is empty if no rollouts are stored.
+    """
     if kind not in REWARDS:
         raise FieldProblems([(["type"], f"must be rewards: the distribution of {kind} is not supported")], "query")
     if step is None:

@@ -63,8 +63,9 @@ class LogReader:
         self._parsing = TenantQueue(1, "logs")
 
     async def read(self, user: User, cluster: LogCluster | None, run: KnownRun, query: LogQuery) -> LogAnswer:
-        """Return the lines that the query selects. Raises RestError. `cluster` is None for a deleted run, which has no
-        pods.
+        """Return the lines that the query selects. Raises RestError.
+
+        If `cluster` is None, only the copies in S3 are read: the run is deleted, or the caller cannot read pods.
         """
         wanted = select_roles(query.role, query.env, run.obj, query.attempt)
         lines = self._filter(query)

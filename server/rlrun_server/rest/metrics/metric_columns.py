@@ -16,7 +16,7 @@ MAX_NAMES = 2000
 MAX_NAME = 256
 MAX_STEP = 10_000_000
 MAX_CELLS = 4_000_000
-"""Maximum number of cells in the table of one run, which then takes 32 MiB."""
+"""Maximum number of cells in the table of one run, which then takes 32 MB."""
 MAX_ROWS = 200_000
 """Maximum number of steps of one run, including steps without a metric. Each needs at least 100 bytes."""
 LINE_LIMITS = InputLimits(size=1024**2, values=100_000)
@@ -164,7 +164,9 @@ def select_names(columns: Columns, wanted: Sequence[str]) -> list[str]:
 
 
 def thin_columns(columns: Columns, names: Sequence[str], min_step: int, max_step: int, points: int) -> MetricsAnswer:
-    """Return the metrics in a range of steps with at most `points` points. The caller sets namespace and uid."""
+    """Return the metrics in a range of steps with at most `points` points. The caller sets `namespace`, `uid`
+    and `is_stale`.
+    """
     rows = [row for row, step in enumerate(columns.steps) if min_step <= step <= max_step]
     if len(rows) <= points:
         buckets = [[row] for row in rows]

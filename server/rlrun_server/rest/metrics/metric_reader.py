@@ -26,7 +26,7 @@ THREADS = 2
 WAIT_SECONDS = 25.0
 """Maximum time in seconds for which a request waits for S3."""
 FRESH_SECONDS = 2.0
-"""Seconds for which the metrics of a run are cached."""
+"""Seconds before the files of a run are listed again. Cached columns stay valid while the list does not change."""
 READ_SECONDS = 20.0
 """Time limit of one read, in seconds. Files that were read before this limit are cached for the next read."""
 FAILED_SECONDS = 5.0
@@ -87,7 +87,7 @@ class Metrics:
 
 
 class TooLarge(Exception):
-    """Raised if the files of a run exceed the size that the server reads."""
+    """Raised if the metric files of a run exceed MAX_RUN_BYTES or MAX_PARTS."""
 
 
 class TooSlow(Exception):

@@ -95,7 +95,7 @@ class EnvironmentCatalog:
 
 
 def packages_of(files: Iterable[StoredObject], folder: S3Uri) -> tuple[Package, ...]:
-    """Return the packages, sorted by id. Skips objects whose keys a push cannot have written."""
+    """Return the packages, sorted by owner and name. Skips objects whose keys a push cannot have written."""
     versions: dict[tuple[str, str], dict[str, datetime]] = {}
     for stored in files:
         parts = stored.key.removeprefix(f"{folder.key}/").split("/")

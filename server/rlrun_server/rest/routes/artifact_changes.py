@@ -52,7 +52,7 @@ async def delete_adapter(
     request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("delete", "rladapters")
 ) -> Response:
     """Delete an adapter and its files in S3. While its run exists, the request sets `expiresAt` to the current time,
-    which needs the permission to patch the adapter, and retention deletes it.
+    which needs the permission to patch the adapter, and retention deletes it unless it is deployed.
     """
     return await _delete(request, services_of(request).objects.adapters, namespace, name, caller)
 

@@ -73,8 +73,8 @@ async def list_environments(
 ) -> Response:
     """List the environment packages that your runs may use.
 
-    Packages of an owner that the platform team has assigned to namespaces are listed only for users who may `get
-    rlenvironments` in one of these namespaces. All other packages are listed for every user.
+    Packages of an owner that the platform team has assigned to namespaces are listed only if `namespace` is one of
+    these namespaces and you may `get rlenvironments` in it. All other packages are listed for every user.
     """
     services = services_of(request)
     catalog = services.environments

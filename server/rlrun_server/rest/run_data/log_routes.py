@@ -27,8 +27,8 @@ async def get_logs(
     query: Annotated[LogQuery, Query()],
     caller: Caller = requires("get", "rlruns", "log"),
 ) -> Response:
-    """Return lines of a run's logs, from its pods with your own token, or from the copies in S3. Logs are read from S3
-    if the pods are gone or `attempt` is an earlier attempt. A deleted run must be named by its uid.
+    """Return lines of a run's logs, from its pods with your permissions, or from the copies in S3. Logs are read from
+    S3 if the pods are gone or `attempt` is an earlier attempt. A deleted run must be named by its uid.
     """
     return if_changed(request, schema_response(await read_logs(request, caller, namespace, run, query)))
 

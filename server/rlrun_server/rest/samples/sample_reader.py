@@ -40,7 +40,7 @@ LIMITS = ReadLimits(
     record=512 * 1024,
     scan=8 * 1024**2,
 )
-"""Limits of an object's index. Decoding the largest index needs 150 MB, so only one index is decoded at a time."""
+"""Limits for reading an object. Decoding the largest index needs 150 MB, so only one index is decoded at a time."""
 TAIL_BYTES = 32 * 1024**2
 """Memory for cached ends of objects of all runs, in bytes. An object with 512 rollouts needs 96 KiB."""
 MAX_TAIL = 4 * 1024**2
