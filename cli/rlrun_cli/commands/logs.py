@@ -54,7 +54,8 @@ POLL_SECONDS = 2.0
 
 
 def read(api: RemoteCluster, run: str, chosen: LogSelection) -> Iterator[str] | None:
-    """Return the log lines written so far, or None if the run has ended, is suspended or does not exist.
+    """Return the log lines written so far, or None if there are no pods because the run has ended, is suspended or does
+    not exist.
 
     Raises CliError if the run has no pods yet, or never has pods because a client's program trains it.
     """

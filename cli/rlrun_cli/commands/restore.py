@@ -30,7 +30,7 @@ HEADERS = ["KIND", "NAMESPACE", "NAME", "SIZE", "URI"]
 
 @dataclass(frozen=True)
 class _Findings:
-    """Artifacts whose objects are lost, and the reasons why some of these objects cannot be recreated."""
+    """Artifacts whose lost objects can be recreated, and the reasons why other lost objects cannot."""
 
     lost: "list[LostArtifact]"
     problems: list[str]

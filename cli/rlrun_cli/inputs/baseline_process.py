@@ -45,7 +45,7 @@ class BaselineRequest:
     rollouts: int = 8
     """Number of rollouts per example."""
     concurrency: int = 64
-    """Number of concurrent rollouts."""
+    """Maximum number of concurrent rollouts. `run` exceeds it if a single example has more rollouts."""
     seconds: float = 600.0
     """Time limit in seconds for one request to the endpoint."""
     samples: str = ""
@@ -111,7 +111,9 @@ async def run(environment: Any, request: BaselineRequest, write: Write) -> None:
 
 
 def _examples(environment: Any, count: int, is_verifiers: bool) -> list[dict[str, Any]]:
-    """Return up to `count` examples, spread evenly over the training dataset."""
+    """Return up to `count` examples, spread evenly over the training dataset, or over the evaluation dataset if there
+    is no training dataset.
+    """
     if is_verifiers:
         has_train = any(getattr(environment, name, None) is not None for name in ("dataset", "dataset_source"))
         rows: Any = environment.get_dataset() if has_train else environment.get_eval_dataset()

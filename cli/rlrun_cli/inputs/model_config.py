@@ -14,7 +14,7 @@ from rlrun_cli.terminal.errors import INVALID, CliError
 
 CONFIG = "config.json"
 MAX_BYTES = 16 * 1024**2
-"""Maximum number of bytes read from a model's JSON file. The rest is ignored."""
+"""Maximum size in bytes of a model's JSON file. The content of a larger file is not used."""
 HUB_SECONDS = 15
 HUB = "https://huggingface.co"
 READ_WHOLE = frozenset({"minimax_m3_vl", "qwen3_vl_moe"})

@@ -83,7 +83,7 @@ def yaml_lines(text: str) -> tuple[dict[str, int], list[tuple[str, int]]]:
 
 
 def line_of(path: str, lines: Mapping[str, int]) -> int | None:
-    """Return the line of a field, or of the nearest enclosing table or list."""
+    """Return the line of a field, or of the nearest enclosing table or list, or None if none of them has a line."""
     while path:
         if path in lines:
             return lines[path]

@@ -55,7 +55,7 @@ class _Needed:
 
 
 def pinned_packages(wheels: Sequence[Wheel]) -> Mapping[str, ImagePackage]:
-    """Return the packages in the image for the verifiers generation of these wheels, without a pushed verifiers.
+    """Return the packages in the image for the verifiers generation of these wheels. Omits verifiers if it is pushed.
 
     The last wheel is the environment's package. For an unsupported verifiers version, returns those of generation v0.
     """

@@ -6,7 +6,7 @@ import secrets
 from rlrun.constants import MAX_RUN_NAME
 
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Letters of random name suffixes. Vowels are excluded, so that suffixes do not form words."""
+"""Characters of random name suffixes. Vowels are excluded, so that suffixes do not form words."""
 SUFFIX_LENGTH = 5
 
 

@@ -28,7 +28,7 @@ class ApiKeys:
         return _read(ApiKeyList, self._send("GET", self._path(KEYS_PATH), None)).keys
 
     def delete(self, key_id: str) -> ApiKeyInfo:
-        """Delete a key and return its description. rlrun-server rejects the key within seconds. Raises NotFound."""
+        """Delete a key and return its ApiKeyInfo. rlrun-server rejects the key within seconds. Raises NotFound."""
         return _read(ApiKeyInfo, self._send("POST", self._path(KEY_DELETION_PATH, id=key_id), None))
 
     def _path(self, pattern: str, **parts: str) -> str:

@@ -61,7 +61,9 @@ class RemoteCluster:
     """
 
     namespace: str
-    """Namespace for commands: -n, or the kubeconfig context's namespace, or `default`."""
+    """Namespace for commands: -n, else the namespace of the kubeconfig's context or of the pod, else `default`. Without
+    a cluster, only -n, else an empty string.
+    """
     is_namespace_chosen: bool
     """True if the namespace comes from -n."""
 
@@ -77,7 +79,7 @@ class RemoteCluster:
         """`open_transport` returns a transport whose requests time out after the given seconds.
 
         `bearer` returns the user's token for the API server, or an empty string if the user has a certificate.
-        `login_name` is the name of the user's login to rlrun-server; it is empty if there is none.
+        `login_name` is the name under which a login to rlrun-server is saved; it is empty in a pod, which has none.
         """
         self.namespace = namespace
         self.is_namespace_chosen = is_namespace_chosen
@@ -91,10 +93,10 @@ class RemoteCluster:
     def connect(
         cls, kubeconfig: Path | None, context: str | None, namespace: str | None, *, has_server: bool = False
     ) -> "RemoteCluster":
-        """Return the cluster of the selected context without sending a request.
+        """Return the cluster of the selected context or, in a pod without a kubeconfig, the pod's. Sends no request.
 
         If there is an API key or `has_server` is set, the kubeconfig may be missing; requests to the cluster then fail.
-        Otherwise a missing or unusable kubeconfig, or one without the context, raises CliError.
+        Otherwise a missing kubeconfig raises CliError. An unusable kubeconfig, or one without the context, always does.
         """
         # The official client takes long to import, and most commands of a shell session are `--help`.
         import_lazily()

@@ -31,7 +31,7 @@ class LogSelection:
     """Maximum age of lines in seconds."""
     previous: bool = False
     attempt: int | None = None
-    """Attempt whose copies are read. Defaults to the newest attempt."""
+    """Attempt whose copies are read. None means the newest attempt that has copies."""
 
 
 def starts_of(api: RemoteCluster, run: str, chosen: LogSelection) -> list[ContainerStart]:

@@ -12,7 +12,7 @@ from rlrun.kube.errors import ApiError
 FAILED = 1
 """Exit code for a failure of the cluster, the network, S3 or the run."""
 INVALID = 2
-"""Exit code for an invalid command line or file. Nothing was sent."""
+"""Exit code for an invalid command line or file. Nothing was changed."""
 
 INVISIBLE = (
     0x00AD, 0x034F, 0x061C, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0x200B, 0x2010),
@@ -54,11 +54,11 @@ def without_controls(text: str) -> str:
 
 
 class NotFoundError(CliError):
-    """Error for an object that does not exist."""
+    """Error for an object that does not exist, or whose kind the cluster does not know."""
 
 
 class UnreachableError(CliError):
-    """Error for an API server that does not respond."""
+    """Error for an API server that does not respond, or that is overloaded or starting."""
 
 
 class NotReadyError(CliError):

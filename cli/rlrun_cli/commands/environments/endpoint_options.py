@@ -42,7 +42,7 @@ Timeout = Annotated[
 def read_request(base_url: str | None, model: str | None, args: str) -> BaselineRequest | None:
     """Return the requested evaluation, or None if no endpoint is given. `args` is JSON.
 
-    Raises CliError if --model or --base-url is missing, or if the URL or `args` is invalid.
+    Raises CliError if only one of --base-url and --model is given, or if the URL or `args` is invalid.
     """
     if base_url is None:
         if model is not None:

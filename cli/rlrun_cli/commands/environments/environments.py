@@ -88,7 +88,8 @@ def stored_wheels(store: Store, folder: S3Uri, wheels: list[Wheel]) -> set[str] 
 
 
 def has_bundle(store: Store, folder: S3Uri, wheels: Sequence[Wheel]) -> bool:
-    """Return whether `folder` contains `wheels` and wheels for all their requirements. Raises StoreError.
+    """Return whether `folder` contains `wheels` and, according to `is_complete`, wheels for all their requirements.
+    Raises StoreError.
 
     Requirements are not resolved again: a pushed version keeps its dependencies even if the index has newer ones.
     """

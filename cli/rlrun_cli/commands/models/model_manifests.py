@@ -142,9 +142,10 @@ def _sizing(model_id: str, source: str, parameters: float | None, config: Path |
 
 
 def _architecture(source: str, config: Path | None) -> Architecture | None:
-    """Return the architecture from --config or else from the hub, or None if neither has a supported one.
+    """Return the architecture from --config or, if it is not set, from the hub.
 
-    Raises CliError if --config cannot be read.
+    Returns None if the architecture is not supported, or if --config is not set and `source` is not a readable model on
+    the hub. Raises CliError if --config cannot be read.
     """
     if config is None and not re.fullmatch(HUB_SOURCE, source):
         return None

@@ -51,7 +51,9 @@ SKIP = "--no-deps pushes without these wheels"
 
 
 def is_complete(wheels: Sequence[Wheel]) -> bool:
-    """Return True if the image and the wheels satisfy all requirements of the wheels."""
+    """Return True if all required packages are in the image or among the wheels, and no wheel requires extras of a
+    package in the image. Does not compare versions, as `conflicts` does.
+    """
     return not missing_packages(wheels) and not extended_packages(wheels)
 
 
@@ -185,7 +187,9 @@ class _Search:
         return [read_wheel(file if file.suffix == ".whl" else self._build(file)) for file in sorted(found.iterdir())]
 
     def compare_with_newest(self, found: Sequence[Wheel]) -> list[str]:
-        """Return a warning for each version below the newest one that the wheels' requirements allow."""
+        """Return a warning for each version below the newest one that the wheels' requirements allow, or one notice if
+        the newest versions cannot be resolved.
+        """
         wanted = wanted_versions([*found, *self._wheels])
         lines = [f"{wheel.name}{wanted[wheel.name]}" for wheel in found if wanted.get(wheel.name) is not None]
         try:

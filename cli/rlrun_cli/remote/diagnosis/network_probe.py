@@ -46,7 +46,7 @@ SECURITY_CONTEXT: Obj = {
 }
 """Default security context of the operator, for settings without one."""
 PLACEMENT = ("nodeSelector", "tolerations", "affinity", "runtimeClassName", "schedulerName", "priorityClassName")
-"""Fields of `runs.orchestrator` that the probe's pods copy."""
+"""Fields of `runs.orchestrator` that are copied to the spec of the probe's pods."""
 UNKNOWN_AUTHORITY = ("self-signed certificate", "local issuer certificate")
 """OpenSSL's error texts for a certificate from a private authority."""
 RIGHTS = (

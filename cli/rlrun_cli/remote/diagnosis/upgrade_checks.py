@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 """Deadline in seconds for each check, which reads all objects of its kinds in the cluster."""
 SHOWN = 10
-"""Maximum number of objects in a finding."""
+"""Maximum number of rejected objects that a finding lists."""
 TENANT_LABEL = "rlrun.dev/tenant=true"
 """Default of `operator.namespaceLabel` in the chart, used if the installed chart publishes no label."""
 
