@@ -27,7 +27,7 @@ class ThreadResolver:
         self._threads = ThreadPoolExecutor(LOOKUPS, "lookup")
 
     async def __call__(self, host: str, port: int) -> list[str]:
-        """Return the addresses of a host. Raises OSError."""
+        """Return the addresses of a host. Raises OSError, and UnicodeError for an invalid name."""
 
         def look_up() -> list[str]:
             infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -48,7 +48,8 @@ class NameLookups:
     async def find(self, grant: EgressGrant, host: str, port: int, seconds: float) -> list[str]:
         """Return the addresses of a host. Waits while the run, its namespace or the proxy has used up its quota.
 
-        Connections of a run to the same host share one lookup. Raises OSError, and TimeoutError after `seconds`.
+        Connections of a run to the same host share one lookup. Raises OSError, UnicodeError for an invalid name, and
+        TimeoutError after `seconds`.
         """
         key = (grant.uid, host, port)
         async with asyncio.timeout(seconds):

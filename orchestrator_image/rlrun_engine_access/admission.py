@@ -26,8 +26,8 @@ from enum import Enum
 from itertools import count, islice
 
 QUEUE_FACTOR = 4
-"""Number of a run's requests that may wait per request that it may have in the engine. This is enough for a client that
-sends a whole batch at once, and keeps the wait at a few times the duration of a response.
+"""Number of a run's sequences that may wait per sequence that it may have in the engine. This is enough for a client
+that sends a whole batch at once, and keeps the wait at a few times the duration of a response.
 """
 
 

@@ -45,7 +45,7 @@ class OrderContent:
     runs: tuple[RunEntry, ...]
 
     def run_with(self, authorizations: Iterable[bytes]) -> RunEntry | None:
-        """Return the run whose token is in one of the Authorization headers, in constant time per run."""
+        """Return the run whose token is in one of the Authorization headers, or None. Compares in constant time."""
         found = None
         for value in authorizations:
             digest = hashlib.sha256(value.removeprefix(BEARER)).hexdigest() if value.startswith(BEARER) else ""

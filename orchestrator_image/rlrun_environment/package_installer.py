@@ -161,7 +161,7 @@ def _empty(folder: Path) -> None:
 
 
 def installed_distribution(target: Path, package: str) -> importlib.metadata.Distribution | None:
-    """Return the package's distribution in a folder or wheel. Dashes, dots, underscores and case in names are
+    """Return the package's distribution in a folder or wheel, or None. Dashes, dots, underscores and case in names are
     equivalent.
     """
     wanted = package_name(package)
@@ -184,7 +184,7 @@ async def install_environment(
     report: Callable[[Problem | None], None],
     token: str | None = None,
 ) -> str | None:
-    """Install the package, unless it is part of the image, and return its version. Raises PackageError.
+    """Install the package, unless it is part of the image, and return its version, if known. Raises PackageError.
 
     `token` is the environments' token, which the run's gateway requires.
     """

@@ -156,7 +156,8 @@ class WorkerPool:
         """Run the group on a worker. If the worker exits, hangs or responds with too much data, the result consists of
         failed rollouts.
 
-        Raises ProblemError if no worker is ready or the worker rejects the request.
+        Raises ProblemError if no worker is ready or the worker rejects the request, and InputInvalid if the worker's
+        response is not a valid result.
         """
         worker = self._least_loaded()
         assert worker.session is not None
@@ -186,7 +187,8 @@ class WorkerPool:
     async def demonstrate(self, request: DemonstrationRequest) -> Demonstration:
         """Return the reference answer to an example.
 
-        Raises ProblemError if no worker is ready, or if the worker rejects the request or does not respond.
+        Raises ProblemError if no worker is ready, or if the worker rejects the request, does not respond or responds
+        with too much data. Raises InputInvalid if its response is not a valid demonstration.
         """
         worker = self._least_loaded()
         assert worker.session is not None
@@ -368,7 +370,7 @@ class WorkerPool:
 
 
 class _ResponseTooLarge(Exception):
-    """Error for a worker that sends more data than a result can contain. A worker runs user code."""
+    """Error for a worker's response that exceeds its size limit. Workers run user code and are not trusted."""
 
     def __init__(self, limit: int) -> None:
         message = f"the environment's worker sent a response of more than {limit:,} bytes"

@@ -113,7 +113,9 @@ class RunLoop:
         self._extended = asyncio.Event()
         schedule.subscribe(self._extended.set)
         self._owns_state = False
-        """True while this run may write the state in S3: between its start and its completion."""
+        """True while this process may write the state in S3: from its start until the run is complete, or until a newer
+        process has opened the trainer's session.
+        """
 
     async def run(self, trainer: SessionState, states: KnownStates) -> None:
         """Train from the trainer's current step to the last step. `states` were saved by earlier processes of the run,

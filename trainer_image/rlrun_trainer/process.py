@@ -70,7 +70,7 @@ def exit_with(code: int) -> NoReturn:
 
 
 async def serve(settings: TrainerSettings, load: LoadBackend) -> int:
-    """Serve until SIGTERM, or until loading the model fails. Returns the exit code."""
+    """Serve until SIGTERM, or until the order is invalid or loading the model fails. Returns the exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     # An unresponsive S3 blocks threads of every session for minutes, and steps need threads too.
@@ -139,7 +139,7 @@ def _make_server(order_path: Path | None, deaths: RunDeaths) -> Server:
 
 
 async def _shut_down(sessions: Sessions, settings: TrainerSettings) -> None:
-    """Save last checkpoints, wait for uploads and stop the other processes, all within `shutdown_seconds`.
+    """Save last checkpoints and wait for uploads within `shutdown_seconds`, then stop the other processes.
 
     If the process is killed earlier, no incomplete artifact appears complete, because manifests are written last.
     """

@@ -108,7 +108,7 @@ class Engine:
         """Replace the weights with those in the folder `path` and set their version to `name`.
 
         Requests in progress wait and continue with the new weights, with recomputed keys and values. No token is ever
-        sampled from partly replaced weights: after a failure the engine stays paused, with a version that is no
+        sampled from partly replaced weights: if the reload fails, the engine stays paused, with a version that is no
         policy's name, until the next replacement. Raises ProblemError `WeightsLoadRejected` with the engine's error
         text: 422 if the engine rejected the weights, 502 if it failed.
         """

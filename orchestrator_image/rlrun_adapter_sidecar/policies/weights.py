@@ -32,7 +32,9 @@ class FullWeightsLoader(PolicyLoader):
 
     @override
     async def list(self) -> AdapterList:
-        """Return the version in the engine, or an empty list if the engine has the base model's weights."""
+        """Return the version in the engine, or an empty list if the engine has the base model's weights or is
+        replacing its weights.
+        """
         name = await self._engine.weight_version()
         names = [name] if name.startswith(POLICY_PREFIX) else []
         self.metrics.adapters.set(len(names))

@@ -208,8 +208,11 @@ class PoolRuns:
         return failed
 
     async def _delete_former(self, loaded: set[str]) -> bool:
-        """Delete the folders of former runs except `loaded`. The engine may read an adapter's files again for requests
-        that it accepted before the unload, and fails for all runs if they are missing.
+        """Delete the folders of former runs, except `loaded` and runs that left less than `unload_grace` seconds ago.
+        Returns False if a deletion failed.
+
+        The engine may read an adapter's files again for requests that it accepted before the unload, and fails for all
+        runs if they are missing.
         """
         done = True
         for path in await asyncio.to_thread(_folders, self._folder):

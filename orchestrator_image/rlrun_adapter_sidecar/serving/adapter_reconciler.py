@@ -1,8 +1,8 @@
 """Reconciler for the adapters of one replica: desired adapters are loaded, all others are unloaded.
 
 The engine's own list is authoritative, so the next check notices an engine restart or an adapter that another client
-unloaded. Every failure is reported as a state and retried after a pause that doubles up to five minutes. Adapters never
-wait for one another.
+unloaded. Every failure is reported as a state and retried after a pause that doubles up to five minutes. Adapters are
+loaded concurrently, so a failed load does not delay the others.
 """
 
 import asyncio

@@ -63,7 +63,8 @@ def check(config: EnvironmentConfig, arguments: argparse.Namespace) -> dict[str,
 def _may_be_in_pods(module: str, config: EnvironmentConfig, folder: Path) -> bool:
     """Return True if pods may have a module that this Python lacks.
 
-    The module belongs to a requirement that is missing here, or to a package that the image has in a different version.
+    The module belongs to a package of the image that is missing here or has another version, or may belong to a
+    requirement that is missing here.
     """
     top = module.partition(".")[0]
     if top == config.package.replace("-", "_"):

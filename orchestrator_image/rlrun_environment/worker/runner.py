@@ -12,7 +12,9 @@ class Runner(Protocol):
     """Maximum number of concurrent rollouts. None means no limit."""
 
     async def run(self, request: GroupRequest, /) -> GroupResult:
-        """Run one group. Failures are returned as part of its rollouts."""
+        """Run one group. Failures are returned as part of its rollouts. Raises ProblemError if the example does not
+        exist.
+        """
 
     async def demonstrate(self, request: DemonstrationRequest, /) -> Demonstration:
         """Return an example's prompt and answer. Raises ProblemError."""

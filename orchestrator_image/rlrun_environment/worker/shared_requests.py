@@ -34,7 +34,7 @@ class SharedRequests(Generic[T]):
         """Return the response to the rollout's first request, or None if the rollout must send a request of its own.
 
         A rollout must send its own request if it has sent one before, if no other rollout has the same content, or if
-        the shared request failed.
+        the shared request failed with APIError. Raises any other error of the shared request.
         """
         if rollout in self._known:
             return None

@@ -199,7 +199,7 @@ class VerifiersRunner:
         """Fields of the environment's `sampling_args` whose override was logged."""
 
     async def check_example(self) -> None:
-        """Prepare the first example as a rollout would. Raises LoadError if verifiers cannot read it."""
+        """Prepare the first example as a rollout would. Raises LoadError if this fails or exceeds `CHECK_SECONDS`."""
         split = Split.train if self.loaded.train_examples else Split.eval
         client = GatewayClient(ClientConfig(client_type="openai_chat_completions"), self._http)
         try:

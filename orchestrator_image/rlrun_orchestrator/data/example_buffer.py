@@ -5,11 +5,12 @@ With difficulty filtering, an example moves to the pool `easy` or `hard` when th
 reaches a threshold, and only `normal` examples are drawn. A fixed fraction of easy and hard examples may stay in the
 draw. If an environment has fewer normal examples than a batch has groups, the examples that were excluded longest ago
 return and are judged again, because the policy has changed most since then. A run therefore never stops because its
-thresholds were met, and no example dominates a batch: among as many consecutive draws as a batch has groups, each
-example is drawn at most twice.
+thresholds were met, and no example dominates a batch: if an environment has at least as many examples as a batch has
+groups, each example is drawn at most twice in that number of consecutive draws.
 
-The n-th choice of an environment follows from (seed, n) alone, and the order of an epoch from (seed, environment,
-epoch). A checkpoint therefore contains a few numbers and the excluded examples, not generators and shuffled datasets.
+The n-th choice of an environment follows from (seed, n) and the environments that `draw` may choose from, and the order
+of an epoch from (seed, environment, epoch). A checkpoint therefore contains a few numbers and the excluded examples,
+not generators and shuffled datasets.
 """
 
 import random

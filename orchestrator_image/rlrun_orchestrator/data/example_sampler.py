@@ -1,9 +1,11 @@
 """Numbered examples, sampled so that an interrupted run gets the same examples as an uninterrupted run.
 
-Every group gets an ordinal, counted from the beginning of the run, and its example follows from the ordinals before it.
-Timing does not influence the choice. Rewards change the draw only between two batches, in the order of ordinals rather
-than of arrival. Examples that were sampled but not trained on when the state was saved are part of the state: after a
-restart they come first, under their old ordinals, so that no example is skipped and no sampling seed changes.
+Every group gets an ordinal, counted from the beginning of the run. Its example is determined by the seed, the ordinal
+and the examples drawn before it. Timing has an influence only if some environments cannot get a group at that moment,
+because the example then comes from one of the others. Rewards change the draw only between two batches, in the order
+of ordinals rather than of arrival. Examples that were sampled but not trained on when the state was saved are part of
+the state: after a restart they come first, under their old ordinals, so that no example is skipped and no sampling seed
+changes.
 
 A run that starts from another run's checkpoint continues that run's draw in the same way: it starts with the
 outstanding examples, keeps epochs and difficulty pools, and counts its own ordinals from 0.

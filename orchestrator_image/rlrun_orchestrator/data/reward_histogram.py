@@ -45,7 +45,7 @@ class Histogram:
 
 
 class RewardHistograms:
-    """All rewards since the start of the process, by environment."""
+    """Rewards of all batches since the start of the process, by environment."""
 
     def __init__(self) -> None:
         self.by_environment: dict[str, Histogram] = {}

@@ -78,7 +78,9 @@ def validation_values(environment: str, rollouts: int, results: Sequence[Sequenc
 
 
 def validation_total(results: Sequence[Sequence[RolloutResult]]) -> dict[str, float]:
-    """Return the metric `val_reward/mean` over the rollouts of all environments."""
+    """Return the metric `val_reward/mean` over the valid rollouts of all environments, or an empty dictionary if there
+    are none.
+    """
     rewards = [reward for group in valid_rewards(results) for reward in group]
     return {"val_reward/mean": _mean(rewards)} if rewards else {}
 

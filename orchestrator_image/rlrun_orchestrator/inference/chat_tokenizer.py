@@ -64,7 +64,7 @@ class ChatTokenizer:
         add_generation_prompt: bool,
     ) -> list[int]:
         """Return the token ids of a conversation, optionally with the generation prompt for the next answer. The
-        template describes `tools` in the prompt. `template` replaces the run's chat template variables.
+        chat template renders `tools` into the prompt. `template` replaces the run's chat template variables.
 
         Raises FatalError if no engine responds in time, or if an engine rejects the messages or returns no token ids.
         """

@@ -51,7 +51,7 @@ BUSY_SECONDS = 0.5
 LONGEST_BUSY_SECONDS = 10.0
 """Maximum pause in seconds after TOO_MANY_REQUESTS, even if the engine asks for a longer pause."""
 AFFINITY_SLACK = 4
-"""Maximum number of requests by which a group's home replica may exceed the least busy replica and still be chosen."""
+"""A group's home replica is chosen if it has at most twice the requests of the least busy replica plus this number."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Replica:
     has_responded: bool = False
     """True once the replica has responded. Before that, its pod is starting."""
     requests: int = 0
-    """Number of completions in progress."""
+    """Number of completions and tokenizations that the gateway has in progress at the replica."""
     backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, longest=5.0))
     refused: set[str] = field(default_factory=set)
     """Older versions that the replica could not load and that are not tried again."""
@@ -206,10 +206,10 @@ class ReplicaPool:
         """Make `policy` the current policy, so that every healthy replica loads and confirms it.
 
         After the first replica serves the policy, waits up to `grace` seconds for the others; slower replicas serve it
-        as soon as they are ready. While no replica serves it, `report` is called with the reason; when the wait ends,
-        it is called with None. Raises ServiceUnavailable if no replica serves the policy after `deadline` seconds; the
-        previous policy then stays current. Raises RequestRejected immediately if all engines that have responded ignore
-        adapters, because retries would not help.
+        as soon as they are ready. While no replica serves it, `report` is called with the reason; when the publication
+        succeeds, it is called with None. Raises ServiceUnavailable if no replica serves the policy after `deadline`
+        seconds, and RequestRejected immediately if all engines that have responded ignore adapters, because retries
+        would not help. In both cases the previous policy stays current, and `report` is not called with None.
         """
         self._target = policy
         self._publications += 1

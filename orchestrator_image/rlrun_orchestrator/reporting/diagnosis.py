@@ -255,7 +255,7 @@ def long_rollouts_lost(history: Sequence[Metrics]) -> Problem | None:
 
 
 def find_bottleneck(history: Sequence[Metrics]) -> Problem | None:
-    """Return a hint about which side, rollouts or trainer, waits for the other."""
+    """Return a hint if one side, rollouts or trainer, waits for the other most of the time, or else None."""
     newest = history[-BOUND_STEPS:]
     total = math.fsum(m.get("time/step", 0.0) for m in newest)
     if len(newest) < BOUND_STEPS or total <= 0:

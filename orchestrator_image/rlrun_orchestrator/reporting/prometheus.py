@@ -22,7 +22,7 @@ def metric_name(name: str) -> str:
 
 
 class RunCollector(Collector):
-    """Collects every metric of the newest step under its own name, and current counters."""
+    """Collects the newest value of each step and evaluation metric under its own name, and current counters."""
 
     def __init__(
         self,

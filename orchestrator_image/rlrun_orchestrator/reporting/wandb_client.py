@@ -53,7 +53,9 @@ PASSED_ON = (
 
 
 def api_key(environment: Mapping[str, str]) -> str | None:
-    """Return WANDB_API_KEY, or the first non-empty one of WANDB_API_KEY_0, _1, ... (one per Secret of envFrom)."""
+    """Return WANDB_API_KEY, or the first non-empty one of WANDB_API_KEY_0, _1, ... (one per Secret of envFrom), or None
+    if there is no key.
+    """
     numbered = sorted(
         (int(match[1]), value) for name, value in environment.items() if (match := re.fullmatch(rf"{KEY}_(\d+)", name))
     )

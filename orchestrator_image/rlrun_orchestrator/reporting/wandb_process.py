@@ -4,8 +4,8 @@
 
 Reads JSON lines: first {"folder": ..., "online": ..., "run": {...}} with arguments of `wandb.init`, then {"step": ...,
 "values": {...}} for each line of metrics. The end of the input ends the run. Writes one JSON line when the run is open:
-{"mode": "online"} or {"mode": "offline", "problem": ...}. If there is no key, or the server is unreachable, the run
-is written to files.
+{"mode": "online" or "offline", "problem": ...}. `problem` is the reason if the run is unintentionally offline, and null
+otherwise. If there is no key, or the server is unreachable, the run is written to files.
 """
 
 import json
@@ -32,7 +32,7 @@ def to_wandb_values(values: Mapping[str, Any], histogram: Any) -> dict[str, Any]
 
 
 def open_run(wandb: Any, folder: str, run: Mapping[str, Any], *, online: bool) -> tuple[Any, str | None]:
-    """Return the open run, and the reason if it is unintentionally offline.
+    """Return the open run, and the reason if it is unintentionally offline. Exits the process if no run can be opened.
 
     If the client rejects the run's names, the run is offline without them, because `wandb sync` takes names as options.
     """

@@ -3,9 +3,10 @@
 All counts are of finished groups since the last usable one. A run fails in two cases:
 
     errors    ten batches of groups, at least half of which failed. The environment is broken.
-    filters   1,000 groups that were filtered or have equal rewards, regardless of the batch size. On a hard task few
-              groups are usable, and small batches are often empty: if 2% of the groups are usable, ten batches of four
-              groups are empty in 45 of 100 cases. 1,000 such groups in a row then happen once in 30 billion groups.
+    filters   1,000 groups that were filtered or have no rollout to train on, regardless of the batch size. On a hard
+              task few groups are usable, and small batches are often empty: if 2% of the groups are usable, ten batches
+              of four groups are empty in 45 of 100 cases. 1,000 such groups in a row then happen once in 30 billion
+              groups.
 """
 
 import logging

@@ -182,7 +182,7 @@ class EnvironmentPool:
             member.recovery_task = asyncio.create_task(self._wait_again(member), name=f"probe {name}")
 
     async def close(self) -> None:
-        """Stop waiting for unreachable servers."""
+        """Stop waiting for unreachable servers, and close the clients."""
         probes = [member.recovery_task for member in self.environments.values() if member.recovery_task is not None]
         for probe in probes:
             probe.cancel()

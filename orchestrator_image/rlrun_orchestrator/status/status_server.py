@@ -47,8 +47,8 @@ def status_application(
 def with_version(status: RunStatus) -> RunStatus:
     """Return the status with a version computed from its content, which is the same in every process.
 
-    The publication of a policy does not change the version, so that a step costs only one report and one write of the
-    run's status.
+    Changes of the policy version, the numbers of groups and the remaining time do not change this version, so that a
+    step costs only one report and one write of the run's status.
     """
     content = status.model_dump_json(exclude={"version", "eta_seconds", "groups", "policy_version"})
     return status.model_copy(update={"version": hashlib.sha256(content.encode()).hexdigest()[:16]})

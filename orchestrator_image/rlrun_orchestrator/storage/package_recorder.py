@@ -29,7 +29,7 @@ async def record_packages(
 ) -> None:
     """Record the packages of the environments, which must be ready. Raises FatalError.
 
-    `installed` has the versions that the environments report, one per pod with a package.
+    `installed` has, for each package, one entry per pod: the version that the pod reports, or None.
     """
     try:
         for ref in packages.pins.confirm({ref: len(versions) for ref, versions in installed.items()}):

@@ -80,7 +80,7 @@ class RunRecorder:
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         """`report` receives the problem that prevents uploads, and None once it is resolved. `redact` lists fields of
-        rollouts that are not stored.
+        rollouts whose values are replaced before they are stored.
         """
         self.spool = spool
         self.state_uri = state_uri(layout, 1)

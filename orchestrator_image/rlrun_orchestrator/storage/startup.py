@@ -44,7 +44,7 @@ class StartupTimeouts:
 
 
 class StartupStateLoader:
-    """Loader that waits for S3, with the reason shown as a condition of the run."""
+    """Loader that waits for S3, with the reason for the wait shown in the run's status."""
 
     def __init__(
         self,

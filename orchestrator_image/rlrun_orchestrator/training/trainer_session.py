@@ -1,8 +1,9 @@
 """The run's session on the trainer, with retries and recovery.
 
-Requests to an unreachable trainer are retried until a deadline; a rejection is final. If the trainer has lost the
-session (its pod was replaced), requests raise `SessionLost`. `open` then opens the session again from the newest
-complete checkpoint in S3, or from a newer recovery copy that the trainer finds, and the caller moves to that step.
+Requests to an unreachable trainer are retried until a deadline. A rejection is final, except one with a 5xx status,
+which is retried until there are SERVER_ERRORS of them. If the trainer has lost the session (its pod was replaced),
+requests raise `SessionLost`. `open` then opens the session again from the newest complete checkpoint in S3, or from a
+newer recovery copy that the trainer finds, and the caller moves to that step.
 """
 
 import asyncio
@@ -297,7 +298,9 @@ class TrainerSession:
                 await asyncio.sleep(self._timeouts.poll_interval)
 
     async def _with_retries(self, call: Callable[[], Awaitable[T]], deadline: float) -> T:
-        """Repeat `call` while the trainer is unreachable, for at most `deadline` seconds after the first failure."""
+        """Repeat `call` while the trainer is unreachable or rejects it with a 5xx status, for at most `deadline`
+        seconds after the first failure. SERVER_ERRORS rejections end the retries earlier.
+        """
         first_failure: float | None = None
         backoff = Backoff(first=min(0.5, self._timeouts.poll_interval), longest=5.0)
         server_errors = 0

@@ -109,9 +109,9 @@ class UploadQueue:
     store: Store
     spec: SessionSpec
     limit: int
-    """Maximum number of jobs, including the running one."""
+    """Maximum number of jobs, including the running one, but not recovery copies."""
     limit_bytes: int
-    """Maximum total size in bytes of the jobs' files. A single job may exceed it."""
+    """Maximum total size in bytes of the files of the jobs that `limit` counts. A single job may exceed it."""
     tries: int
     """Number of failed attempts after which a job is given up if the session is closed."""
     first_step: int = 0

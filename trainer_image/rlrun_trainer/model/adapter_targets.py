@@ -62,7 +62,7 @@ class LinearLayers:
     experts: bool
     """True for a mixture of experts."""
     kinds: int
-    """Number of kinds of token-mixing layers, such as attention and convolution."""
+    """2 if some layers may mix the samples of a row (`mixing_layers`), such as convolutions, otherwise 1."""
 
 
 def linear_layers(model: Any, stored: CheckpointNames, *, joined: bool) -> LinearLayers:

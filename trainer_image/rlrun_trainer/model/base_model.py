@@ -396,7 +396,7 @@ def _initial_tensors(
 def load_base(settings: TrainerSettings, world: ProcessGroup | None = None) -> BaseModel:
     """Load the frozen base model given by the settings. All processes must call it.
 
-    If one process fails, all processes raise ProblemError, because they try the same attention in step.
+    If one process fails, all processes raise ProblemError, so that they all try the same implementation of attention.
     """
     loader = Loader(settings, world or ProcessGroup())
     for attention in loader.attentions[:-1]:

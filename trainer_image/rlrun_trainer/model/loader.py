@@ -250,7 +250,7 @@ def _family(folder: Path) -> str:
 
 
 def _disable_noise(model: Any) -> None:
-    """Compute log-probabilities as the engine does: without dropout, jitter or sampled experts."""
+    """Make the model compute log probabilities as the engine does: without dropout, jitter or sampled experts."""
     model.eval()
     for module in model.modules():
         # transformers recomputes layers only in training mode.

@@ -20,7 +20,7 @@ NAME_PREFIX = "base_model.model."
 
 @dataclass(frozen=True)
 class AdapterShape:
-    """Configuration that must be equal in a checkpoint's adapter and in a slot."""
+    """Configuration of an adapter. All but the dropout must match between a checkpoint's adapter and a slot."""
 
     rank: int
     alpha: float

@@ -1,4 +1,4 @@
-"""Attention to packed samples without a mask: torch's kernel for sequences of different lengths, as an implementation
+"""Attention over packed samples without a mask: torch's kernel for sequences of different lengths, as an implementation
 of attention in transformers.
 
 The kernel gets the boundaries of the samples. A mask of all pairs of a row's tokens, which other implementations need,

@@ -1,7 +1,7 @@
 """Decodes and validates the datums of a client's command.
 
 The values come from a user's program. Whatever the bytes are, decoding either returns datums with which a pass can run,
-or raises ProblemError (CommandInvalid), whose message names the datum and the tensor as the SDK does.
+or raises ProblemError (CommandInvalid), whose message names the invalid argument, datum or tensor as the SDK does.
 """
 
 import math

@@ -41,8 +41,8 @@ class LossInputs:
         return self.tensors["advantages"]
 
     def weighted(self, values: torch.Tensor) -> torch.Tensor:
-        """Replace the values of tokens without an advantage by 0. The loss terms of these tokens are 0 for every finite
-        value, and clients often send no probability for tokens that were not sampled.
+        """Return the values, with 0 for tokens without an advantage. The loss multiplies the values by the advantages,
+        and clients often send no probability for tokens that were not sampled.
         """
         return torch.where(self.advantages != 0, values, 0.0)
 

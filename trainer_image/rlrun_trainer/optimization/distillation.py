@@ -29,7 +29,7 @@ WEIGHT_LIMIT = 8.0
 def distillation_targets(
     logprobs: torch.Tensor, plain: torch.Tensor, teacher: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the log-probabilities and advantages, times their weights, for `policy_loss`: [N] each.
+    """Return the log-probabilities, and the advantages times their weights, for `policy_loss`: [N] each.
 
     `logprobs` are the policy's log-probabilities in the sampling distribution, `plain` are its log-probabilities in the
     unmodified distribution, and `teacher` are the teacher's log-probabilities. The returned log-probabilities have the

@@ -1,8 +1,8 @@
 """Model FLOPs utilization: the work of a step divided by what the GPUs could do at peak performance in the same time.
 
-The work is counted as is usual in the field, so that values are comparable: 6 FLOP per token and weight outside of the
-embeddings, plus causal attention, as if all weights were trained (Chowdhery et al. 2022, PaLM, appendix B). A LoRA step
-does less work, because frozen weights get no gradient.
+The work is counted as is usual in the field, so that values are comparable: 6 FLOP per token and weight, except
+embeddings and output head, plus causal attention, as if all weights were trained (Chowdhery et al. 2022, PaLM, appendix
+B). A LoRA step does less work, because frozen weights get no gradient.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,8 @@ def active_weights(parameters: Iterable[tuple[str, int]], config: Any) -> float:
 def step_flops(weights: float, config: Any, lengths: Sequence[int]) -> float:
     """Return the FLOP of forward and backward pass for sequences of these lengths.
 
-    Attention needs 12 FLOP per layer, head dimension and pair of tokens; causal attention needs half as many.
+    Attention needs 12 FLOP per layer, head, dimension of the head and pair of tokens; causal attention needs half as
+    many.
     """
     heads = int(config.num_attention_heads)
     head_size: int = getattr(config, "head_dim", None) or config.hidden_size // heads

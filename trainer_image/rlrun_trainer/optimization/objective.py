@@ -38,8 +38,8 @@ FEWEST_CHUNK_TOKENS = {"cpu": 256, "cuda": 2048}
 weights in the time in which it multiplies 206 tokens by them.
 """
 SORTED_SHARE = 4
-"""Divisor of a GPU's chunk size if the distribution has a nucleus, because sorting the logits takes about four times
-the memory.
+"""Divisor of a GPU's chunk size, including the minimum, if the distribution has a nucleus, because sorting the logits
+takes about four times the memory.
 """
 
 

@@ -36,7 +36,7 @@ class PolicyLoss:
     ratio: torch.Tensor
     """[N]: importance ratio as defined by `ratio_type` (of the token with DPPO), before any configured limit."""
     kept: torch.Tensor
-    """[N] bool: True for tokens that contribute to the gradient."""
+    """[N] bool: True for tokens with a policy gradient. The penalty of DPPO applies to all tokens."""
 
 
 def policy_loss(

@@ -155,8 +155,8 @@ def _accumulate(
 ) -> Units[tuple[list[tuple[torch.Tensor, torch.Tensor]], float, int]]:
     """Add the gradients of this process's micro-batches, and advance `random_states`.
 
-    Returns SUMS and MAXIMA of each micro-batch, with zeros for padding passes, the seconds between the units, and the
-    peak memory of the units in bytes. The first call with policy tokens and a penalty fixes the slot's reference.
+    Returns SUMS and MAXIMA of each micro-batch, with zeros for padding passes, and the seconds and bytes that
+    `do_passes` returns. The first call with policy tokens and a penalty fixes the slot's reference.
     """
 
     def compute(number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -190,7 +190,8 @@ def do_passes(
     """Call `compute` with the number of each pass, using the slot's adapter and `random_states`, which advance.
     Pauses after each pass, unless the trainer has several processes or the slot trains all weights.
 
-    Returns the results, the seconds between the units, and the peak memory of the units in bytes.
+    Returns the results, the seconds between the units, and the peak GPU memory in bytes before the last pause, which is
+    0 without a GPU or without pauses.
     """
     results = []
     paused, most_memory = 0.0, 0

@@ -160,7 +160,7 @@ class ProcessGroup:
 
     def broadcast_tensor(self, value: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return the first process's tensor on all processes, on the CPU. The other processes must know the tensor's
-        shape and dtype.
+        shape and dtype. A group of one process returns `value` itself.
         """
         if self.size == 1:
             assert value is not None

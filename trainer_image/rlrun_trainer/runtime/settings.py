@@ -27,7 +27,7 @@ class TrainerSettings:
     """Precision. `auto` is bfloat16 on CUDA and float32 on a CPU. Adapter weights are always float32."""
     attention: str = "auto"
     """Implementation of attention. `auto` is the first of these that works with the model: flash attention (on CUDA, if
-    installed), sdpa, eager. On CUDA, `varlen` replaces that implementation if both give the same results.
+    installed), sdpa, eager. On CUDA, `varlen` replaces sdpa or eager if it gives the same results.
     """
     gradient_checkpointing: str = "auto"
     """Gradient checkpointing: `on`, `off`, or `auto`, which is on with CUDA to save memory."""

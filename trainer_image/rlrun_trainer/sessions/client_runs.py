@@ -35,7 +35,7 @@ class ClientProgram:
         """Lock that is held while a large command of the run is parsed, so that a run uses at most one thread."""
         self.session: ClientSession | None = None
         self.opening_problem: Problem | None = LOADING
-        """Reason why the session is not open yet."""
+        """Reason why the session is not open yet, or None if it is open or its first opening is in progress."""
         self.opening: asyncio.Task[None] | None = None
         self._clock = clock
         self._called_at = clock()

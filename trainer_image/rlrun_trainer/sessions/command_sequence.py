@@ -93,8 +93,8 @@ class CommandSequence:
 
     @contextlib.contextmanager
     def reading(self, number: int, size: int) -> Iterator[None]:
-        """Context in which the body of a command is read. Raises ProblemError (`TooManyCommands`, 429) if the run has
-        too many commands. The next command to execute is always read, since all others wait for it.
+        """Context in which the body of a command is read. Raises ProblemError (`TooManyCommands`, 429) if the run, or
+        the pool, has too many commands. The next command to execute is always read, since all others wait for it.
         """
         pending = [entry for entry in self._entries.values() if entry.result is None]
         count, waiting_bytes = len(pending) + sum(self._reading.values()), self.waiting_bytes

@@ -113,7 +113,7 @@ def _check_names(header: Any) -> None:
 
 
 def _check_sizes(index: int, datum: DatumHeader) -> None:
-    """Raise ValueError unless the sizes of the tensors match their shapes."""
+    """Raise ValueError if two tensors have the same name, or sizes do not match a tensor's shape."""
     names = [tensor.name for tensor in datum.tensors]
     if len(set(names)) != len(names):
         raise ValueError(f"datums[{index}] has two tensors with the same name. Send each tensor once.")

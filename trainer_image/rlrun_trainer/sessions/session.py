@@ -76,7 +76,7 @@ class Session(ABC):
         self.uploads = slot.uploads
         self.is_closed = False
         self.on_trained: Callable[[int], None] = lambda tokens: None
-        """Callback that receives the number of tokens in each completed step."""
+        """Callback that receives the number of tokens in each completed step or `forward_backward` command."""
         self._backend = slot.backend
         self._compute = slot.compute
         self._settings = slot.settings

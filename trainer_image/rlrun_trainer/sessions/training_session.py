@@ -220,8 +220,8 @@ class TrainingSession(Session):
         return super()._needs_copy
 
     def _already(self, kind: ArtifactKind, step: int) -> bool:
-        """Return True if the artifact exists or its upload is in progress. Raises ProblemError if it cannot be
-        created.
+        """Return True if the artifact's upload is in progress, or if the artifact exists and, for the current step, has
+        this session's weights. Raises ProblemError if it cannot be created.
         """
         there = step in self.uploads.completed.get(kind, [])
         if self.uploads.has(kind, step) or (there and (kind, step) in self._mine):

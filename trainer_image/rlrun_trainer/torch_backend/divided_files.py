@@ -148,7 +148,7 @@ def write_index(folder: Path) -> None:
 
 
 def paths_of(folder: Path, file: str) -> list[Path]:
-    """Return the path of `file` in the folder, or the paths of the numbered files in its place."""
+    """Return the path of `file` in the folder, or the paths of the numbered files in its place, if any."""
     path = folder / file
     return [path] if path.is_file() else sorted(folder.glob(f"{path.stem}-*-of-*{path.suffix}"))
 

@@ -24,10 +24,11 @@ EPISODE_PHASES = {"setup": WorkPhase.prepare, "run": WorkPhase.rollout, "finaliz
 def episode_results(
     traces: Sequence[Any], episode: str, folder: Path, problem: Problem | None = None, *, score: bool = True
 ) -> list[RolloutResult]:
-    """Return the results of an episode's agents, excluding agents that are not trained.
+    """Return the results of an episode's trained agents. Agents with neither a turn nor a problem are left out, unless
+    no other agent is left.
 
     `problem` is the reason why the whole episode failed; an agent's own earlier failure takes precedence. An episode in
-    which no agent started has one failed result.
+    which no trained agent started has one failed result.
     """
     trained = [trace for trace in traces if trace.agent.trainable and asks_gateway(trace.agent.config.client)]
     if not trained:
@@ -45,7 +46,7 @@ def episode_results(
 
 
 def episode_problem(episode: Any, folder: Path) -> Problem | None:
-    """Return the problem if the episode failed as a whole, otherwise None. Then individual agents may have failed."""
+    """Return the problem if the episode failed as a whole, or None. Individual agents may have failed even then."""
     if episode.ok or not episode.errors:
         return None
     # verifiers prefixes its message with the environment's method that failed.

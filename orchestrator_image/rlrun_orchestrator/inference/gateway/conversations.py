@@ -147,7 +147,7 @@ def prefix_keys(messages: Messages) -> list[bytes]:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """Return the reasoning of an assistant's message."""
+    """Return the reasoning of an assistant's message, or an empty string if it has none."""
     return next((str(message[name]) for name in REASONING if message.get(name)), "")
 
 

@@ -151,7 +151,9 @@ class PackageReader:
         return package, target.getvalue()
 
     def _neighbours(self, ref: PackageRef) -> str:
-        """Return a hint with the owner's packages whose names are most similar to the missing package's name."""
+        """Return a hint with the owner's packages whose names are most similar to the missing package's name, or an
+        empty string if there are none or S3 fails.
+        """
         try:
             names = self._store.list_folders(self._root / ref.owner)
         except StoreError:

@@ -42,7 +42,7 @@ class PackageChanged(Exception):
 
 
 class PackagePins:
-    """Recorded packages of the run, and packages delivered before any were recorded.
+    """Recorded packages of the run, and packages that were delivered before `confirm` and are not recorded yet.
 
     `digests` has the digests that entries of env and eval.env specify, by reference.
     """

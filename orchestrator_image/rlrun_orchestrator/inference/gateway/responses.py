@@ -125,7 +125,8 @@ def strip_internal_fields(answer: dict[str, Any], request: dict[str, Any]) -> di
 def to_event_stream(kind: CompletionKind, answer: dict[str, Any], *, include_usage: bool) -> bytes:
     """Encode a complete response as server-sent events.
 
-    One chunk has all content, the next one the finish reason, followed by `[DONE]`.
+    One chunk has all content, the next one the finish reason and, if `include_usage` is True, a third one the usage.
+    The last event is `[DONE]`.
     """
     head: dict[str, Any] = {k: answer[k] for k in ("id", "created", "model") if k in answer}
     head["object"] = "chat.completion.chunk" if kind is CompletionKind.chat else "text_completion"

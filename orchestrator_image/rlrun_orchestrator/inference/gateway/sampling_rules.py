@@ -168,9 +168,9 @@ class SamplingRules:
         prompt_ids: Sequence[int] | None = None,
     ) -> dict[str, Any]:
         """Return the request for the engine, with one choice for each of the `rollouts`. `seed_key` belongs to the
-        first rollout. `prompt_tokens` is the prompt's length if known, which it always is for token ids. `prompt_ids`
-        are tokens that the engine uses instead of rendering the messages of a chat. Raises BadRequest and
-        PromptTooLong.
+        first rollout. `prompt_tokens` is the prompt's length, or None if it is unknown; it is ignored for a prompt of
+        token ids, whose length is known. `prompt_ids` are tokens that the engine uses instead of rendering the messages
+        of a chat. Raises BadRequest and PromptTooLong.
         """
         check(kind, body, rollouts)
         given = body.get("prompt") if prompt_ids is None else prompt_ids

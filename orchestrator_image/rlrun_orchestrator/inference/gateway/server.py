@@ -125,8 +125,8 @@ class Gateway:
         self._engines_take_n = True
         """False once an engine has returned fewer choices than requested."""
         self._warned: set[str] = set()
-        """Fields whose removal was logged. Each is logged only once, because environments send them with every
-        request.
+        """Fields whose removal or replacement was logged. Each is logged only once, because environments send them with
+        every request.
         """
 
     def application(self) -> web.Application:
