@@ -59,7 +59,7 @@ def page() -> str:
     ]
     for name, row in known.items():
         tests = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in proved.get(name, []))
-        lines.append(f"| `{name}` | {row.description.replace('|', chr(92) + '|')} | {tests} |")
+        lines.append(f"| `{name}` | {' '.join(row.description.split()).replace('|', chr(92) + '|')} | {tests} |")
     return "\n".join(lines) + "\n"
 
 

@@ -60,3 +60,8 @@ def test_citations_of_this_level_can_be_run_as_they_stand(
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     code = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *cited])
     assert code == 0, "".join(capsys.readouterr())
+
+
+def test_each_field_is_one_row_of_the_table() -> None:
+    rows = (ROOT / "docs" / "fields.md").read_text().split("|---|---|---|\n")[1]
+    assert [row for row in rows.splitlines() if not row.startswith("| `")] == []
