@@ -15,7 +15,7 @@ from local_cluster.host.errors import LocalClusterError
 from local_cluster.host.paths import REPOSITORY
 from local_cluster.tools.python_environment import MARK, ensure_environment
 
-SECONDS = 120.0
+SECONDS = 900.0
 
 
 def no_packages(folder: Path, lock: Path) -> None:

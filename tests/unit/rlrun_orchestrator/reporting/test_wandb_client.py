@@ -27,6 +27,9 @@ pytestmark = pytest.mark.slow
 LAYOUT = RunLayout(S3Uri.parse(RUN_URI))
 BLOCK = 32768
 
+CLOSING_SECONDS = 300.0
+"""The client starts and ends in seconds, but takes a minute on a busy machine."""
+
 
 def records(data: bytes) -> Iterator[Any]:
     """The records of a .wandb file: LevelDB's log format behind a header of seven bytes, protobuf inside."""
@@ -94,9 +97,9 @@ def test_a_run_has_its_display_name_unless_it_has_one_for_wandb(spec: dict[str, 
 @pytest.mark.proves("wandb.project", "wandb.entity", "wandb.name")
 async def test_a_whole_run_without_a_key_leaves_its_files_beside_its_artifacts(world: World) -> None:
     world.spec["wandb"] = {"project": "words", "entity": "team", "name": "first try"}
-    world.settings["drain_deadline"] = 60.0
+    world.settings["drain_deadline"] = CLOSING_SECONDS
     await world.start()
-    assert await world.run(90) == 0
+    assert await world.run(2 * CLOSING_SECONDS) == 0
     assert world.last_word.warnings == []
     (data,) = (data for name, data in wandb_files(world.store).items() if name.endswith(".wandb"))
     (run,) = (record.run for record in records(data) if record.WhichOneof("record_type") == "run")
@@ -116,7 +119,7 @@ async def test_a_server_that_does_not_answer_makes_a_warning_and_the_run_is_kept
         log = wandb_log(store, key)
         await log.start()
         log.log(1, {"reward/mean": 0.5})
-        await log.close(60.0)
+        await log.close(CLOSING_SECONDS)
     assert log.problem is not None
     assert log.problem.reason == "WandbFailed"
     assert "wandb sync" in log.problem.message
@@ -134,7 +137,7 @@ async def test_a_run_that_is_offline_sends_nothing_in_spite_of_a_key() -> None:
         log = wandb_log(store, key, wandb={"offline": True})
         await log.start()
         log.log(1, {"reward/mean": 0.5})
-        await log.close(60.0)
+        await log.close(CLOSING_SECONDS)
     assert log.problem is None
     (data,) = (data for name, data in wandb_files(store).items() if name.endswith(".wandb"))
     assert [row["reward/mean"] for row in history(data)] == [0.5]
@@ -171,7 +174,7 @@ async def test_names_that_the_client_refuses_leave_the_run_in_files() -> None:
     log = wandb_log(store, wandb={"project": "team/project"})
     await log.start()
     log.log(1, {"reward/mean": 0.5})
-    await log.close(60.0)
+    await log.close(CLOSING_SECONDS)
     assert log.problem is not None
     assert "Invalid project name 'team/project'" in log.problem.message
     assert "wandb sync" in log.problem.message
@@ -198,7 +201,7 @@ raise SystemExit(3)
     log = wandb_log(store, {"WANDB_API_KEY": key}, command=(sys.executable, "-c", code))
     await log.start()
     log.log(1, {"x": 1.0})
-    await log.close(60.0)
+    await log.close(CLOSING_SECONDS)
     assert log.problem is not None
     assert "exited with code 3: UsageError: no such team, says the server to (the key)" in log.problem.message
     assert "JSONDecodeError" not in log.problem.message
@@ -220,7 +223,7 @@ raise SystemExit(3)
     await log.start()
     for step in range(40):
         log.log(step, {"x": 1.0})
-    await log.close(60.0)
+    await log.close(CLOSING_SECONDS)
     assert log.problem is not None
     assert log.problem.message.endswith("exited with code 3: the last line")
     assert len(log.output) == OUTPUT_BYTES
