@@ -41,7 +41,9 @@ def restore(
     sweep: "Sweep",
     create: Annotated[bool, typer.Option("--create", help="Create the listed objects.")] = False,
 ) -> None:
-    """List checkpoints and adapters in the bucket that have no object, in all namespaces or, with -n, in one."""
+    """List the checkpoints and adapters in the bucket whose RLCheckpoint or RLAdapter is missing in the cluster, in all
+    namespaces or, with -n, in one.
+    """
     from rlrun.kube.errors import ApiError
 
     if create:

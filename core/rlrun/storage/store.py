@@ -179,8 +179,9 @@ class Store:
 
     @classmethod
     def of_process(cls, environ: Mapping[str, str] = os.environ, limits: RequestLimits = DEFAULT_LIMITS) -> "Store":
-        """Return the store for a process of a run. It uses rlrun-server if the variables for rlrun-server are set.
-        Raises StoreError, or ValueError if the CA certificates for rlrun-server are invalid.
+        """Return the store for a process of a run. If the variables name an rlrun-server, it signs the S3 requests;
+        otherwise boto3 finds the credentials. Raises StoreError if the connection is invalid, or ValueError if the CA
+        certificates for rlrun-server are invalid.
         """
         connection = read_connection(environ)
         return cls(connection, limits=limits, signer=RemoteSigner.from_environment(environ, connection.region))

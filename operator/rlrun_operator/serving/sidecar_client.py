@@ -48,12 +48,12 @@ class PoolSidecarClient:
         return await self._http.call("PUT", url, ServingReport, body, headers=self._headers(pod))
 
     async def push_order(self, pod: Obj, order: PoolOrder) -> None:
-        """Send a `PoolOrder` to the pod's sidecar. Its number is the time of sending."""
+        """Send a `PoolOrder` to the pod's sidecar, with the current time as its `number`."""
         await self._push(pod, order, PoolOrder)
 
     async def push_trainer_order(self, pod: Obj, order: TrainerOrder) -> TrainerSessions:
-        """Send a `TrainerOrder` to the pod's trainer, and return the trainer's sessions. The number of the
-        `TrainerOrder` is the time of sending.
+        """Send a `TrainerOrder` to the pod's trainer, and return the trainer's sessions. The order is sent
+        with the current time as its `number`.
         """
         return await self._push(pod, order, TrainerSessions)
 

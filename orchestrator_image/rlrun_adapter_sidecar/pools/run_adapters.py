@@ -60,9 +60,10 @@ class RunAdapters(AdapterLoader):
 
     @override
     async def load(self, policy: PolicyRef) -> AdapterList:
-        """Load a policy of the run. Raises ProblemError: as AdapterLoader does; `StorageAccessDenied` (403) for files
-        of another run; `InvalidRequest` (422) for an invalid URI or a fallback that is not the run's own;
-        `AdapterDownloadFailed` (409) if the run has MAX_POLICIES other policies, or RunPolicyFiles has no space.
+        """Load a policy of the run. In addition to the errors of the base class, raises ProblemError:
+        `StorageAccessDenied` (403) for files outside the run's folders; `InvalidRequest` (422) for an invalid URI, or a
+        fallback that is not this policy at a trainer; `AdapterDownloadFailed`, with status 409 if the run has
+        MAX_POLICIES other policies or no space, and with 422 if the policy is too large.
         """
         check_source(policy, self.run)
         try:

@@ -15,7 +15,7 @@ from rlrun.protocol.environment import RolloutResult
 from rlrun_orchestrator.data.batch_metrics import MAX_NAMED_AGENTS
 
 SUCCESS = 1.0
-"""Minimum reward of a passing rollout, for rewards between 0 and 1."""
+"""Minimum reward of a rollout that counts as passing in pass@k. Assumes rewards between 0 and 1."""
 
 
 def pass_at_k(rollouts: int, successes: int, k: int) -> float:

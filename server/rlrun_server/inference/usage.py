@@ -68,7 +68,9 @@ def _count(value: object) -> int:
 
 
 class RequestRecord:
-    """Context manager that counts a request when it ends."""
+    """Context manager that adds a request to the metrics when it ends. Unless the caller sets `outcome` and `usage`,
+    the request counts as `failed`, without tokens.
+    """
 
     def __init__(self, model: DeployedModel, clock: Callable[[], float], *, names_tenants: bool) -> None:
         self.model = model

@@ -30,8 +30,8 @@ class StoredExperts:
     module: str
     """Name of the module that contains the experts."""
     projections: Mapping[str, tuple[str, ...]]
-    """Projections of each expert, in the order of their rows in memory, by the name of the parameter that joins them
-    there. Empty if the checkpoint joins them as well.
+    """Names of each expert's projections in the checkpoint, in the order in which one parameter in memory joins them,
+    by the name of that parameter. Empty if the checkpoint's parameters are joined, too.
     """
 
 

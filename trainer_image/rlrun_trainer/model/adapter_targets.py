@@ -62,7 +62,9 @@ class LinearLayers:
     experts: bool
     """True for a mixture of experts."""
     kinds: int
-    """2 if some layers may mix the samples of a row (`mixing_layers`), such as convolutions, otherwise 1."""
+    """Number of kinds of token-mixing layers that are distinguished: 2 if some layers may mix the samples of a row
+    (`mixing_layers`), such as convolutions, otherwise 1.
+    """
 
 
 def linear_layers(model: Any, stored: CheckpointNames, *, joined: bool) -> LinearLayers:

@@ -65,7 +65,9 @@ class Compute:
         return result
 
     async def run_units(self, owner: str, function: Callable[P, Units[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run the units that the function returns for the run `owner`, and return their result."""
+        """Call the function, run the units that it returns on behalf of the run `owner`, and return their result.
+        Cancelling the caller does not stop the units.
+        """
         result: T = await self._wait_for(_Task(owner, function(*args, **kwargs), is_step=True))
         return result
 

@@ -61,7 +61,7 @@ class ClientProgram:
 
 
 class ClientRuns:
-    """Runs of clients' programs in the current `TrainerOrder`. Used on the event loop."""
+    """Runs of clients' programs in the current `TrainerOrder`. Not thread-safe: use it on one event loop only."""
 
     def __init__(self, runs: TrainedRuns, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` returns seconds."""

@@ -55,7 +55,7 @@ class _SequencedCommand:
 
 
 class CommandSequence:
-    """Commands of one run. Used on the event loop."""
+    """Commands of one run. Not thread-safe: use it on one event loop only."""
 
     def __init__(self, gap_seconds: float = GAP_SECONDS, pool_bytes: Callable[[], int] = lambda: 0) -> None:
         """`pool_bytes` returns the sum of `waiting_bytes` of all runs."""

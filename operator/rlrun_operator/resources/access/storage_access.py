@@ -31,8 +31,8 @@ from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.resources.base.naming import RunIdentity
 
 TOKEN_SECONDS = 3600
-"""Lifetime of a token in seconds. The kubelet renews the token before it expires. A deleted pod's token is invalid at
-once.
+"""Lifetime of a token in seconds. The kubelet renews the token before it expires. The API server rejects the token of a
+deleted pod at once, but rlrun-server caches accepted tokens for 60 s.
 """
 
 RENEWAL_SECONDS = 1800

@@ -139,7 +139,9 @@ class Conversations:
 
 
 def prefix_keys(messages: Messages) -> list[bytes]:
-    """Return a digest of the first 0, 1, 2 and so on messages. Equal messages have equal digests."""
+    """Return one digest per prefix of the messages, from the empty prefix to all messages. Equal prefixes have equal
+    digests.
+    """
     keys = [b""]
     for message in messages:
         keys.append(_next_key(keys[-1], message))

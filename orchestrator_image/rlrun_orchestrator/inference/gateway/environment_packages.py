@@ -102,9 +102,11 @@ class PackageReader:
         raise FatalError(self._change.problem, ExitCode.CONFIGURATION)
 
     async def read_installed(self, ref: PackageRef, version: str | None) -> None:
-        """Record a package that an earlier process delivered, with the version that its environment reports.
+        """Record a package that an earlier process delivered.
 
-        Raises PackageMissing, PackageChanged, StoreError.
+        `version` is the version that the package's environment reports, which is used if `ref` has none. If both are
+        None, the newest version is recorded. Raises PackageMissing if the package is not in S3 or unusable,
+        PackageChanged if it differs from the recorded one, and StoreError if S3 fails.
         """
         installed = PackageRef(ref.owner, ref.name, ref.version or version)
         found, _ = await asyncio.to_thread(self._read, installed, None)
