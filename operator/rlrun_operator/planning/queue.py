@@ -238,8 +238,8 @@ class QueuePosition:
 
     runs_ahead: int
     """Number of runs ahead of this one, excluding runs that are admitted now. If this run waits for a slot of its
-    shared pool, only waiting runs of the pool are counted. If it waits for anything else, runs that wait for a slot of their
-    pool are not counted.
+    shared pool, only waiting runs of the pool are counted. If it waits for anything else, runs that wait for a slot of
+    their pool are not counted.
     """
     waits_for: Reason | None
     """Reason why the run waits, or None if it is admitted now."""
