@@ -200,12 +200,12 @@ while IFS=$'\t' read -r name code seconds; do
     printf '%-13s %4d s  %s\n' "$name" "$seconds" "$(grep -v '^ *$' "$logs/$name.log" | tail -n 1)"
     [[ $code -eq 0 ]] || failed+=("$name")
 done <"$logs/levels.tsv"
-for name in "${failed[@]}"; do
-    # Whoever sees only the end of the output needs the first causes. Tests that share a fixture repeat its error.
-    printf '\n==> causes in %s\n' "$name"
-    grep -E '^(E  |FAILED|ERROR|Fatal Python error|terminate called)' "$logs/$name.log" | awk '!seen[$0]++' | head -n 20
-done
 if ((${#failed[@]})); then
+    for name in "${failed[@]}"; do
+        # Whoever sees only the end of the output needs the first causes. Tests that share a fixture repeat its error.
+        printf '\n==> causes in %s\n' "$name"
+        grep -E '^(E  |FAILED|ERROR|Fatal Python error|terminate called)' "$logs/$name.log" | awk '!seen[$0]++' | head -n 20
+    done
     echo "FAILED: ${failed[*]} (logs in $logs/)"
     exit 1
 fi

@@ -111,8 +111,8 @@ async def run(environment: Any, request: BaselineRequest, write: Write) -> None:
 
 
 def _examples(environment: Any, count: int, is_verifiers: bool) -> list[dict[str, Any]]:
-    """Return up to `count` examples, spread evenly over the training dataset, or over the evaluation dataset if there
-    is no training dataset.
+    """Return up to `count` examples, spread evenly over the training dataset, or over the evaluation dataset if the
+    environment has only that.
     """
     if is_verifiers:
         has_train = any(getattr(environment, name, None) is not None for name in ("dataset", "dataset_source"))

@@ -46,7 +46,7 @@ class RunUsage(Schema):
 
 
 class PoolUsage(Schema):
-    """Usage by all runs. The device seconds of all runs, including runs that are not in `runs` any more, and the idle
+    """Usage by all runs. The device seconds of all runs, including runs that have left the pool, and the idle
     seconds add up to the time since the process started.
     """
 

@@ -34,9 +34,7 @@ def in_order(versions: Iterable[str]) -> list[str]:
 
 
 def newest(versions: Iterable[str]) -> str | None:
-    """Return the newest release, or the newest pre-release if there is no release. Invalid versions are ignored.
-    Returns None if there is no valid version.
-    """
+    """Return the newest release, else the newest pre-release, or None if no version is valid."""
     ordered = [(version, text) for text in in_order(versions) if (version := version_of(text)) is not None]
     final = [text for version, text in ordered if not version.is_prerelease]
     return final[-1] if final else ordered[-1][1] if ordered else None

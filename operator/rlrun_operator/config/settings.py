@@ -157,7 +157,7 @@ class EphemeralStorage(Schema):
     """Request of each container. If empty, containers have no request or limit, and only the volumes are limited."""
     orchestrator: OptionalQuantity = "20Gi"
     """Limit for an orchestrator, unless set in `orchestratorResources`, and for a pod that fills a weights cache,
-    unless set in `fetcherResources`. If empty, there is no limit.
+    unless set in `fetcherResources`. Empty means unlimited.
     """
     model: OptionalQuantity = "2Ti"
     """Limit for a trainer or inference pod, which stores a model, unless set in the RLModel. If empty, there is no

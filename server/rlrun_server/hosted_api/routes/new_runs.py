@@ -154,17 +154,17 @@ def reference_problems(
     spec: RLRunSpec, namespace: str, models: Sequence[str], checkpoints: Mapping[str, ArtifactSummary]
 ) -> list[FieldProblem]:
     """Return the problems with a run's model and checkpoint. `checkpoints` has the namespace's checkpoints by name."""
-    problems = []
+    found = []
     if spec.model not in models:
         known = ", ".join(sorted(models)[:20]) or "none"
-        problems.append(FieldProblem("model", f"does not exist; models of this platform: {known}"))
+        found.append(FieldProblem("model", f"does not exist; models of this platform: {known}"))
     if spec.checkpoint_id is not None:
         place, name = split_checkpoint_id(spec.checkpoint_id, namespace)
         checkpoint = checkpoints.get(name)
         # The operator checks checkpoints in other namespaces, which must be shared with this one.
         if place == namespace and (why := _checkpoint_problem(checkpoint, spec.model)):
-            problems.append(FieldProblem("checkpoint_id", why))
-    return problems
+            found.append(FieldProblem("checkpoint_id", why))
+    return found
 
 
 def _checkpoint_problem(checkpoint: ArtifactSummary | None, model: str) -> str:
