@@ -117,7 +117,7 @@ class Publisher:
             self.problem = None
             while True:
                 try:
-                    await asyncio.to_thread(self._store.upload, source_of(files), policy.uri, policy.manifest)
+                    await self._upload(policy)
                 except StoreError as error:
                     message = f"{policy.ref.name} could not be stored: {error.problem.message}"
                     self.problem = Problem(reason=error.problem.reason, message=message)
@@ -151,7 +151,7 @@ class Publisher:
             self._under_way = policy
             error: StoreError | None = None
             try:
-                await asyncio.to_thread(self._store.upload, source_of(policy.files), policy.uri, policy.manifest)
+                await self._upload(policy)
             except StoreError as failure:
                 error = failure
             except Exception as failure:
@@ -180,9 +180,23 @@ class Publisher:
         ref = PolicyRef(version=version, digest=digest, uri=str(uri), kind=self._spec.kind)
         return CachedPolicy(ref, uri, manifest, files)
 
+    async def _upload(self, policy: CachedPolicy) -> None:
+        """Upload the version. Raises StoreError.
+
+        After a rewind, a version may have the weights, and thus the folder, of an old one, which must not be deleted
+        from now on.
+        """
+        name = _folder_name(policy)
+        if self._pruning is not None and self._published[:1] == [name]:
+            await asyncio.wait({self._pruning})
+        if name in self._published:
+            self._published.remove(name)
+            self._published.append(name)
+        await asyncio.to_thread(self._store.upload, source_of(policy.files), policy.uri, policy.manifest)
+
     def _on_stored(self, policy: CachedPolicy) -> None:
         """Record a version that is complete in S3, and delete the oldest versions in the background."""
-        name = policy.uri.key.rsplit("/", 1)[-1]
+        name = _folder_name(policy)
         self._published = [n for n in self._published if n != name] + [name]
         if self._pruning is None or self._pruning.done():
             self._pruning = asyncio.create_task(self._prune())
@@ -224,6 +238,10 @@ class Publisher:
             policy_version=version,
             details=adapter_details(self._spec, version, None),
         )
+
+
+def _folder_name(policy: CachedPolicy) -> str:
+    return policy.uri.key.rsplit("/", 1)[-1]
 
 
 def _pause(failures: int) -> float:

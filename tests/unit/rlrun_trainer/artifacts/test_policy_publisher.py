@@ -100,6 +100,22 @@ async def test_a_version_that_is_stored_during_a_deletion_is_counted_too() -> No
     await publisher.close()
 
 
+@pytest.mark.parametrize("publish", [Publisher.store, Publisher.publish])
+async def test_a_version_that_is_published_again_during_its_deletion_is_complete_afterwards(publish: Any) -> None:
+    store = SlowDeletion()
+    publisher = Publisher(store, trainer_requests.spec(RUN_URI), 1, [])
+    for number in (1, 2):
+        await publisher.store(number, adapter(str(number)))
+    again = asyncio.create_task(publish(publisher, 1, adapter("1")))
+    await asyncio.wait({again}, timeout=0.2)
+    store.may_delete.set()
+    ref = await again
+    await asyncio.gather(*filter(None, [publisher._pruning]))
+    assert store.is_complete(S3Uri.parse(ref.uri))
+    assert store.list_folders(S3Uri.parse(f"{RUN_URI}/policy")) == [ref.uri.rsplit("/")[-1]]
+    await publisher.close()
+
+
 async def test_an_upload_is_retried_while_s3_is_unreachable_and_a_refusal_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
