@@ -309,8 +309,14 @@ class CollectiveExecutor:
     def policy_files(self, name: str) -> Files:
         """Return the policy as the files that inference engines load. Raises ProblemError."""
         slot = self.base.slots[name]
-        # Every process has complete adapters, so the other processes need not take part.
-        return slot.files(self.base.loader.dtype) if slot.shape is not None else self.run_on_all(WriteModel(name))
+        if slot.shape is None:
+            return self.run_on_all(WriteModel(name))
+        try:
+            # Every process has complete adapters, so the other processes need not take part.
+            return slot.files(self.base.loader.dtype)
+        except torch.AcceleratorError as error:
+            self._exit_after(error, "WriteAdapter")
+            raise
 
     def stop(self) -> None:
         """End the loop of the other processes."""
@@ -345,7 +351,9 @@ class CollectiveExecutor:
         except ProblemError as error:
             refusal = error
         except Exception as error:
-            if self._world.size == 1 and command.reads_only:
+            # Without the device, the next run's work would fail, too, and that run would be charged for the crash.
+            is_usable = not isinstance(error, torch.AcceleratorError)
+            if self._world.size == 1 and command.reads_only and is_usable:
                 raise
             self._exit_after(error, _name(command))
             raise

@@ -1,5 +1,6 @@
 """Commands succeed on all processes of a trainer or on none."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -263,6 +264,25 @@ def test_a_client_whose_command_fails_ends_no_process(base: BaseModel, monkeypat
 def test_a_failure_to_read_the_model_ends_no_process_that_is_alone() -> None:
     with pytest.raises(ValueError, match="a bug"):
         executor(ProcessGroup()).run_on_all(Read(ValueError("a bug")))
+
+
+@pytest.mark.parametrize(
+    "save",
+    [lambda crew: crew.policy_files("run"), lambda crew: crew.snapshot("run", CheckpointProgress(0, "uid", {}))],
+    ids=["policy", "checkpoint"],
+)
+def test_a_save_without_a_device_ends_the_process_before_another_run_computes(
+    base: BaseModel, monkeypatch: pytest.MonkeyPatch, save: Callable[[CollectiveExecutor], object]
+) -> None:
+    crew = CollectiveExecutor(base, end)
+    crew.open_slot("run", tiny_model.spec("s3://b/x"))
+
+    def fail(*_: object) -> None:
+        raise torch.AcceleratorError("the device is lost")
+
+    monkeypatch.setattr(base_model.AdapterSlot, "files", fail)
+    with pytest.raises(Ended):
+        save(crew)
 
 
 def test_a_process_that_received_sigterm_is_noticed_with_the_next_command() -> None:
