@@ -163,7 +163,7 @@ class Informer(Generic[T]):
         its labels match again.
         """
         self._removed_lately: set[str] = set()
-        """Uids of objects that were removed since the last list started."""
+        """Uids of objects that were removed during the last list."""
         self._unreadable: dict[str, int] = {}
         """Versions of unreadable objects, by uid."""
         self._synced = asyncio.Event()
@@ -475,7 +475,9 @@ class Informer(Generic[T]):
     def _forget(self, uid: str, version: int) -> None:
         """Remember the uid and version of a removed object, so that a late response does not store the object again."""
         self._own.pop(uid, None)
-        self._removed_lately.add(uid)
+        self._unreadable.pop(uid, None)
+        if self._listing.locked():
+            self._removed_lately.add(uid)
         self._removed[uid] = version
         while len(self._removed) > MAX_REMOVED:
             self._removed.popitem(last=False)

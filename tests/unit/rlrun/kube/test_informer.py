@@ -51,6 +51,14 @@ async def test_changes_arrive_and_the_next_watch_begins_after_them() -> None:
     assert followed.informer.find_uid("other", "uid-a") is None
 
 
+async def test_objects_that_a_watch_deletes_are_not_remembered_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer_module, "MAX_REMOVED", 2)
+    events = [(kind, service(f"s{n}", 11 + n)) for n in range(9) for kind in ("ADDED", "DELETED")]
+    followed = await Followed(Scripted([(10, [])], [events])).follow()
+    remembered = {*followed.informer._removed, *followed.informer._removed_lately}
+    assert len(remembered) == 2, "a watch may continue for months without a list"
+
+
 async def test_all_is_synced_with_the_first_list_only() -> None:
     followed = Followed(Scripted([AWAY, (10, [])]))
     waiting = asyncio.create_task(followed.informer.until_synced())
