@@ -171,6 +171,8 @@ class TerminatingPodLogs:
         if change.is_deleted:
             if task is not None and task.done():
                 del self._tasks[cached.uid]
+            elif task is not None:
+                task.add_done_callback(lambda _: self._tasks.pop(cached.uid, None))
             return
         if self._tenancy_problem(cached.namespace) is not None:
             return

@@ -569,6 +569,16 @@ async def test_a_pod_that_is_gone_is_forgotten(leaving: Leaving) -> None:
     assert leaving.logs._tasks == {}
 
 
+async def test_a_pod_that_is_gone_before_its_log_is_copied_is_forgotten(leaving: Leaving) -> None:
+    leaving.cluster.answering.clear()
+    leaving.notice(orchestrator())
+    del leaving.cluster.objects["Pod", "team", "reverse-orchestrator-x"]
+    leaving.notice()
+    assert len(leaving.logs._tasks) == 1, "the copy continues"
+    leaving.cluster.answering.set()
+    await until(lambda: leaving.logs._tasks == {})
+
+
 @pytest.mark.parametrize(
     "variables", [Problem(reason="S3SecretMissing", message="no Secret"), ApiError(500, "InternalError", "etcd")]
 )
