@@ -21,6 +21,7 @@ from rlrun.kube.requests import KubeRequest, Verb, list_page
 from rlrun_operator.cluster.informers import FINISHED, CachedRun, Informers, has_slot, pool_of
 from rlrun_operator.cluster.object_parts import used_parts
 from rlrun_operator.resources.base.naming import token_secret_name
+from rlrun_operator.runtime.cache_expiry import drop_expired
 
 SECRET_SECONDS = 1200.0
 """Time in seconds for which a Secret, or its absence, is cached."""
@@ -119,9 +120,9 @@ class RunObjects:
         """Return the Secret with the tokens of a run, or None if it does not exist. The result may be SECRET_SECONDS
         old. Raises ApiError.
         """
-        read_at, kept = self._secrets.get((namespace, name), (-SECRET_SECONDS, None))
-        if self.has_informers and self._clock() - read_at < SECRET_SECONDS:
-            return kept
+        drop_expired(self._secrets, self._clock() - SECRET_SECONDS)
+        if self.has_informers and (namespace, name) in self._secrets:
+            return self._secrets[namespace, name][1]
         secret = await self.cluster.get(SECRET, namespace, name)
         self._secrets[namespace, name] = self._clock(), secret
         return secret
@@ -153,6 +154,8 @@ class RunObjects:
         place = (request.namespace or "", name)
         # Until the response arrives, or if it is lost, the state in the API server is unknown.
         self._secrets.pop(place, None)
+        # Secrets of pools are written, but never read here.
+        drop_expired(self._secrets, self._clock() - SECRET_SECONDS)
 
         def on_answer(answer: Obj) -> None:
             if request.verb is not Verb.DELETE and answer.get("kind") == SECRET.kind:

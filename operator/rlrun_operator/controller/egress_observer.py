@@ -1,6 +1,7 @@
 """Reads the egress proxy's signing key and the hosts that namespaces may reach."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +17,7 @@ from rlrun.protocol.signed_text import MIN_KEY_BYTES
 from rlrun_operator.config.settings import EgressSettings, SecretRef
 from rlrun_operator.resources.access.egress import KEY
 from rlrun_operator.resources.access.observed_secret import decode_secret
+from rlrun_operator.runtime.cache_expiry import drop_expired
 
 CACHE_SECONDS = 10.0
 """Seconds for which a result is reused for other runs of the namespace."""
@@ -26,9 +28,15 @@ _HOST: TypeAdapter[str] = TypeAdapter(EgressHost)
 class EgressObserver:
     """Reads the egress proxy's signing key and the namespaces' annotations, or nothing if there is no egress proxy."""
 
-    def __init__(self, cluster: AsyncKubeClient, settings: EgressSettings | None) -> None:
+    def __init__(
+        self,
+        cluster: AsyncKubeClient,
+        settings: EgressSettings | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._clock = clock
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}
 
     async def observe(self, namespace: str) -> dict[str, Any]:
@@ -39,9 +47,9 @@ class EgressObserver:
         """
         if self._settings is None:
             return {}
-        known = self._known.get(namespace)
-        if known is not None and time.monotonic() - known[0] < CACHE_SECONDS:
-            return known[1]
+        drop_expired(self._known, self._clock() - CACHE_SECONDS)
+        if namespace in self._known:
+            return self._known[namespace][1]
         try:
             parts = await self._read(namespace, self._settings.key_secret)
         except ApiError as error:
@@ -51,7 +59,7 @@ class EgressObserver:
                 f"The operator is not allowed to read the objects for the egress proxy ({error}). The platform team "
                 f"must extend the operator's role."
             )
-        self._known[namespace] = (time.monotonic(), parts)
+        self._known[namespace] = (self._clock(), parts)
         return parts
 
     async def _read(self, namespace: str, ref: SecretRef) -> dict[str, Any]:

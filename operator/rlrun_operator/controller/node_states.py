@@ -9,6 +9,8 @@ from rlrun.kube.kinds import NODE
 from rlrun.kube.objects import Obj
 from rlrun.kube.pods import Pod
 
+from rlrun_operator.runtime.cache_expiry import drop_expired
+
 log = logging.getLogger(__name__)
 
 LOST_TAINTS = frozenset(
@@ -39,8 +41,7 @@ class NodeStates:
         return frozenset([name for name in sorted(evicted - {""}) if await self._is_lost(name, is_fresh=is_fresh)])
 
     async def _is_lost(self, name: str, *, is_fresh: bool) -> bool:
-        while self._known and self._clock() - self._known[first := next(iter(self._known))][0] >= KEPT_SECONDS:
-            del self._known[first]
+        drop_expired(self._known, self._clock() - KEPT_SECONDS)
         if is_fresh or name not in self._known:
             try:
                 found = is_lost(await self._cluster.get(NODE, None, name))

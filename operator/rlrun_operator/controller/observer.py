@@ -117,8 +117,8 @@ class Observer:
         self._artifacts = artifacts
         self._poller = poller
         self._settings = settings
-        self._egress = EgressObserver(cluster, settings.egress)
-        self._priorities = PriorityClasses(cluster, settings)
+        self._egress = EgressObserver(cluster, settings.egress, clock)
+        self._priorities = PriorityClasses(cluster, settings, clock)
         self._kueue = KueueObserver(cluster, settings)
         self._pod_events = PodEvents(cluster)
         self._nodes = NodeStates(cluster, clock)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 
 from rlrun.api.run import RLRunSpec
 from rlrun.kube.async_client import AsyncKubeClient
@@ -10,6 +11,7 @@ from rlrun.kube.kinds import PRIORITY_CLASS
 
 from rlrun_operator.config.settings import OperatorSettings
 from rlrun_operator.planning.spec import check_priority
+from rlrun_operator.runtime.cache_expiry import drop_expired
 
 log = logging.getLogger(__name__)
 
@@ -20,9 +22,12 @@ KEPT_SECONDS = 60.0
 class PriorityClasses:
     """Reads PriorityClasses by name, and caches them."""
 
-    def __init__(self, cluster: AsyncKubeClient, settings: OperatorSettings) -> None:
+    def __init__(
+        self, cluster: AsyncKubeClient, settings: OperatorSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._clock = clock
         self._values: dict[str, tuple[float, int]] = {}
 
     async def value_of(self, spec: RLRunSpec) -> int:
@@ -32,10 +37,12 @@ class PriorityClasses:
         name = spec.priority_class_name
         if name is None or check_priority(spec, self._settings) is not None:
             return 0
-        known = self._values.get(name)
-        if known is None or time.monotonic() - known[0] >= KEPT_SECONDS:
-            known = self._values[name] = (time.monotonic(), await self._read(name))
-        return known[1]
+        drop_expired(self._values, self._clock() - KEPT_SECONDS)
+        if name in self._values:
+            return self._values[name][1]
+        value = await self._read(name)
+        self._values[name] = self._clock(), value
+        return value
 
     async def _read(self, name: str) -> int:
         try:

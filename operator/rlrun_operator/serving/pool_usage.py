@@ -65,9 +65,10 @@ class PoolUsageRecorder:
                     [record.to_json_dict() for record in records],
                 )
                 continue
-            self._recorded[uid] = current
-            if is_deleted:
-                del self._recorded[uid]
+            # No other event removes the entries of Deployments that were deleted together with their namespace.
+            self._recorded = {uid: end for uid, end in self._recorded.items() if end == current}
+            if not is_deleted:
+                self._recorded[uid] = current
 
     async def _write(self, records: list[UsageRecord]) -> str | None:
         """Write the records. Returns the problem, or None if the records were written."""

@@ -94,12 +94,11 @@ class PoolReconciler:
 
         Raises ApiError.
         """
+        if (problem := self._tenancy_problem(key.namespace)) is not None:
+            await self._reconcile_foreign(key, problem)
+            return None
         if key.is_shared:
             return await self._reconcile_shared(key)
-        if (problem := self._tenancy_problem(key.namespace)) is not None:
-            pool = await self._observer.adapters(key)
-            await write_statuses(self._cluster, plan_refusal(pool, problem, self._clock()))
-            return None
         pool = await self._observer.observe(key)
         plan = plan_pool(pool, self._settings, self._clock())
         if self._usage is not None:
@@ -112,13 +111,19 @@ class PoolReconciler:
             raise
         return plan.requeue_after
 
-    async def _reconcile_shared(self, key: PoolIdentity) -> float | None:
-        if self._tenancy_problem(key.namespace) is not None:
+    async def _reconcile_foreign(self, key: PoolIdentity, problem: Problem) -> None:
+        """Reconcile a pool in a namespace that is not a tenant, because of `problem`, or no longer exists."""
+        self._problems.pop(key, None)
+        self._trainers.pop(key, None)
+        if self._usage is not None:
             # The engines keep running, because the operator may not write there.
-            if self._usage is not None:
-                pool = await self._observer.deployments(key)
-                await self._usage.record(pool, PoolPlan(), self._clock())
-            return None
+            pool = await self._observer.deployments(key)
+            await self._usage.record(pool, PoolPlan(), self._clock())
+        if not key.is_shared:
+            pool = await self._observer.adapters(key)
+            await write_statuses(self._cluster, plan_refusal(pool, problem, self._clock()))
+
+    async def _reconcile_shared(self, key: PoolIdentity) -> float | None:
         pool = await self._observer.observe_shared(key)
         plan = plan_shared_pool(pool, self._settings, self._clock())
         if plan.deletes:
