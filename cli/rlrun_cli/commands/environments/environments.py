@@ -17,6 +17,7 @@ from rlrun.storage.store import Store
 
 from rlrun_cli.inputs.bundle.dependency_bundle import check_size, describe, find_dependencies, is_complete
 from rlrun_cli.inputs.environment_checks import check_name, check_requirements
+from rlrun_cli.inputs.requirements import missing_packages
 from rlrun_cli.inputs.wheel_builder import (
     Wheel,
     build_wheel,
@@ -88,8 +89,8 @@ def stored_wheels(store: Store, folder: S3Uri, wheels: list[Wheel]) -> set[str] 
 
 
 def has_bundle(store: Store, folder: S3Uri, wheels: Sequence[Wheel]) -> bool:
-    """Return whether `folder` contains `wheels` and, according to `is_complete`, wheels for all their requirements.
-    Raises StoreError.
+    """Return whether `folder` contains `wheels` and wheels for all their requirements that the image lacks. Raises
+    StoreError.
 
     Requirements are not resolved again: a pushed version keeps its dependencies even if the index has newer ones.
     """
@@ -103,9 +104,11 @@ def has_bundle(store: Store, folder: S3Uri, wheels: Sequence[Wheel]) -> bool:
     except zipfile.BadZipFile:
         return False
     try:
-        return is_complete([*(parse_wheel(Path(name), store.get_bytes(folder / name)) for name in others), *wheels])
+        bundle = [*(parse_wheel(Path(name), store.get_bytes(folder / name)) for name in others), *wheels]
     except CliError:
         return False
+    # No stored wheel tells what an extra of a package in the image requires. A push that added wheels resolved it.
+    return is_complete(bundle) or (bool(others) and not missing_packages(bundle))
 
 
 def upload(store: Store, folder: S3Uri, wheels: list[Wheel], *, force: bool) -> bool:

@@ -3,7 +3,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from rlrun.storage.layout import S3Uri
 from rlrun.storage.store import AccessDenied
+from rlrun_cli.commands.environments.environments import has_bundle
 from rlrun_cli.inputs.wheel_builder import content_digest, package_owner, read_wheel
 from rlrun_cli.terminal.errors import CliError
 
@@ -99,6 +101,19 @@ def test_wheels_that_the_image_lacks_are_pushed(rlrun: Rlrun, s3: InMemoryStore,
     assert s3.objects == before
     (project / "reverse_text.py").write_text("def load_environment():\n    return 2\n")
     assert "nltk was not found" in " ".join(rlrun(*arguments).err.split())
+
+
+def test_wheels_for_extras_of_an_image_package_are_not_resolved_again(tmp_path: Path, s3: InMemoryStore) -> None:
+    folder = S3Uri("b", "p/environments/me/env/1.0")
+    environment = read_wheel(wheel(tmp_path, "env", requires="datasets[audio]"))
+    s3.put_bytes(folder / environment.file, environment.data)
+    assert not has_bundle(s3, folder, [environment]), "may have been pushed with --no-deps"
+    added = wheel(tmp_path, "soundfile")
+    s3.put_bytes(folder / added.name, added.read_bytes())
+    assert has_bundle(s3, folder, [environment])
+    added = wheel(tmp_path, "helper", requires="cffi_of_another_index")
+    s3.put_bytes(folder / added.name, added.read_bytes())
+    assert not has_bundle(s3, folder, [environment]), "lacks a wheel that a stored one requires"
 
 
 @pytest.mark.slow
