@@ -104,9 +104,21 @@ class NetworkProbe:
         self._sleep = sleep
         self._clock = clock
         self._name = f"rlrun-doctor-{uuid.uuid4().hex[:8]}"
+        self._left: dict[str, str] = {}
+        """Objects that could not be deleted (`kind/name`), with the error."""
 
     def findings(self) -> list[Finding]:
-        """Run the probe and return its findings. A CliError or ApiError becomes a finding."""
+        """Run the probe and return its findings. A CliError or ApiError becomes a finding, and so do objects that could
+        not be deleted.
+        """
+        found = self._outcome()
+        if self._left:
+            why = "; ".join(f"{name} was not deleted: {error}" for name, error in self._left.items())
+            hint = f"delete them: kubectl -n {self._api.namespace} delete {' '.join(self._left)}"
+            found.append(Finding("network", why, hint))
+        return found
+
+    def _outcome(self) -> list[Finding]:
         try:
             return self._findings()
         except ApiError as error:
@@ -134,7 +146,10 @@ class NetworkProbe:
             return self._probe(settings, image_reference(image), hub)
         finally:
             for kind, name in ((POD, "listener"), (POD, "connector"), (NETWORK_POLICY, "connector")):
-                self._api.delete(kind, f"{self._name}-{name}", missing_ok=True)
+                try:
+                    self._api.delete(kind, f"{self._name}-{name}", missing_ok=True)
+                except (ApiError, CliError) as error:
+                    self._left[f"{kind.kind.lower()}/{self._name}-{name}"] = str(error)
 
     def _probe(self, settings: Mapping[str, Obj], image: str, hub: str) -> list[Finding]:
         self._start("listener", LISTENER, {"HUB": hub, **proxy_variables(settings)}, settings, image)

@@ -130,6 +130,22 @@ def test_the_pods_are_deleted_after_an_error_of_the_api_server(remote: RemoteClu
     assert (is_problem, "no policies here" in text) == (True, True)
 
 
+def test_each_object_is_deleted_and_what_is_left_is_named(remote: RemoteCluster, node: Node) -> None:
+    delete = FakeCluster.delete
+
+    async def refuse(request: Any) -> Obj:
+        if request.name.endswith("-listener"):
+            raise ApiError(500, "InternalError", "etcd is down", action="delete the pod")
+        return await delete(node.api, request)
+
+    node.api.delete = refuse  # type: ignore[method-assign]
+    *found, left = NetworkProbe(remote, node.step).findings()
+    assert [finding.name for finding in found] == ["images", "hub", "network policies"]
+    (pod,) = node.api.all("Pod", "NetworkPolicy")
+    assert "etcd is down" in left.text
+    assert left.hint == f"delete them: kubectl -n {remote.namespace} delete pod/{pod['metadata']['name']}"
+
+
 def test_a_pod_that_the_rules_of_the_namespace_refuse_is_no_missing_right(remote: RemoteCluster, node: Node) -> None:
     async def create(request: Any) -> Obj:
         raise ApiError(403, "Forbidden", "unable to validate against any security context constraint", action="create")
