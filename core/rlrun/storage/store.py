@@ -476,14 +476,15 @@ class Store:
         """Delete every object below the folder `uri`, manifests first, and abort unfinished uploads. Returns the number
         of deleted objects.
 
-        Objects below the folders in `keep` are not deleted. At most DELETE_PIECE objects are listed and deleted at a
-        time, so that any folder can be deleted with little memory. In a larger folder, manifests are therefore deleted
-        first only within each such portion. Raises ValueError for a whole bucket, whose deletion is never intended.
+        Objects and uploads below the folders in `keep` are not touched. At most DELETE_PIECE objects are listed and
+        deleted at a time, so that any folder can be deleted with little memory. In a larger folder, manifests are
+        therefore deleted first only within each such portion. Raises ValueError for a whole bucket, whose deletion is
+        never intended.
         """
         if not uri.key:
             raise ValueError(f"refusing to delete all of bucket {uri.bucket!r}: name a folder in it")
         prefix, kept = _folder(uri), tuple(map(_folder, keep))
-        self._abort_uploads(uri)
+        self._abort_uploads(uri, kept)
         deleted, last = 0, ""
         folders: set[str] = set()
         while True:
@@ -567,11 +568,12 @@ class Store:
             # Left by a process that died during this upload.
             self._abort_uploads(uri)
 
-    def _abort_uploads(self, uri: S3Uri) -> None:
+    def _abort_uploads(self, uri: S3Uri, kept: tuple[str, ...] = ()) -> None:
         # Credentials often lack the permission to list uploads. Then a lifecycle rule of the bucket can remove them.
         with contextlib.suppress(AccessDenied):
             for upload in self.uploads(uri):
-                self.abort_upload(uri.bucket, upload)
+                if not upload.key.startswith(kept):
+                    self.abort_upload(uri.bucket, upload)
 
     def _delete(self, uri: S3Uri, keys: list[str]) -> None:
         if self._signer is not None:

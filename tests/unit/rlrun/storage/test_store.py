@@ -405,6 +405,14 @@ def test_a_folder_is_deleted_piece_by_piece(
     assert ((place / "a").key + "/" in order) != bool(kept)
 
 
+def test_uploads_below_kept_folders_are_not_aborted() -> None:
+    client, run = FakeS3(), S3Uri("bucket", "run")
+    for key in ("run/kept/adapter", "run/kept-not/adapter", "run/checkpoint"):
+        client.create_multipart_upload(Bucket="bucket", Key=key)
+    store_on(client).delete_prefix(run, [run / "kept"])
+    assert [key for key, _ in client.uploads.values()] == ["run/kept/adapter"]
+
+
 def test_a_whole_bucket_is_never_deleted(store: Store, s3_server: S3Server) -> None:
     with pytest.raises(ValueError, match="refusing"):
         store.delete_prefix(S3Uri(s3_server.bucket, ""))
