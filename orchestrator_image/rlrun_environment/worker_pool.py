@@ -280,10 +280,12 @@ class WorkerPool:
                 )
                 return
             if worker.socket.exists():
+                # User code may block the worker's event loop. A timeout of 0 would disable the limit.
+                timeout = aiohttp.ClientTimeout(total=max(ends - time.monotonic(), POLL_SECONDS))
                 try:
-                    async with worker.session.get("http://worker/info") as response:
+                    async with worker.session.get("http://worker/info", timeout=timeout) as response:
                         info = parse(EnvironmentInfo, await _read(response, limits_of(EnvironmentInfo).size), ANSWER)
-                except aiohttp.ClientError:
+                except (TimeoutError, aiohttp.ClientError):
                     await asyncio.sleep(POLL_SECONDS)
                     continue
                 if info.ready:

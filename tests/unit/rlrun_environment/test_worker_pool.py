@@ -12,6 +12,7 @@ from aiohttp import web
 from rlrun.protocol.environment import DemonstrationRequest, EnvironmentConfig, GroupRequest
 from rlrun.service.errors import ProblemError
 from rlrun_environment import worker_pool as pools
+from rlrun_environment.phases import WorkPhase, write_phase
 from rlrun_environment.worker_pool import Worker, WorkerPool
 
 REQUEST = GroupRequest(group_id="g", example_index=0, rollouts=2, base_url="http://x/v1", model="m", deadline_seconds=5)
@@ -74,6 +75,23 @@ async def test_a_demonstration_has_a_deadline(broken, monkeypatch):
         await broken[0].demonstrate(DemonstrationRequest(example_index=0))
     assert refusal.value.status == 503
     assert broken[1].ready
+
+
+@pytest.mark.slow
+async def test_a_worker_that_never_says_what_it_loaded_has_a_deadline(monkeypatch):
+    monkeypatch.setattr(pools, "PREPARE_SECONDS", 0.5)
+
+    async def ignore(request: web.Request) -> web.Response:
+        await asyncio.sleep(600)
+        return web.Response()
+
+    async with played_worker(web.get("/info", ignore)) as (pool, worker):
+        worker.ready = False
+        write_phase(worker.socket, WorkPhase.rollout)
+        async with asyncio.timeout(60):
+            await pool._wait_until_loaded(worker)
+        assert pool.problem.reason == "EnvironmentLoadFailed"
+        assert "did not respond within 0.5 s in the phase rollout" in pool.problem.message
 
 
 @pytest.mark.slow
