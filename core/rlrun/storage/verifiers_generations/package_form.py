@@ -77,10 +77,11 @@ def _framework_class(name: str, path: str, read: Read, depth: int = MAX_DEPTH) -
             if isinstance(base, ast.Attribute):
                 return base.attr
             return _framework_class(base.id, path, read, depth - 1) or base.id if isinstance(base, ast.Name) else None
-        if isinstance(node, ast.ImportFrom) and (other := _resolve_import(node, path, read)):
+        if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
-                    return _framework_class(alias.name, other, read, depth - 1)
+                    other = _resolve_import(node, path, read)
+                    return _framework_class(alias.name, other, read, depth - 1) if other else alias.name
     return None
 
 

@@ -40,6 +40,8 @@ NEWER = "class of no Python yet:"
                 "my_env/h.py": "class C(HarnessConfig): ...\nclass B(Harness): ...\nclass H(B): ...",
             },
         ),
+        (HARNESS, {"my_env.py": "from verifiers.v1 import Harness as B\nclass H(B[C]): ...\n__all__ = ['H']"}),
+        (TASKSET, {"my_env.py": "from verifiers.v1 import Taskset as Harness\nclass T(Harness): ...\n__all__ = ['T']"}),
         (TASKSET, {"my_env.py": "from other import T\nclass H(vf.Harness): ...\n__all__ = ['H', 'T']"}),
         (TASKSET, {"my_env.py": "class C(BaseModel): ...\n__all__ = ['C']"}),
         (TASKSET, {"my_env.py": "class H(vf.Harness): ...\nclass T(vf.Taskset): ...\n__all__ = ['H', 'T']"}),
