@@ -65,9 +65,11 @@ class RunCollector(Collector):
             replicas.add_metric([state], count)
         yield replicas
         inflight = sum(replica.requests for replica in self._pool.replicas.values())
-        yield GaugeMetricFamily("rlrun_gateway_requests_in_flight", "Completion requests at the engines", inflight)
+        yield GaugeMetricFamily(
+            "rlrun_gateway_requests_in_flight", "Completions and tokenizations at the engines", inflight
+        )
         for name, value, text in (
-            ("rlrun_gateway_requests", self._routing.requests, "Completion requests"),
+            ("rlrun_gateway_requests", self._routing.requests, "Requests for completions or tokenization"),
             ("rlrun_gateway_retries", self._routing.retries, "Failed attempts to send requests"),
             ("rlrun_gateway_failures", self._routing.failures, "Requests that no replica could serve"),
             ("rlrun_reward_errors", progress.reward_errors, "Rollouts whose reward failed"),
