@@ -65,6 +65,10 @@ class EngineFailed(Exception):
     """Raised if the engine does not respond, or fails."""
 
 
+class EngineError(EngineFailed):
+    """Raised if the engine or its sidecar responds with an error that is not a refusal."""
+
+
 class PolicyNotLoaded(Exception):
     """Raised if the engine does not have the policy."""
 
@@ -189,7 +193,7 @@ class EngineClient:
                 raise SampleRefused(message) from None
             if status is None or status in NOT_READY:
                 raise EngineNotReady(message) from None
-            raise EngineFailed(message) from None
+            raise EngineError(message) from None
 
     async def _hold(self, owner: str, size: int) -> int:
         """Wait until there is memory for a response, and reserve it. Until then, the response stays in network buffers.
@@ -214,7 +218,7 @@ def _refusal(response: aiohttp.ClientResponse, body: bytes, name: str) -> Except
         return EngineNotReady(text or f"an engine responded with status {status}")
     if status in REFUSALS:
         return SampleRefused(text or f"The engine refused the request with status {status}.")
-    return EngineFailed(f"an engine responded with status {status}")
+    return EngineError(f"an engine responded with status {status}")
 
 
 def _text(body: bytes) -> str:

@@ -22,6 +22,7 @@ from rlrun.service.backoff import Backoff
 from rlrun_tinker.engine_client import (
     EngineAddress,
     EngineClient,
+    EngineError,
     EngineFailed,
     EngineFull,
     EngineNotReady,
@@ -36,6 +37,10 @@ from rlrun_tinker.sample_response import EngineResponseInvalid, SampledSequence,
 
 MAX_TRIES = 4
 """Number of failures of one sample after which the client must send the request again."""
+MAX_ERRORS = 10
+"""Number of error responses to one sample after which it has failed. The pauses between them give an engine that fails
+all requests time to exit.
+"""
 IN_ENGINES = 2048
 """Maximum number of a run's samples in engines, which divide their capacity fairly between runs. Further samples wait
 in this process, in order of arrival.
@@ -71,6 +76,10 @@ ACTIVE = CommandPending(state=CommandState.active)
 
 class SampleLost(Exception):
     """Raised after MAX_TRIES failures of a sample. The client must send its request again."""
+
+
+class SampleFailed(Exception):
+    """Raised after MAX_ERRORS error responses to a sample. The message is for the user."""
 
 
 @dataclass(eq=False)
@@ -121,7 +130,7 @@ class RunEngines:
         self, open_model: OpenModel, policy: PolicyRef | None, request: ValidatedSampleRequest, number: int, tell: Tell
     ) -> SampledSequence:
         """Return sample `number` of a request. While the sample waits, `tell` is called with the reason. Raises
-        SampleLost, SampleRefused.
+        SampleLost, SampleFailed, SampleRefused.
         """
         self.samples += 1
         try:
@@ -134,7 +143,7 @@ class RunEngines:
         self, open_model: OpenModel, policy: PolicyRef | None, request: ValidatedSampleRequest, number: int, tell: Tell
     ) -> SampledSequence:
         loop = asyncio.get_running_loop()
-        failures, waits, is_stale = 0, Backoff(*PAUSE), False
+        failures, errors, waits, is_stale = 0, 0, Backoff(*PAUSE), False
         while failures < MAX_TRIES:
             model, is_stale = await open_model(is_stale), False
             pending = model if isinstance(model, CommandPending) else await self._discover(model)
@@ -160,7 +169,14 @@ class RunEngines:
             except PolicyNotLoaded as error:
                 engine.loaded.discard("" if policy is None else policy.name)
                 engine.problem = str(error)
-            except (EngineFailed, EngineResponseInvalid) as error:
+            except (EngineError, EngineResponseInvalid) as error:
+                self._set_unready(engine, str(error), started)
+                errors += 1
+                if errors >= MAX_ERRORS:
+                    message = f"The engines failed {errors} times for this sample, the last time with: {error}"
+                    raise SampleFailed(f"{message}. Ask the platform team for the engines' logs.") from None
+                continue
+            except EngineFailed as error:
                 self._set_unready(engine, str(error), started)
             else:
                 engine.busy.record_success()

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from rlrun_tinker.callers import Callers, CredentialHolder
 from rlrun_tinker.engine_client import SampleRefused
-from rlrun_tinker.engine_registry import EngineRegistry, RunEngines, SampleLost
+from rlrun_tinker.engine_registry import EngineRegistry, RunEngines, SampleFailed, SampleLost
 from rlrun_tinker.errors import RETRYABLE, TinkerError
 from rlrun_tinker.futures import MAX_REASON, ended
 from rlrun_tinker.open_models import Heartbeats, OpenModels
@@ -127,6 +127,8 @@ class SamplingApi:
                 return encode_response(await asyncio.gather(*tasks))
             except SampleRefused as error:
                 raise SamplesFailed(CommandError(message=str(error), category=ErrorCategory.user)) from None
+            except SampleFailed as error:
+                raise SamplesFailed(CommandError(message=str(error), category=ErrorCategory.server)) from None
             except SampleLost:
                 raise SamplesLost from None
             finally:

@@ -18,10 +18,11 @@ from rlrun.protocol.problem import Problem
 from rlrun.service.errors import ProblemError
 from rlrun.storage.layout import RunLayout, S3Uri
 from rlrun_tinker.engine_client import EngineAddress
-from rlrun_tinker.engine_registry import LOADED_POLICIES
+from rlrun_tinker.engine_registry import LOADED_POLICIES, MAX_ERRORS
 from rlrun_tinker.sample_requests import MAX_SAMPLE_BODY
 from rlrun_tinker.sampling import TOUCH_SECONDS, policy_of
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from tests.support.tinker_backend import HOST, MODEL, TinkerBackend, serving_tinker, uri_of
 from tests.support.tinker_engines import TOKENIZER, FakePool, full, prompt, refusal
@@ -30,6 +31,14 @@ from tests.support.waiting import until
 
 END = TOKENIZER.end
 SESSION = "ts-0123456789ab.team"
+
+
+class CutOff(Response):
+    """Response that ends before its body does, as that of an engine that dies."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100")]})
+        raise ConnectionError
 
 
 @pytest.fixture
@@ -321,9 +330,25 @@ async def test_a_failing_engine_is_replaced_by_another(two_engines: FakePool) ->
 
 async def test_samples_that_all_engines_lose_are_sent_again_by_the_client(backend: TinkerBackend) -> None:
     sampler = await session(backend, base_model=MODEL)
-    backend.pool.engines[0].answer = refusal(500, "CUDA error")
+    backend.pool.engines[0].answer = CutOff()
     asked = await backend.post("asample", body(sampler))
     assert (await backend.retrieve(asked)).status_code == 410
+
+
+async def test_a_request_that_engines_always_fail_is_a_failure_of_the_server(
+    backend: TinkerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK sends a request again after each 410, without an end while its other requests succeed."""
+    monkeypatch.setattr("rlrun_tinker.engine_registry.PAUSE", (0.01, 0.02))
+    sampler = await session(backend, base_model=MODEL)
+    (engine,) = backend.pool.engines
+    engine.refusals = [refusal(500, "not JSON compliant") for _ in range(MAX_ERRORS - 1)]
+    await sampled(backend, sampler)
+    engine.answer = refusal(500, "not JSON compliant")
+    error = await failed(backend, sampler)
+    assert error["category"] == "server"
+    assert f"{MAX_ERRORS} times" in error["error"]
+    assert "status 500" in error["error"]
 
 
 async def test_an_invalid_response_is_no_sample(backend: TinkerBackend) -> None:
