@@ -67,7 +67,13 @@ and metadata.
 {{- define "rlrun.noProxy" -}}
 {{- $names := list "localhost" "127.0.0.1" "::1" ".svc" ".cluster.local" -}}
 {{- $cloud := list "169.254.169.254" "169.254.170.2" "169.254.170.23" "fd00:ec2::254" "fd00:ec2::23" "metadata.google.internal" -}}
-{{- toJson (concat $names $cloud ((.Values.proxy | default dict).noProxy | default list)) -}}
+{{- $own := (.Values.proxy | default dict).noProxy | default list -}}
+{{- range $own -}}
+{{- if regexMatch "/.*:" . -}}
+{{- fail (printf "proxy.noProxy: %s is a network with a port, which clients do not match: remove the port, or list addresses with a port" .) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson (concat $names $cloud $own) -}}
 {{- end }}
 
 {{/* Variables of the proxy and the authorities. Programs read the names of the proxy's in upper or in lower case. */}}

@@ -138,6 +138,13 @@ def test_the_check_of_s3_connects_as_the_platform_does(render: Render) -> None:
     assert connecting == {"rlrun-test-s3"} == {name for name, spec in checks.items() if "initContainers" in spec}
 
 
+@pytest.mark.parametrize("entry", ["10.0.0.0/8:443", "[fd00::]/8:443", "[fd00::/8]:443"])
+def test_a_network_with_a_port_is_refused(template: Helm, entry: str) -> None:
+    done = template({**MINIMAL, "proxy": {"httpsProxy": PROXY, "noProxy": ["fd00::/8", entry]}}, base=None)
+    assert done.returncode != 0
+    assert f"proxy.noProxy: {entry} is a network with a port" in done.stderr
+
+
 def test_two_sources_of_authorities_are_refused(template: Helm) -> None:
     done = template({**MINIMAL, "caBundle": {"pem": PEM, "secret": {"name": "company"}}}, base=None)
     assert done.returncode != 0

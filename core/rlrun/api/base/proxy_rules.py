@@ -23,7 +23,7 @@ class ProxyRules:
     """URL of the proxy for http:// URLs, empty for none."""
     direct: tuple[str, ...] = ()
     """Entries of NO_PROXY: hosts, domains (with all hosts below them) or addresses, each with an optional port;
-    networks; or `*` for all.
+    networks, without a port; or `*` for all. As in Go, a network with a port matches nothing.
     """
 
     @classmethod

@@ -35,6 +35,7 @@ PROXY = "http://proxy.corp:3128"
         ("", "https://huggingface.co", False),
         ("localhost, .svc  10.0.0.0/8", "https://10.0.0.1", True),
         (".", "https://huggingface.co", False),
+        ("10.0.0.0/8:443", "https://10.96.0.1", False),
         ("no/network", "https://huggingface.co", False),
     ],
 )
