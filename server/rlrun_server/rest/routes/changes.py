@@ -119,12 +119,13 @@ async def create_run(
     identity = f"{caller.user.name}\n{caller.user.uid}\n{namespace}"
     wanted = to_object(run, namespace, caller.user.name, identity, idempotency_key or "", body)
     created = requests.create(wanted, SERVER_FIELD_MANAGER)
+    removed_prefix = "" if run.pointer else "spec"
     if dry_run is not None:
         created = dataclasses.replace(created, query={**created.query, "dryRun": "All"})
-        checked = await cluster.send(created, run.pointer.strip("/") or "spec")
+        checked = await cluster.send(created, removed_prefix)
         return _response(services, checked, headers=run.warning(), is_stored=False)
     try:
-        answer = await cluster.send(created, "" if run.pointer else "spec")
+        answer = await cluster.send(created, removed_prefix)
     except RestError as error:
         if error.reason != Reason.NAME_TAKEN or not idempotency_key:
             raise

@@ -200,11 +200,17 @@ async def test_answers_of_the_api_server(api: RestApi, error: ApiError, status: 
     assert "10.0.0.1" not in answer.text
 
 
-async def test_causes_of_the_api_server_are_pointers_into_the_body(api: RestApi) -> None:
+@pytest.mark.parametrize("query", [{}, {"dryRun": "all"}])
+@pytest.mark.parametrize(
+    ("body", "created", "pointer"), [(SPEC, "run-*", "/env/0/id"), (RUN, "second", "/spec/env/0/id")]
+)
+async def test_causes_of_the_api_server_are_pointers_into_the_body(
+    api: RestApi, body: Any, created: str, pointer: str, query: dict[str, str]
+) -> None:
     causes = {"causes": [{"field": "spec.env[0].id", "message": "is wrong"}]}
-    api.cluster.answers["create RLRun team/run-*"] = [ApiError(422, "Invalid", "invalid", details=causes)]
-    answer = await create(api, SPEC)
-    assert (answer.status_code, answer.json()["errors"]) == (422, [{"pointer": "/env/0/id", "detail": "is wrong"}])
+    api.cluster.answers[f"create RLRun team/{created}"] = [ApiError(422, "Invalid", "invalid", details=causes)]
+    answer = await create(api, body, **query)
+    assert (answer.status_code, answer.json()["errors"]) == (422, [{"pointer": pointer, "detail": "is wrong"}])
 
 
 async def change(api: RestApi, body: Any, media_type: str = MERGE_PATCH, **headers: str) -> Response:
