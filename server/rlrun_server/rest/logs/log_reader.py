@@ -163,10 +163,11 @@ def _answer(run: KnownRun, source: LogSource, logs: Sequence[ContainerLog], want
     """Return the newest lines that match the filter. Runs in a thread, because it takes up to a second."""
     chosen, is_cut = [], False
     for log in logs:
-        parsed = parse_lines(log.data or b"", log.origin, wanted, timestamps=source is LogSource.live)
+        data = log.data or b""
+        parsed = parse_lines(data, log.origin, wanted, timestamps=source is LogSource.live, max_lines=SEARCHED_LINES)
         lines, has_more = newest(parsed, tail)
         chosen.append(lines)
-        is_cut = is_cut or has_more or log.is_cut
+        is_cut = is_cut or has_more or log.is_cut or data.count(b"\n") > SEARCHED_LINES
     merged_lines, was_cut = merge_lines(chosen, tail)
     return LogAnswer(
         namespace=run.namespace,

@@ -228,6 +228,17 @@ async def test_a_copy_is_read_from_its_end(api: RestApi, store: InMemoryStore, m
     assert (texts(answer), answer.json()["isComplete"]) == (["third"], False)
 
 
+@pytest.mark.parametrize(("count", "is_complete"), [(3, True), (4, False)])
+async def test_a_search_that_did_not_reach_the_begin_of_a_copy_is_not_complete(
+    api: RestApi, store: InMemoryStore, monkeypatch: pytest.MonkeyPatch, count: int, is_complete: bool
+) -> None:
+    monkeypatch.setattr(log_reader, "SEARCHED_LINES", 3)
+    api.services.objects.runs.handle_event("DELETED", run_object("first"))
+    keep(store, 1, "first-orchestrator-a1-x", "orchestrator", b"needle\n" * count)
+    answer = await logs(api, uid_of(1), search="needle")
+    assert (texts(answer), answer.json()["isComplete"]) == (["needle"] * 3, is_complete)
+
+
 async def test_control_characters_and_bytes_that_are_no_text_arrive_as_json(api: RestApi) -> None:
     api.cluster.put(pod("first-orchestrator-x"))
     api.cluster.logs["first-orchestrator-x/main"] = LINE % (1, b"\x00\x1b[0m<img onerror=x>\xff")
