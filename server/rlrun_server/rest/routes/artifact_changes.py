@@ -6,13 +6,13 @@ from fastapi import APIRouter, Request
 from rlrun.api.artifact import expiry_text
 from rlrun.api.base.names import Namespace
 from rlrun.api.base.schema import Schema
-from rlrun.constants import SERVER_FIELD_MANAGER
+from rlrun.constants import SERVER_FIELD_MANAGER, Reason
 from rlrun.kube import requests
 from rlrun.kube.kinds import RLADAPTER
 from starlette.responses import Response
 
 from rlrun_server.rest.base.access import Caller, requires
-from rlrun_server.rest.base.problems import not_found
+from rlrun_server.rest.base.problems import RestError, not_found
 from rlrun_server.rest.base.responses import ArtifactName, schema_response
 from rlrun_server.rest.context.caller_cluster import caller_cluster
 from rlrun_server.rest.context.services import services_of
@@ -51,8 +51,8 @@ async def undeploy_adapter(
 async def delete_adapter(
     request: Request, namespace: Namespace, name: ArtifactName, caller: Caller = requires("delete", "rladapters")
 ) -> Response:
-    """Delete an adapter and its files in S3. While its run exists, the request sets `expiresAt` to the current time,
-    which needs the permission to patch the adapter, and retention deletes it unless it is deployed.
+    """Delete an adapter and its files in S3. The adapter must not be deployed. While its run exists, the request sets
+    `expiresAt` to the current time, which needs the permission to patch the adapter, and retention deletes it.
     """
     return await _delete(request, services_of(request).objects.adapters, namespace, name, caller)
 
@@ -85,6 +85,12 @@ async def _delete(
     request: Request, known: KeptObjects[ArtifactSummary], namespace: str, name: str, caller: Caller
 ) -> Response:
     artifact = find_artifact(services_of(request), known, namespace, name)
+    if artifact.summary.deployed:
+        detail = (
+            f"RLAdapter {namespace}/{artifact.name} is deployed (spec.deployed). Undeploy it first: POST "
+            f"{request.url.path}:undeploy."
+        )
+        raise RestError(409, Reason.ADAPTER_DEPLOYED, detail)
     cluster = await caller_cluster(request, caller)
     run = services_of(request).objects.runs.find(namespace, artifact.summary.run)
     if run is None or run.uid != artifact.summary.run_uid:

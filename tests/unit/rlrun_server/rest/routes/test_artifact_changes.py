@@ -66,6 +66,21 @@ async def test_an_artifact_of_a_run_that_exists_is_left_to_retention(api: RestAp
     assert known.summary.expires_at == changed
 
 
+@pytest.mark.parametrize("has_run", [True, False])
+async def test_a_deployed_adapter_is_not_deleted(api: RestApi, has_run: bool) -> None:
+    api.add(artifact("RLAdapter", "first", 7, deployed=True))
+    if has_run:
+        run = run_object("first")
+        api.add({**run, "metadata": {**run["metadata"], "uid": "uid-of-first"}})
+    path, user = "/namespaces/team/adapters/first-step-7", api.user("ann", *RIGHTS)
+    answer = await api.client.delete(path, headers=user)
+    assert (answer.status_code, answer.json()["reason"]) == (409, "AdapterDeployed"), answer.text
+    assert f"POST /rlrun/v1{path}:undeploy" in answer.json()["detail"]
+    assert not api.cluster.requests
+    await api.client.post(f"{path}:undeploy", headers=user)
+    assert (await api.client.delete(path, headers=user)).status_code == 200
+
+
 @pytest.mark.parametrize(
     "path", ["/namespaces/team/adapters/nothing:deploy", "/namespaces/team/adapters/first-step-4:deploy"]
 )
