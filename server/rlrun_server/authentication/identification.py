@@ -97,6 +97,12 @@ def not_reviewed(error: Exception) -> ProblemError:
     USER_REVIEWS.labels("error").inc()
     log.warning("a token or permission could not be checked with the API server: %s", error)
     message = "The API server could not check the token or the permission. Retry the request."
+    if isinstance(error, ApiError) and error.status in (401, 403):
+        # The sender may be anyone, so the message omits the account's name.
+        message = (
+            f"The API server did not let rlrun-server check the token or the permission (status {error.status}). Ask "
+            "the platform team: rlrun-server's log has the cause."
+        )
     return ProblemError.of(503, Reason.STORAGE_SERVER_UNAVAILABLE, message)
 
 

@@ -17,7 +17,7 @@ from rlrun.storage.errors import AlreadyExists, NotFound, StoreError
 from rlrun.storage.layout import ENVIRONMENTS_FOLDER, S3Uri, environment_package
 
 from rlrun_server.authentication.users import Check
-from rlrun_server.rest.base.problems import RestError, from_api_error, invalid, not_found
+from rlrun_server.rest.base.problems import RestError, from_own_api_error, invalid, not_found
 from rlrun_server.rest.base.stored_files import PlatformStorage, StoredFiles, store_failure
 from rlrun_server.signing.credentials import CredentialsMissing
 from rlrun_server.signing.package_owners import PackageOwners
@@ -122,7 +122,7 @@ class EnvironmentPackages:
             log.warning("the owner of environment packages cannot be determined: %s", error)
             raise store_failure(error) from error
         except ApiError as error:
-            raise from_api_error(error) from error
+            raise from_own_api_error(error) from error
 
     def is_public(self, owner: str) -> bool:
         """Return whether all users of the platform may read the owner's packages."""

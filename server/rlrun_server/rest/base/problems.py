@@ -130,6 +130,20 @@ def from_api_error(error: ApiError, field: str = "") -> RestError:
     return RestError(422, Reason.OBJECT_REFUSED, f"The API server rejected the object: {message}", errors)
 
 
+def from_own_api_error(error: ApiError) -> RestError:
+    """Convert an error that the API server returned for a request with rlrun-server's own permissions, which users
+    cannot change.
+    """
+    if error.status not in (401, 403):
+        return from_api_error(error)
+    log.error("the API server refused a request of rlrun-server itself: %s", error)
+    detail = (
+        f"The API server refused a request of rlrun-server itself: {_sentence(error.message)} Ask the platform team to "
+        "compare rlrun-server's role with templates/server.yaml of the chart."
+    )
+    return RestError(503, Reason.API_SERVER_UNAVAILABLE, detail)
+
+
 def unauthorized_error() -> RestError:
     """Return the error for a request without a valid credential."""
     detail = (

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from rlrun_server.authentication.api_key import is_api_key
 from rlrun_server.authentication.users import AUTHENTICATED, User, is_issuer_user
 from rlrun_server.rest.base.access import Caller
-from rlrun_server.rest.base.problems import RestError, from_api_error
+from rlrun_server.rest.base.problems import RestError, from_api_error, from_own_api_error
 from rlrun_server.rest.context.services import services_of
 
 
@@ -65,18 +65,16 @@ class CallerCluster:
         try:
             return await self._transport.send(self._authorize(request))
         except ApiError as error:
-            self._report_refused_token(error)
-            raise from_api_error(error, field) from error
+            raise self._rejection(error, field) from error
 
     async def find(self, request: KubeRequest) -> Obj | None:
         """Return the requested object, or None if it does not exist."""
         try:
             return await self._transport.send(self._authorize(request))
         except ApiError as error:
-            self._report_refused_token(error)
             if error.status == 404:
                 return None
-            raise from_api_error(error) from error
+            raise self._rejection(error) from error
 
     @asynccontextmanager
     async def stream(self, request: KubeRequest) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -84,9 +82,12 @@ class CallerCluster:
         async with self._transport.stream(self._authorize(request)) as chunks:
             yield chunks
 
-    def _report_refused_token(self, error: ApiError) -> None:
+    def _rejection(self, error: ApiError, field: str = "") -> RestError:
         if error.status == 401 and self._on_refused_token is not None:
             self._on_refused_token()
+        if self._impersonated is not None and (error.status == 401 or "cannot impersonate" in error.message):
+            return from_own_api_error(error)
+        return from_api_error(error, field)
 
     def _authorize(self, request: KubeRequest) -> KubeRequest:
         if self._impersonated is not None:

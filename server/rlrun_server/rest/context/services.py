@@ -16,7 +16,7 @@ from rlrun_server.authentication.account_tokens import AccountTokens
 from rlrun_server.authentication.identification import Identification
 from rlrun_server.authentication.users import Users
 from rlrun_server.rest.base.access import Access
-from rlrun_server.rest.base.problems import RestError, from_api_error, not_found
+from rlrun_server.rest.base.problems import RestError, from_own_api_error, not_found
 from rlrun_server.rest.base.stored_files import PlatformStorage, StoredFiles
 from rlrun_server.rest.base.tenant_queue import TenantQueue
 from rlrun_server.rest.logs.log_reader import LogReader
@@ -116,7 +116,7 @@ class Services:
         try:
             found = [await known.load(kept) for kept in all_kept]
         except ApiError as error:
-            raise from_api_error(error) from error
+            raise from_own_api_error(error) from error
         return [kept for kept in found if kept is not None]
 
     async def show(

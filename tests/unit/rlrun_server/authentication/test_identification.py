@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import pytest
+from rlrun.kube.errors import ApiError
 from rlrun.service.errors import ProblemError
 from rlrun_server.authentication.identification import ADDRESSES, REVIEW_BURST_SECONDS, Identification
 from rlrun_server.authentication.users import User
@@ -34,3 +35,21 @@ async def test_strangers_with_many_addresses_have_a_limit_together() -> None:
         assert raised.value.status == (401 if number < allowed else 429)
     assert users.reviews == allowed
     assert (await identification.identify("known", "192.0.2.1")).name == "known"
+
+
+async def test_a_right_that_the_server_lacks_is_one_for_the_platform_team_and_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    why = 'User "system:serviceaccount:rlrun:rlrun-server" cannot create resource "tokenreviews"'
+
+    class Refused(OneKnownUser):
+        async def identify(self, token: str) -> User | None:
+            raise ApiError(403, "Forbidden", why)
+
+    identification = Identification(cast(Any, Refused()), 1.0, lambda: 0.0)
+    with pytest.raises(ProblemError, match="Ask the platform team") as raised:
+        await identification.identify("known", "192.0.2.1")
+    assert raised.value.status == 503
+    assert "Retry" not in raised.value.problem.message
+    assert why in caplog.text
+    assert "system:serviceaccount" not in raised.value.problem.message, "the sender is not known yet"

@@ -1,12 +1,15 @@
 """Lists of runs, one run, and its configuration."""
 
+import random
 import tomllib
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from rlrun.api.toml.loader import loads
+from rlrun.kube.errors import ApiError
 from rlrun_server.rest.context.services import LISTING_SECONDS
+from rlrun_server.rest.objects.kept_objects import MAX_OBJECT_BYTES
 from rlrun_server.rest.objects.summaries import summarize_run
 from rlrun_server.rest.routes.runs import RunDetail, RunFilter, RunList, config_of, matches
 
@@ -159,3 +162,20 @@ def test_the_steps_of_a_clients_program_have_no_known_end() -> None:
     summary = summarize_run(run)
     assert (summary.driver, summary.environments, summary.step, summary.max_steps) == ("Client", [], 7, 0)
     assert summarize_run(run_object("beta", number=2)).driver == "Orchestrator"
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [(401, "Unauthorized"), (403, 'User "system:serviceaccount:rlrun:rlrun-server" cannot list resource "rlruns"')],
+)
+async def test_what_the_api_server_refuses_to_the_server_itself_is_no_refusal_of_the_user(
+    status: int, why: str
+) -> None:
+    api, large = rest_api(), run_object("first")
+    large["status"]["message"] = random.Random(0).randbytes(2 * MAX_OBJECT_BYTES).hex()
+    api.add(large)
+    api.cluster.answers["list rlruns in namespace team"] = [ApiError(status, "Refused", why)]
+    user = api.user("ann", "list rlruns in team", "get rlruns in team")
+    answer = await api.client.get("/namespaces/team/runs/first", headers=user)
+    assert (answer.status_code, answer.json()["reason"]) == (503, "ApiServerUnavailable"), answer.text
+    assert f"rlrun-server itself: {why}." in answer.json()["detail"]

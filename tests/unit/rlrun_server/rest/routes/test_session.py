@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import pytest
+from rlrun.kube.errors import ApiError
 from rlrun_server.authentication.oidc_issuer import OidcIssuer
 from rlrun_server.authentication.oidc_login import LOGIN_SECONDS, OidcLogin
 from rlrun_server.authentication.sealed import Sealer
@@ -348,6 +349,28 @@ async def test_a_login_at_the_issuer_is_a_session_with_the_rights_of_the_named_u
     named = [("Impersonate-User", "oidc:ann")]
     assert list(sent.impersonation) == [*named, *(("Impersonate-Group", group) for group in groups[1:])]
     assert "Authorization" not in sent.extra_headers
+
+
+@pytest.mark.parametrize(
+    ("status", "why", "expected"),
+    [
+        (401, "Unauthorized", 503),
+        (403, 'User "system:serviceaccount:rlrun:rlrun-server" cannot impersonate resource "users"', 503),
+        (403, 'User "oidc:ann" cannot delete resource "rlruns"', 403),
+    ],
+)
+async def test_a_server_that_may_not_impersonate_does_not_say_that_the_user_has_no_right(
+    at_issuer: RestApi, stub: OidcIssuerStub, page: dict[str, str], status: int, why: str, expected: int
+) -> None:
+    answer, headers = await begin(at_issuer, stub, page)
+    ended = await at_issuer.client.post("/session", json={"oidc": answer}, headers=headers)
+    ann = {**page, "Cookie": ended.headers.get_list("set-cookie")[0].partition(";")[0]}
+    at_issuer.add(run_object("first"))
+    at_issuer.api.permissions |= {("oidc:ann", f"{verb} rlruns in team") for verb in ("list", "delete")}
+    at_issuer.cluster.answers["delete RLRun team/first"] = [ApiError(status, "Refused", why)]
+    refused = await at_issuer.client.delete("/namespaces/team/runs/first", headers=ann)
+    assert refused.status_code == expected, refused.text
+    assert why in refused.json()["detail"]
 
 
 async def test_other_hosts_and_scripts_do_not_get_the_login(
