@@ -90,6 +90,11 @@ def to_entries(keys: Mapping[str, ApiKey]) -> dict[str, str]:
     return {key_id: base64.b64encode(_to_json(key)).decode() for key_id, key in sorted(keys.items())}
 
 
+def size_of(keys: Mapping[str, ApiKey]) -> int:
+    """Return the total size of the entries from `to_entries` in bytes, as the API server counts it."""
+    return sum(len(_to_json(key)) for key in keys.values())
+
+
 def read_entries(secret: Obj) -> dict[str, ApiKey]:
     """Return the keys in the Secret by id. Invalid entries are ignored."""
     entries = {key_id: _from_json(key_id, text) for key_id, text in (secret.get("data") or {}).items()}

@@ -11,7 +11,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.protocol.api_keys import ACCOUNT, KEYS_AUDIENCE, ApiKeyInfo, ApiKeyList, CreatedApiKey, NewApiKey
 from rlrun.service.errors import ProblemError
 
-from rlrun_server.authentication.api_key import ApiKey, is_api_key, mint
+from rlrun_server.authentication.api_key import ApiKey, is_api_key, mint, size_of
 from rlrun_server.authentication.api_key_store import ApiKeyStore, Keys, StoreMissing
 from rlrun_server.authentication.identification import Identification, not_reviewed, too_many
 from rlrun_server.authentication.users import Check, User, Users, account_name
@@ -23,7 +23,9 @@ NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_KEYS = 100
 """Maximum number of unexpired keys per namespace."""
 MAX_KEYS_OF_ALL = 2000
-"""Maximum number of unexpired keys in all namespaces. A Secret is limited to 1 MiB, about 500 bytes per entry."""
+"""Maximum number of unexpired keys in all namespaces. They fill a Secret if each has 500 bytes."""
+MAX_SECRET_BYTES = 1024**2
+"""Maximum total size of the entries of a Secret, in bytes. The API server refuses larger Secrets."""
 REQUESTS = Rate(per_second=2.0, burst=40.0)
 """Rate limit per namespace for authorized requests, each of which reads the Secret with all keys."""
 ID_LENGTH = 12
@@ -157,7 +159,15 @@ def _with(keys: Keys, new: ApiKey, now: datetime) -> Keys:
             f"namespaces have {len(living)} (limit {MAX_KEYS_OF_ALL}). Delete unused keys."
         )
         raise ProblemError.of(409, Reason.API_KEY_LIMIT_REACHED, message)
-    return {**living, new.id: new}
+    kept = {**living, new.id: new}
+    size = size_of(kept)
+    if size > MAX_SECRET_BYTES:
+        message = (
+            f"No more API keys can be created: with this one, the keys of all namespaces would have {size} bytes, and "
+            f"the Secret that stores them holds {MAX_SECRET_BYTES}. Shorten `description`, or delete unused keys."
+        )
+        raise ProblemError.of(409, Reason.API_KEY_LIMIT_REACHED, message)
+    return kept
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """API keys: who makes them, what they open, and what ends them."""
 
 import asyncio
+import base64
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -65,9 +66,11 @@ class Keys:
         self.api.users["ann's"] = "ann"
         self.api.permissions.add(("ann", f"{MANAGE} team"))
 
-    async def create(self, days: int = 90, token: str = "ann's", namespace: str = "team") -> str:
+    async def create(
+        self, days: int = 90, token: str = "ann's", namespace: str = "team", description: str = "CI"
+    ) -> str:
         async def read() -> NewApiKey:
-            return NewApiKey(days=days, description="CI")
+            return NewApiKey(days=days, description=description)
 
         made = await self.management.create(token, "1.2.3.4", namespace, read)
         return made.key
@@ -164,6 +167,20 @@ async def test_all_namespaces_together_have_a_limit(keys: Keys, monkeypatch: pyt
     keys.api.add_account("other")
     keys.api.permissions.add(("ann", f"{MANAGE} other"))
     assert await reason_of(keys.create(namespace="other")) == (409, "ApiKeyLimitReached")
+
+
+async def test_keys_are_never_larger_than_the_secret_that_stores_them(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlrun_server.authentication.api_key_management.MAX_SECRET_BYTES", 1000)
+    await keys.create()
+    with pytest.raises(ProblemError, match="Shorten `description`") as caught:
+        await keys.create(description="\N{GRINNING FACE}" * 200)
+    assert (caught.value.status, caught.value.problem.reason) == (409, "ApiKeyLimitReached")
+    await keys.create()
+    stored = keys.api.objects["Secret", PLATFORM_NAMESPACE, KEY_SECRET]["data"]
+    assert len(stored) == 2
+    assert sum(len(base64.b64decode(entry)) for entry in stored.values()) <= 1000
 
 
 async def test_a_token_of_the_account_manages_keys_only_if_it_is_made_for_it(keys: Keys) -> None:
