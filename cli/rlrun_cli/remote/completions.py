@@ -18,7 +18,7 @@ Message = dict[str, str]
 
 
 def model_name(cluster: RemoteCluster, server: DirectServer | ProxiedServer, adapter: str) -> str:
-    """Return the model name of an adapter. Raises CliError, AccessDenied, StorageServerUnavailable.
+    """Return the model name of an adapter. Raises CliError, StoreError.
 
     A name that contains a namespace or a base model is returned unchanged.
     """

@@ -282,7 +282,7 @@ def may_be_repeated(method: str, path: str) -> bool:
 
 
 def _rejection(error: ApiError) -> Exception:
-    from rlrun.storage.errors import AccessDenied, NotFound, StorageServerUnavailable
+    from rlrun.storage.errors import AccessDenied, NotFound, StorageServerUnavailable, StoreError
 
     if error.is_unanswered or error.status in RETRYABLE_STATUSES or not error.status:
         return StorageServerUnavailable(f"rlrun-server is not available: {error.message}")
@@ -297,7 +297,10 @@ def _rejection(error: ApiError) -> Exception:
         )
     if error.reason == Reason.API_KEY_NOT_FOUND:
         return NotFound(error.message)
-    return AccessDenied(f"rlrun-server refused the request: {error.message}")
+    # A namespace without the user's rights looks like one that does not exist.
+    is_right_missing = error.status == 403 or error.reason == Reason.NAMESPACE_NOT_FOUND
+    kind = AccessDenied if is_right_missing else StoreError
+    return kind(f"rlrun-server refused the request: {error.message}")
 
 
 def _refusal(error: ApiError) -> CliError:

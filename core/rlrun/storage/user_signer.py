@@ -16,7 +16,7 @@ __all__ = ["TOKEN_HEADER", "Send", "UserSigner", "open_user_store", "read_locati
 
 Send = Callable[[str, str, Mapping[str, Any] | None], Any]
 """Function that sends a request to rlrun-server as a user (method, path, body) and returns the JSON response.
-Thread-safe. Raises AccessDenied, StorageServerUnavailable.
+Thread-safe. Raises StoreError: AccessDenied if a right is missing, StorageServerUnavailable if a retry may succeed.
 """
 
 
@@ -46,7 +46,7 @@ class UserSigner(RequestSigner):
 
 
 def read_location(send: Send) -> StorageLocation:
-    """Return the location of the platform's files. Raises AccessDenied, StorageServerUnavailable."""
+    """Return the location of the platform's files. Raises StoreError."""
     try:
         return StorageLocation.model_validate(send("GET", LOCATION_PATH, None))
     except ValidationError as error:

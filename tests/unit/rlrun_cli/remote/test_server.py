@@ -197,14 +197,26 @@ def test_a_server_out_of_reach_names_the_next_step(
     assert "does not respond at http://127.0.0.1:9" in " ".join(answer.err.split())
 
 
-@pytest.mark.parametrize("reason", ["NamespaceNotFound", "ObjectNotFound"])
-def test_what_does_not_exist_is_not_a_wrong_url(cluster: ApiServer, reason: str) -> None:
-    cluster.refusal = ApiError(404, reason, "Namespace other has no runs that you may list.")
+@pytest.mark.parametrize(
+    ("status", "reason", "asks_for_role"),
+    [
+        (403, "AccessForbidden", True),
+        (404, "NamespaceNotFound", True),
+        (404, "ObjectNotFound", False),
+        (409, "ApiKeyLimitReached", False),
+        (422, "InvalidRequest", False),
+    ],
+)
+def test_a_role_is_asked_for_only_if_a_right_is_missing(
+    cluster: ApiServer, status: int, reason: str, asks_for_role: bool
+) -> None:
+    cluster.refusal = ApiError(status, reason, "Namespace other has no runs that you may list.")
     answer = rlrun(cluster, "token", "usage", "-n", "other")
+    text = " ".join(answer.err.split())
     assert answer.code == 1
-    assert "Namespace other has no runs that you may list." in " ".join(answer.err.split())
-    assert "check the URL" not in answer.err
-    assert "Next:  " in answer.err
+    assert "Namespace other has no runs that you may list." in text
+    assert "check --server" not in text, "what does not exist is not a wrong URL"
+    assert ("ask for the `edit` role" in text) is asks_for_role, text
 
 
 # --- API keys ---------------------------------------------------------------------------------------------------------
