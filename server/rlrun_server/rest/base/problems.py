@@ -88,9 +88,9 @@ def not_found(what: str) -> RestError:
     )
 
 
-def from_field_problems(problems: Sequence[FieldProblem], prefix: str = "") -> list[FieldError]:
-    """Convert at most MAX_FIELD_ERRORS problems of a spec. `prefix` is the JSON pointer to the spec in the body."""
-    return [FieldError(pointer=prefix + pointer_of(p.path), detail=p.message) for p in problems[:MAX_FIELD_ERRORS]]
+def from_field_problems(problems: Sequence[FieldProblem]) -> list[FieldError]:
+    """Convert at most MAX_FIELD_ERRORS problems of a spec."""
+    return [FieldError(pointer=pointer_of(p.path), detail=p.message) for p in problems[:MAX_FIELD_ERRORS]]
 
 
 def pointer_of(path: str) -> str:
