@@ -23,6 +23,7 @@ from rlrun.kube.errors import ApiError
 from rlrun.kube.kinds import NAMESPACE, RLRUN, WORKLOAD
 from rlrun.kube.requests import KubeRequest
 from rlrun.protocol.problem import Problem
+from rlrun.service.backoff import Backoff
 from rlrun.service.server import LimitedRunner, listen_on
 from rlrun.storage.errors import StoreError
 from rlrun.storage.layout import S3Uri
@@ -76,7 +77,7 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 3600.0
 """Seconds between two reconciles of finished runs that need no further action."""
 MARK_SECONDS = 60.0
-"""Seconds between two attempts to record in the bucket that this cluster owns the prefix."""
+"""Maximum seconds between two attempts to record in the bucket that this cluster owns the prefix."""
 LISTS_SECONDS = 20.0
 """Time limit in seconds for the first lists of all kinds."""
 STOP_SECONDS = 3.0
@@ -283,6 +284,7 @@ class Operator:
 
         Retries until it succeeds.
         """
+        backoff = Backoff(longest=MARK_SECONDS)
         while True:
             try:
                 if artifacts.installation is None:
@@ -296,13 +298,14 @@ class Operator:
                 problem = variables.message
             except (ApiError, StoreError) as error:
                 problem = str(error)
+            backoff.record_failure(time.monotonic())
             log.warning(
                 "Could not record in the bucket that this cluster owns the S3 prefix. Until this succeeds, no files "
                 "are deleted from S3; retrying in %.0f s: %s",
-                MARK_SECONDS,
+                backoff.pause,
                 problem,
             )
-            await asyncio.sleep(MARK_SECONDS)
+            await asyncio.sleep(backoff.pause)
 
     def _held_gpus(self, informers: Informers) -> Iterator[tuple[str, str, int]]:
         """Yield kind, model and number of GPUs for each run and pool that holds GPUs, or nothing on a standby."""

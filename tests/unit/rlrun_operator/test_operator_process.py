@@ -1,9 +1,13 @@
 """What changes start, when workers begin, and what a resync queues."""
 
 import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
+from rlrun.kube.errors import ApiError
 from rlrun.kube.informer import ObjectChange
 from rlrun.kube.kinds import ALL, CONFIG_MAP, DEPLOYMENT, JOB, POD, RLADAPTER, RLCHECKPOINT, RLRUN, WORKLOAD
 from rlrun.kube.objects import Obj
@@ -12,6 +16,7 @@ from rlrun_operator import operator_process
 from rlrun_operator.cluster.informers import FOLLOWED, CachedRun, Informers, convert
 from rlrun_operator.config.settings import EgressSettings, KueueSettings, OperatorSettings, QueueSettings, SecretRef
 from rlrun_operator.controller.admission_queue import AdmissionQueue
+from rlrun_operator.controller.observer import Observer
 from rlrun_operator.controller.reconciler import Reconciler
 from rlrun_operator.handlers import Handlers
 from rlrun_operator.operator_process import Operator, check_request, count_request, ensure_keys
@@ -20,6 +25,7 @@ from rlrun_operator.resources.access.observed_secret import decode_secret
 from rlrun_operator.runtime.leader_election import LeaseLost
 from rlrun_operator.runtime.metrics import REGISTRY
 from rlrun_operator.serving.reconciler import ServingController
+from rlrun_operator.storage.artifact_store import ArtifactStore, Installation
 
 from tests.support.cluster_objects import run_object
 from tests.support.fake_cluster import FakeCluster
@@ -308,3 +314,22 @@ async def test_the_egress_key_is_made_once_unless_the_platform_team_does(create:
         assert len(decode_secret(made)["key"]) >= 16, "the proxy and the operator read it as text"
     assert await ensure_keys(cluster.kube, settings) == keys
     assert cluster.find("Secret", "rlrun-egress", "rlrun-system") == made
+
+
+class Bucket:
+    """The part of ArtifactStore that writes the mark."""
+
+    installation: Installation | None = None
+
+    async def mark_installation(self, variables: Mapping[str, str]) -> None:
+        assert self.installation is not None
+
+
+async def test_a_request_that_failed_once_at_the_start_does_not_stop_deletions_for_a_minute() -> None:
+    system = {"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "7"}}
+    cluster, bucket = FakeCluster(), Bucket()
+    cluster.answers["get Namespace kube-system"] = [ApiError(503, "ServiceUnavailable", "in a storm"), system]
+    observer = SimpleNamespace(s3_variables=AsyncMock(return_value={}))
+    marking = Operator(SETTINGS)._mark_installation(cluster.kube, cast(ArtifactStore, bucket), cast(Observer, observer))
+    await asyncio.wait_for(marking, 30)
+    assert bucket.installation is not None
